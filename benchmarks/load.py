@@ -1,0 +1,240 @@
+"""The load generator: closed-loop clients in a process of their own, at little cost of CPU.
+
+    bench ── Load as JSON on stdin ──▶ python -m benchmarks.load ── Answers as JSON on stdout ──▶ bench
+                                          │ clients × one request in flight each
+                                          ▼
+                                        server
+
+Requests are bytes made beforehand, clients are bare protocols on kept-alive connections, and a response is
+read no further than its status and length. The measured window begins when the server is warm and ends with
+all clients still busy, so it has neither a run-up nor a tail. It is bounded by count and by time.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import uvloop
+
+from benchmarks.machine import Snapshot, Window, between, snapshot
+from benchmarks.workloads import PROJECT
+
+DRAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send: `requests` in order, from the first again after the last."""
+
+    port: int
+    requests: list[str]  # ASCII
+    clients: int
+    warm: int  # answers before the window begins
+    count: int  # answers of the window, at most
+    seconds: float  # of the window, at most
+    pids: dict[str, int]  # processes to count beside the generator's own
+    keep: list[int] = field(default_factory=list)  # requests whose response body is wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What came back within the window."""
+
+    window: Window
+    milliseconds: list[tuple[int, float]]  # (request, latency) of each answer
+    bodies: dict[int, str]  # of the requests to keep
+
+
+class LoadError(Exception):
+    """A response was not 200, a connection broke, or nothing was answered in time."""
+
+
+def post(path: str, body: Any) -> str:
+    """A request with a JSON body."""
+    content = json.dumps(body)
+    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json"
+    return f"{head}\r\ncontent-length: {len(content)}\r\n\r\n{content}"
+
+
+def get(target: str) -> str:
+    return f"GET {target} HTTP/1.1\r\nhost: bench\r\n\r\n"
+
+
+def start(load: Load) -> subprocess.Popen[str]:
+    """Begin to send; `finish` waits for the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.load"],
+        cwd=PROJECT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asdict(load)))
+    process.stdin.close()
+    process.stdin = None  # or communicate() would flush it
+    return process
+
+
+def finish(process: subprocess.Popen[str]) -> Answers:
+    """Raises LoadError."""
+    output, _ = process.communicate()
+    if not output:
+        raise LoadError("the load generator broke; its own message stands above")
+    answer = json.loads(output)
+    if "error" in answer:
+        raise LoadError(answer["error"])
+    return Answers(
+        Window(**answer["window"]),
+        [(request, latency) for request, latency in answer["milliseconds"]],
+        {int(request): body for request, body in answer["bodies"].items()},
+    )
+
+
+class _Run:
+    """One load: its clients, and what they have seen so far."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self.requests = [request.encode("ascii") for request in load.requests]
+        self._pids = {**load.pids, "load": os.getpid()}
+        self._keep = set(load.keep)
+        self._sent = 0
+        self._answered = 0
+        self._in_flight = 0
+        self._begin: Snapshot | None = None
+        self._end: Snapshot | None = None
+        self._over = False
+        self.error: str | None = None
+        self._latencies: list[tuple[int, float]] = []
+        self._bodies: dict[int, str] = {}
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+
+    async def run(self) -> dict[str, Any]:
+        clients = [
+            (await self._loop.create_connection(lambda: _Client(self), "127.0.0.1", self._load.port))[1]
+            for _ in range(self._load.clients)
+        ]
+        self._loop.call_later(2 * self._load.seconds, self._give_up)
+        for client in clients:
+            client.send_next()
+        await self._done.wait()
+        self._over = True
+        for client in clients:
+            client.close()
+        if self.error is not None:
+            return {"error": self.error}
+        assert self._begin is not None
+        assert self._end is not None
+        window = between(self._begin, self._end)
+        return {"window": asdict(window), "milliseconds": self._latencies, "bodies": self._bodies}
+
+    def take(self) -> int | None:
+        """The next request to send, None when the window is over."""
+        if self._end is not None or self.error is not None:
+            return None
+        self._in_flight += 1
+        self._sent += 1
+        return (self._sent - 1) % len(self.requests)
+
+    def answered(self, request: int, status: int, body: memoryview, milliseconds: float) -> None:
+        self._in_flight -= 1
+        self._answered += 1
+        if status != 200:
+            self.fail(f"a request was answered {status}: {bytes(body[:300])!r}")
+        elif self._begin is not None and self._end is None:
+            self._latencies.append((request, milliseconds))
+            if request in self._keep:
+                self._bodies[request] = bytes(body).decode()
+            if len(self._latencies) >= self._load.count:
+                self._stop()
+        elif self._begin is None and self._answered >= self._load.warm:
+            self._begin = snapshot(self._pids)
+            self._loop.call_later(self._load.seconds, self._stop)
+        if self._end is not None and not self._in_flight:
+            self._done.set()
+
+    def _stop(self) -> None:
+        """The window is over; what is in flight is let out, so that the server is idle afterwards."""
+        if self._end is None:
+            self._end = snapshot(self._pids)
+            self._loop.call_later(DRAIN_SECONDS, self.fail, "the server did not answer the last requests")
+
+    def _give_up(self) -> None:
+        if self._begin is None:
+            self.fail("the server answered too few requests to begin to measure")
+
+    def fail(self, error: str) -> None:
+        """The run is worthless, unless it is over."""
+        if not self._over and self.error is None:
+            self.error = error
+            self._done.set()
+
+
+class _Client(asyncio.Protocol):
+    """One connection with at most one request in flight."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._received = bytearray()
+        self._needed = 0  # bytes of the response, 0 while its head is not whole
+        self._body_at = 0
+        self._request = 0
+        self._sent = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._run.fail(f"the server closed a connection ({error})")
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def send_next(self) -> None:
+        request = self._run.take()
+        if request is None:
+            return
+        self._request = request
+        self._sent = time.perf_counter()
+        self._transport.write(self._run.requests[request])
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._needed:
+            end = self._received.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            self._body_at = end + 4
+            self._needed = self._body_at + _content_length(bytes(self._received[:end]))
+        if len(self._received) < self._needed:
+            return
+        milliseconds = (time.perf_counter() - self._sent) * 1000
+        response, self._received, self._needed = self._received, bytearray(), 0
+        status = int(response[9:12])
+        self._run.answered(self._request, status, memoryview(response)[self._body_at :], milliseconds)
+        self.send_next()
+
+
+def _content_length(head: bytes) -> int:
+    _, _, rest = head.lower().partition(b"content-length:")
+    return int(rest.split(b"\r\n", 1)[0])
+
+
+async def _main() -> dict[str, Any]:
+    load = Load(**json.load(sys.stdin))
+    try:
+        return await _Run(load).run()
+    except OSError as error:
+        return {"error": f"the server on port {load.port} cannot be reached: {error}"}
+
+
+if __name__ == "__main__":
+    json.dump(uvloop.run(_main()), sys.stdout)

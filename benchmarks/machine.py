@@ -1,0 +1,110 @@
+"""What the machine is, and who used its processors: the measured processes, or somebody else.
+
+    snapshot ── work ── snapshot ──▶ Window: seconds, CPU seconds of each measured process, foreign share
+
+Figures of a shared machine mean something only beside its foreign load: the CPU time of everybody who is not
+measured, stolen time included. Reads /proc, so Linux only. Not here: what is measured.
+"""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("onnxruntime", "faiss-cpu", "numpy", "tokenizers", "fastapi", "uvicorn", "uvloop", "orjson")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+IDLE_FIELDS = (3, 4)  # idle and iowait, in the `cpu` line of /proc/stat
+GUEST_FIELDS = slice(8, None)  # counted in user time already
+SYNCS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """CPU seconds since the machine started (`busy`, everybody) and since each process did (`own`)."""
+
+    at: float  # time.perf_counter(), seconds
+    busy: float
+    own: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened between two snapshots."""
+
+    seconds: float
+    cpu_seconds: dict[str, float]  # of each measured process, by its name
+    foreign: float  # share of all processors that others used, 0 to 1
+
+
+def snapshot(pids: Mapping[str, int]) -> Snapshot:
+    """Raises OSError when a process is gone."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    busy = sum(fields) - sum(fields[at] for at in IDLE_FIELDS) - sum(fields[GUEST_FIELDS])
+    own = {name: process_seconds(pid) for name, pid in pids.items()}
+    return Snapshot(time.perf_counter(), busy / TICKS_PER_SECOND, own)
+
+
+def process_seconds(pid: int) -> float:
+    """CPU seconds of a process, all its threads."""
+    # The second field is the program's name in brackets, and may hold spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def between(begin: Snapshot, end: Snapshot) -> Window:
+    seconds = end.at - begin.at
+    own = {name: end.own[name] - begin.own[name] for name in end.own}
+    foreign = (end.busy - begin.busy - sum(own.values())) / (seconds * processors())
+    return Window(seconds, own, max(0.0, foreign))  # below zero only by the clock ticks' rounding
+
+
+def processors() -> int:
+    """Those that /proc/stat counts, whatever this process may use."""
+    return os.cpu_count() or 1
+
+
+def memory_mb(pid: int) -> dict[str, float]:
+    """Resident memory of a process, now and at its peak."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: int(lines[key].split()[0]) / 1024 for name, key in (("now", "VmRSS"), ("peak", "VmHWM"))}
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """The machine and the versions; `folder` is where the documents will lie."""
+    return {
+        "cpu": _cpu(),
+        "processors": processors(),
+        "usable_processors": len(os.sched_getaffinity(0)),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "sync_ms": round(_sync_ms(folder), 2),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+    }
+
+
+def _cpu() -> str:
+    facts: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip(), value.strip())
+    name = facts.get("model name", platform.machine())
+    family = facts.get("cpu family")
+    return f"{name} (family {family}, model {facts.get('model')})" if family else name
+
+
+def _sync_ms(folder: Path) -> float:
+    """Median of what one fsync costs here: near zero where nothing reaches a disk."""
+    times = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(SYNCS):
+            file.write(b"x" * 4096)
+            started = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - started)
+    return sorted(times)[SYNCS // 2] * 1000

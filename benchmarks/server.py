@@ -1,0 +1,103 @@
+"""The service as a user runs it: `python -m service` in a process of its own, on a free loopback port."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.workloads import PROJECT
+
+READY_SECONDS = 120.0
+STOP_SECONDS = 40.0
+
+
+class ServerError(Exception):
+    """The service did not come up; the message carries what it wrote."""
+
+
+class Server:
+    """The service on `data_dir`, with the vector cache off; up between `with` and its end.
+
+    `program` is the folder that `python -m service` runs in: this project, or a changed copy of it.
+    """
+
+    def __init__(self, data_dir: Path, program: Path = PROJECT) -> None:
+        self._data_dir = data_dir
+        self._program = program
+        self.port = _free_port()
+        self.ready_seconds = 0.0
+
+    def __enter__(self) -> Self:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")}
+        environment |= {
+            "SIMILE_PORT": str(self.port),
+            "SIMILE_DATA_DIR": str(self._data_dir),
+            "SIMILE_CACHE_MB": "0",
+            "SIMILE_LOG_LEVEL": "warning",
+        }
+        self._log = (self._data_dir.parent / "server.log").open("w+")
+        started = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "service"],
+            cwd=self._program,
+            env=environment,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            self._wait(started + READY_SECONDS)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            self._log.close()
+            raise
+        self.ready_seconds = time.perf_counter() - started
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def info(self) -> dict[str, Any]:
+        """What `GET /info` says."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/info", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def _wait(self, until: float) -> None:
+        while time.perf_counter() < until:
+            if self._process.poll() is not None:
+                self._log.seek(0)
+                raise ServerError(f"The service stopped at once:\n{self._log.read()}")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise ServerError(f"The service was not ready within {READY_SECONDS:.0f} seconds.")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

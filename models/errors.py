@@ -1,0 +1,70 @@
+"""Every refusal of the models package.
+
+    ModelError
+    ├── ModelUnavailable   the model's files are not on this machine; the message names the command that fetches them
+    ├── Unsupported        a source folder that cannot be published here, and what would make it possible
+    ├── ProofFailed        what was built does not compute what it should; nothing was published
+    ├── Damaged            a published folder that must not be served, with the reason
+    ├── UnknownVersion     no such version in the store
+    └── BadInput           one text or one row of ids that cannot be encoded
+        ├── BadText        not text: it holds half of a surrogate pair
+        ├── BadTokens      ids that the model's own tokenizer could not have made
+        └── TooLong        more tokens than the model takes, and the caller asked not to truncate
+"""
+
+from __future__ import annotations
+
+
+class ModelError(Exception):
+    """What went wrong and what to do about it, in one line."""
+
+
+class ModelUnavailable(ModelError):
+    pass
+
+
+class Unsupported(ModelError):
+    pass
+
+
+class ProofFailed(ModelError):
+    pass
+
+
+class UnknownVersion(ModelError):
+    def __init__(self, version: str) -> None:
+        super().__init__(f"There is no published version {version!r}.")
+        self.version = version
+
+
+class Damaged(ModelError):
+    def __init__(self, version: str, reason: str) -> None:
+        super().__init__(f"Version {version} is not served: {reason}.")
+        self.version = version
+        self.reason = reason
+
+
+class BadInput(ModelError):
+    pass
+
+
+class BadText(BadInput):
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index
+        self.reason = reason
+
+
+class BadTokens(BadInput):
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"Token {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class TooLong(BadInput):
+    def __init__(self, index: int, given: int, allowed: int) -> None:
+        super().__init__(f"The text has {given} tokens and the model takes {allowed}.")
+        self.index = index
+        self.given = given
+        self.allowed = allowed

@@ -1,0 +1,114 @@
+"""The BERT graph: safetensors in, ONNX out, without torch.
+
+    input_ids, token_type_ids ─▶ embeddings ─▶ layer × L ─▶ last_hidden_state ─▶ (head.py: pooling, head, normalise)
+    attention_mask ─▶ 0 or -1e4, added to every attention score
+
+Plain operators in the order that ONNX Runtime's own session optimiser knows, so that it fuses them when it opens the
+file: on CPU into EmbedLayerNormalization, Attention, SkipLayerNormalization and BiasGelu. Not here: any other family.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from .backbone import Backbone, Tensors
+from .nodes import Nodes
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+HIDDEN = "last_hidden_state"
+
+# exp(-1e4) is exactly 0 in float32, so a padded token has no weight at all; a larger number gains nothing.
+_MASKED = -10000.0
+
+
+def bert_graph(backbone: Backbone, tensors: Tensors) -> onnx.GraphProto:
+    """The graph up to `last_hidden_state`, float32 (batch, sequence, width).
+
+    tensors: by their backbone names, as `backbone.tensor_names()` lists them.
+    """
+    graph = onnx.GraphProto(name="bert")
+    for name in INPUTS:
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
+    nodes = Nodes(graph, "bert.")
+    writer = _Writer(backbone, tensors, nodes)
+    mask = writer.mask()
+    x = writer.embeddings()
+    for layer in range(backbone.layers):
+        last = layer == backbone.layers - 1
+        x = writer.layer(x, mask, f"encoder.layer.{layer}", out=HIDDEN if last else "")
+    shape = ["batch", "sequence", backbone.width]
+    graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
+    return graph
+
+
+class _Writer:
+    def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes) -> None:
+        self._backbone = backbone
+        self._tensors = tensors
+        self._nodes = nodes
+
+    def mask(self) -> str:
+        """(batch, 1, 1, sequence): what is added to the scores."""
+        n = self._nodes
+        mask = n("Unsqueeze", "attention_mask", n.ints(1))
+        mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)
+        return n("Mul", n("Sub", n.tensor(1.0), mask), n.tensor(_MASKED))
+
+    def embeddings(self) -> str:
+        n = self._nodes
+        words = n("Gather", self._weight("embeddings.word_embeddings"), "input_ids")
+        types = n("Gather", self._weight("embeddings.token_type_embeddings"), "token_type_ids")
+        length = n("Gather", n("Shape", "input_ids"), n.tensor(1, np.int64))
+        table = n.tensor(np.arange(self._backbone.positions)[None], np.int64)
+        ids = n("Slice", table, n.ints(0), n("Unsqueeze", length, n.ints(0)), n.ints(1), n.ints(1))
+        positions = n("Gather", self._weight("embeddings.position_embeddings"), ids)
+        return self._normalise(n("Add", n("Add", words, types), positions), "embeddings.LayerNorm")
+
+    def layer(self, x: str, mask: str, at: str, out: str) -> str:
+        n = self._nodes
+        attended = self._linear(self._attention(x, mask, f"{at}.attention.self"), f"{at}.attention.output.dense")
+        x = self._normalise(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
+        inner = self._activate(self._linear(x, f"{at}.intermediate.dense"))
+        return self._normalise(n("Add", self._linear(inner, f"{at}.output.dense"), x), f"{at}.output.LayerNorm", out)
+
+    def _attention(self, x: str, mask: str, at: str) -> str:
+        n, heads = self._nodes, self._backbone.heads
+        size = self._backbone.width // heads
+
+        def split(part: str, order: tuple[int, ...]) -> str:
+            shape = n.ints(0, 0, heads, size)
+            return n("Transpose", n("Reshape", self._linear(x, f"{at}.{part}"), shape), perm=order)
+
+        scores = n("MatMul", split("query", (0, 2, 1, 3)), split("key", (0, 2, 3, 1)))
+        scores = n("Add", n("Div", scores, n.tensor(math.sqrt(size))), mask)
+        mixed = n("MatMul", n("Softmax", scores, axis=3), split("value", (0, 2, 1, 3)))
+        return n("Reshape", n("Transpose", mixed, perm=(0, 2, 1, 3)), n.ints(0, 0, self._backbone.width))
+
+    def _activate(self, x: str) -> str:
+        n = self._nodes
+        if self._backbone.activation == "relu":
+            return n("Relu", x)
+        if self._backbone.activation == "gelu":
+            gate = n("Add", n("Erf", n("Div", x, n.tensor(math.sqrt(2)))), n.tensor(1.0))
+            return n("Mul", n("Mul", x, gate), n.tensor(0.5))
+        cubed = n("Mul", n("Pow", x, n.tensor(3.0)), n.tensor(0.044715))
+        tanh = n("Tanh", n("Mul", n("Add", x, cubed), n.tensor(math.sqrt(2 / math.pi))))
+        return n("Mul", n("Mul", x, n.tensor(0.5)), n("Add", tanh, n.tensor(1.0)))
+
+    def _linear(self, x: str, at: str) -> str:
+        n = self._nodes
+        product = n("MatMul", x, n.tensor(self._tensors[f"{at}.weight"].T, name=f"{at}.weight"))
+        return n("Add", product, n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias"))
+
+    def _normalise(self, x: str, at: str, out: str = "") -> str:
+        n = self._nodes
+        scale = self._weight(at)
+        bias = n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias")
+        return n("LayerNormalization", x, scale, bias, out=out, axis=-1, epsilon=self._backbone.epsilon)
+
+    def _weight(self, at: str) -> str:
+        return self._nodes.tensor(self._tensors[f"{at}.weight"], name=f"{at}.weight")

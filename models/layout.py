@@ -1,0 +1,88 @@
+"""The files of a version beside its ONNX file: the sentence-transformers layout, rewritten from what was understood.
+
+Files are copied by name from a list, so nothing that was not asked for, pickles first of all, comes along.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from .head import Dense
+from .source import Source, optional_json
+from .tokenizer import FILE_NAME as TOKENIZER
+
+_FROM_BACKBONE = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
+_TYPES = "sentence_transformers.models."
+
+
+def write_layout(source: Source, folder: Path) -> None:
+    """Everything but onnx/, golden.json and manifest.json."""
+    for file in (*(source.backbone / name for name in _FROM_BACKBONE), *(source.folder / name for name in _FROM_FOLDER)):
+        if file.is_file():
+            shutil.copyfile(file, folder / file.name)
+    for weights in source.weights:
+        shutil.copyfile(weights, folder / weights.name)
+    if len(source.weights) > 1:
+        shutil.copyfile(source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json")
+    _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
+    _write_modules(source, folder)
+
+
+def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str, Any]:
+    """Without padding, and with truncation at the model's maximum: other readers of the file obey both."""
+    truncation = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}
+    return tokenizer | {"padding": None, "truncation": truncation}
+
+
+def _write_modules(source: Source, folder: Path) -> None:
+    transformer = optional_json(source.backbone / "sentence_bert_config.json") | {"max_seq_length": source.max_length}
+    _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
+    settings = optional_json(source.folder / "config_sentence_transformers.json")
+    _write(folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": None} | settings)
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    width = int(source.config["hidden_size"])
+    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.pooling, width))
+    for dense in source.head.dense:
+        modules.append(("Dense", f"{len(modules)}_Dense"))
+        _write_dense(folder / modules[-1][1], dense)
+    modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    listed = [{"idx": i, "name": str(i), "path": path, "type": _TYPES + kind} for i, (kind, path) in enumerate(modules)]
+    _write(folder / "modules.json", listed)
+
+
+def _pooling_config(pooling: tuple[str, ...], width: int) -> dict[str, Any]:
+    return {
+        "word_embedding_dimension": width,
+        "pooling_mode_cls_token": "cls" in pooling,
+        "pooling_mode_mean_tokens": "mean" in pooling,
+        "pooling_mode_max_tokens": "max" in pooling,
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens" in pooling,
+    }
+
+
+def _write_dense(folder: Path, dense: Dense) -> None:
+    tensors = {"linear.weight": np.ascontiguousarray(dense.weight)}
+    if dense.bias is not None:
+        tensors["linear.bias"] = dense.bias
+    module = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn.modules.linear.Identity"}
+    out_features, in_features = dense.weight.shape
+    config = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "bias": dense.bias is not None,
+        "activation_function": module[dense.activation],
+    }
+    _write(folder / "config.json", config)
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
+def _write(file: Path, content: object) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

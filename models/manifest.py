@@ -1,0 +1,69 @@
+"""Manifest: what a published version says about itself, as `manifest.json` in its folder.
+
+Identity (version, fingerprint, form), how it turns text into a vector, where it came from, how it scored, and the
+SHA-256 of every other file of the folder. It does not read or check those files: that is the store's work.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+FILE_NAME = "manifest.json"
+_VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Manifest(BaseModel):
+    """Unknown fields are refused: a manifest written by a newer program is not half understood."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    version: Annotated[str, Field(pattern=rf"^{_VERSION.pattern}$")]
+    fingerprint: Sha256
+    created: str  # ISO 8601, UTC
+    origin: str  # the model or recipe it came from
+    parent: str | None = None  # the version it was trained from
+    lineage: dict[str, Any] = Field(default_factory=dict)  # corpus hash, recipe, seed, code version
+    dimension: Annotated[int, Field(gt=0)]
+    max_length: Annotated[int, Field(gt=0)]  # tokens, special ones included
+    pooling: str  # as sentence-transformers names it; several joined by "+"
+    normalize: bool = True
+    prompts: dict[str, str] = Field(default_factory=dict)
+    search_prompt: str = ""
+    document_prompt: str = ""
+    precision: str = "fp32"
+    portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
+    scores: dict[str, Any] = Field(default_factory=dict)
+    calibration: dict[str, Any] = Field(default_factory=dict)
+    files: dict[str, Sha256] = Field(default_factory=dict)  # path inside the folder, "/" between its parts
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Raise OSError or pydantic.ValidationError."""
+        return cls.model_validate_json((folder / FILE_NAME).read_bytes())
+
+    def text(self) -> str:
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def is_version(name: str) -> bool:
+    """Whether `name` can be a version's name; only then may a path be made of it."""
+    return _VERSION.fullmatch(name) is not None
+
+
+def version_name(created: datetime, origin: str, fingerprint: str) -> str:
+    return f"{created.astimezone(UTC):%Y%m%dT%H%M%S}-{tidy_origin(origin)}-{fingerprint[:8]}"
+
+
+def tidy_origin(origin: str) -> str:
+    """`origin` as a part of a folder's name: `sentence-transformers/All_MiniLM` -> `all-minilm`."""
+    last = origin.rstrip("/").rsplit("/", 1)[-1].lower()
+    tidy = re.sub(r"[^a-z0-9.]+", "-", last).strip("-.")[:64].rstrip("-.")
+    return tidy or "model"

@@ -1,0 +1,57 @@
+"""Nodes: write an ONNX graph one operator at a time. Plain ONNX operators only, so that every runtime reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, DTypeLike
+from onnx import helper, numpy_helper
+
+OPSET = 17  # the first with LayerNormalization as one operator; ONNX Runtime 1.13 and OpenVINO 2022.3 read it
+IR_VERSION = 8
+
+
+class Nodes:
+    """Appends to `graph`; every method answers the name of the value it made.
+
+    Names that Nodes makes itself begin with `scope`, so they cannot meet names already in the graph.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, scope: str, opset: int = OPSET) -> None:
+        self.graph = graph
+        self._scope = scope
+        self._opset = opset
+        self._count = 0
+
+    def __call__(self, operator: str, *inputs: str, out: str = "", **attributes: Any) -> str:
+        name = self._name(operator)
+        output = out or name
+        node = helper.make_node(operator, list(inputs), [output], name=name, **attributes)
+        self.graph.node.append(node)
+        return output
+
+    def tensor(self, value: ArrayLike, dtype: DTypeLike = np.float32, name: str = "") -> str:
+        name = name or self._name("constant")
+        array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
+        self.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def ints(self, *values: int) -> str:
+        return self.tensor(values, np.int64)
+
+    def maximum(self, x: str, axis: int) -> str:
+        """The largest along `axis`, which is dropped; opset 18 moved the axis from attribute to input."""
+        if self._opset < 18:
+            return self("ReduceMax", x, axes=[axis], keepdims=0)
+        return self("ReduceMax", x, self.ints(axis), keepdims=0)
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{self._scope}{kind}_{self._count}"
+
+
+def model_of(graph: onnx.GraphProto) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="simile")

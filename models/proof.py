@@ -1,0 +1,98 @@
+"""Prove that a built folder computes what it should, before anyone can serve it.
+
+    1  the ONNX file against an independent forward (numpy for BERT), text by text     cosine ≥ 0.99999, |diff| ≤ 1e-4
+    2  each text alone against the same text in batches, padded to the longest         |diff| ≤ 1e-6
+    3  every value finite, every vector of length 1
+    4  known vectors, where there are some                                             |diff| ≤ 1e-5
+
+The vectors are then kept beside the model as golden.json, so that `check_golden` can ask again on any machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .encoder import Encoder
+from .errors import ProofFailed
+from .texts import PROOF_TEXTS
+
+GOLDEN = "golden.json"
+Vectors = NDArray[np.float32]
+Reference = Callable[[Sequence[int]], Vectors]  # ids of one text -> its unit vector
+
+_COSINE, _PARITY, _INVARIANCE, _GOLDEN = 0.99999, 1e-4, 1e-6, 1e-5
+
+
+def prove(encoder: Encoder, reference: Reference | None = None, known: Vectors | None = None) -> Vectors:
+    """The vectors of PROOF_TEXTS, each computed alone. Raise ProofFailed.
+
+    known: what they must be, from elsewhere.
+    """
+    rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
+    alone = np.concatenate([encoder.forward([row]) for row in rows])
+    _prove_finite(alone)
+    if reference is not None:
+        _prove_parity(alone, np.stack([reference(row) for row in rows]))
+    _prove_invariance(encoder, rows, alone)
+    if known is not None:
+        _require(_worst(alone, known), _GOLDEN, "differs from the vectors known for this model")
+    return alone
+
+
+def write_golden(folder: Path, vectors: Vectors) -> None:
+    golden = {"texts": PROOF_TEXTS, "vectors": [[float(str(x)) for x in vector] for vector in vectors]}
+    (folder / GOLDEN).write_text(json.dumps(golden, ensure_ascii=True) + "\n", encoding="utf-8")
+
+
+def check_golden(encoder: Encoder, folder: Path) -> float:
+    """Compute the golden texts again; the largest difference. Raise ProofFailed when it is above 1e-5."""
+    golden = json.loads((folder / GOLDEN).read_bytes())
+    vectors = encoder.encode(golden["texts"]).vectors
+    worst = _worst(vectors, np.asarray(golden["vectors"], dtype=np.float32))
+    _require(worst, _GOLDEN, "no longer gives the vectors it was published with")
+    return float(worst.max())
+
+
+def _prove_finite(vectors: Vectors) -> None:
+    lengths = np.linalg.norm(vectors, axis=1)
+    if not np.isfinite(vectors).all() or abs(lengths - 1).max() > _PARITY:
+        broken = PROOF_TEXTS[int(np.argmax(~(abs(lengths - 1) <= _PARITY)))]
+        raise ProofFailed(f"The model gives no finite vector of length 1 for {_short(broken)}.")
+
+
+def _prove_parity(vectors: Vectors, expected: Vectors) -> None:
+    cosines = np.sum(vectors * expected, axis=1)
+    _require(1 - cosines, 1 - _COSINE, "points elsewhere than the same weights computed in numpy")
+    _require(_worst(vectors, expected), _PARITY, "differs from the same weights computed in numpy")
+
+
+def _prove_invariance(encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors) -> None:
+    """All together, then every text beside the longest one only: other row counts, other padding."""
+    together = encoder.forward(rows)
+    _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
+    for start in range(0, len(rows), 4):
+        batch = list(rows[start : start + 4])
+        _require(
+            _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4]), _INVARIANCE, "depends on its padding", start
+        )
+
+
+def _worst(vectors: Vectors, expected: Vectors) -> Vectors:
+    """The largest difference of each row."""
+    worst: Vectors = np.abs(vectors - expected).max(axis=1)
+    return worst
+
+
+def _require(found: Vectors, allowed: float, what: str, first: int = 0) -> None:
+    at = int(np.argmax(found))
+    if not found[at] <= allowed:  # so that NaN fails too
+        raise ProofFailed(f"The vector of {_short(PROOF_TEXTS[first + at])} {what}: {found[at]:.2g}, allowed {allowed:.2g}.")
+
+
+def _short(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:40] + "…")

@@ -1,0 +1,138 @@
+"""Publish: a source folder becomes a proved version in the store.
+
+    source ─▶ graph (written from the weights, or the folder's own ONNX) ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store.publish
+
+Without torch. Training will publish through `Store.publish` as well, with a graph that torch exported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+
+from . import onnxmeta, reference
+from .backbone import Backbone, Tensors, read_backbone
+from .encoder import ONNX, Encoder
+from .errors import Unsupported
+from .fingerprint import Space, canonical, fingerprint_of, hash_initializers, hash_tensors, space_of
+from .graph import HIDDEN, bert_graph
+from .head import append_head
+from .imported import adopt, load_onnx
+from .layout import write_layout
+from .manifest import Manifest, tidy_origin, version_name
+from .nodes import model_of
+from .proof import Reference, Vectors, prove, write_golden
+from .source import Source, read_source
+from .store import Store
+
+Say = Callable[[str], None]
+
+
+class Prepared(NamedTuple):
+    source: Source
+    model: onnx.ModelProto
+    space: Space
+    reference: Reference | None  # an independent forward, where the weights are there
+
+
+def publish(
+    store: Store,
+    folder: Path,
+    *,
+    origin: str = "",
+    parent: str | None = None,
+    lineage: Mapping[str, Any] | None = None,
+    known: Vectors | None = None,
+    say: Say = lambda _: None,
+) -> Manifest:
+    """Publish a sentence-transformers or Hugging Face folder; the version already there if it is published.
+
+    known: vectors of texts.PROOF_TEXTS that the model must give. say: told each long step as it begins.
+    Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
+    """
+    say("reading the model")
+    prepared = prepare(read_source(folder))
+    manifest = _manifest(prepared, origin or folder.resolve().name, parent, lineage or {})
+    existing = store.find(manifest)
+    if existing:
+        return existing
+    return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
+
+
+def prepare(source: Source) -> Prepared:
+    """The graph and the space that it computes; nothing is written yet."""
+    weights = _read_weights(source)
+    if source.onnx is None:
+        if weights is None:
+            raise Unsupported(_no_weights(source))
+        return _from_weights(source, *weights)
+    model = load_onnx(source.onnx)
+    initializers = hash_initializers(model.graph)
+    dimension = adopt(model, source.head, int(source.config.get("hidden_size", 0)))
+    if weights is None:
+        return Prepared(source, model, space_of(source, initializers, None, dimension), None)
+    backbone, tensors = weights
+    space = space_of(source, hash_tensors(tensors), backbone, dimension)
+    return Prepared(source, model, space, partial(reference.embed, backbone, tensors, source.head))
+
+
+def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
+    graph = bert_graph(backbone, tensors)
+    dimension = source.head.dimension(backbone.width)
+    append_head(graph, HIDDEN, source.head, dimension)
+    space = space_of(source, hash_tensors(tensors), backbone, dimension)
+    return Prepared(source, model_of(graph), space, partial(reference.embed, backbone, tensors, source.head))
+
+
+def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
+    """None where the folder has no safetensors, or has ONNX for a family that numpy is not taught."""
+    if not source.weights or (source.onnx and source.config.get("model_type") != "bert"):
+        return None
+    backbone = Backbone.from_config(source.config)
+    return backbone, read_backbone(source.weights, backbone)
+
+
+def _no_weights(source: Source) -> str:
+    if any(source.backbone.glob("pytorch_model*.bin")):
+        return f"{source.folder} has pickled weights only, which are never read. Save the model as safetensors."
+    return f"{source.folder} has neither model.safetensors nor onnx/model.onnx."
+
+
+def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapping[str, Any]) -> Manifest:
+    source, space = prepared.source, prepared.space
+    created = datetime.now(UTC)
+    fingerprint = fingerprint_of(space)
+    return Manifest(
+        version=version_name(created, origin, fingerprint),
+        fingerprint=fingerprint,
+        created=created.isoformat(timespec="seconds"),
+        origin=tidy_origin(origin),
+        parent=parent,
+        lineage=dict(lineage),
+        dimension=space["dimension"],
+        max_length=source.max_length,
+        pooling=space["pooling"],
+        prompts=source.prompts,
+        search_prompt=source.search_prompt,
+        document_prompt=source.document_prompt,
+    )
+
+
+def _build(folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say) -> Manifest:
+    say("writing the ONNX file")
+    write_layout(prepared.source, folder)
+    metadata = {onnxmeta.FINGERPRINT: manifest.fingerprint, onnxmeta.SPACE: canonical(prepared.space).decode()}
+    del prepared.model.metadata_props[:]
+    onnx.helper.set_model_props(prepared.model, metadata)
+    (folder / ONNX).parent.mkdir()
+    onnx.save(prepared.model, folder / ONNX)
+    say("proving that it computes what the weights say" if prepared.reference else "proving it")
+    encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
+    write_golden(folder, prove(encoder, prepared.reference, known))
+    return manifest

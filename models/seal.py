@@ -1,0 +1,117 @@
+"""Seal and check a version's folder: which files it holds, that they are unchanged, and that they name one space.
+
+A folder is refused by name of the reason: a missing, extra or changed file, a pickle, a link, a path that leads out,
+a manifest that is damaged or contradicts the ONNX file. What a sealed file *computes* is proof.py's question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from .errors import Damaged, ModelError
+from .fsync import sync
+from .manifest import FILE_NAME, Manifest
+from .onnxmeta import FINGERPRINT, SPACE, read_metadata
+
+ONNX = "onnx/model.onnx"
+PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".h5", ".msgpack"})
+
+
+def seal(folder: Path, manifest: Manifest) -> Manifest:
+    """Write the manifest with the checksum of every file, and force all of it to the disk."""
+    files = {}
+    for file in sorted(_walk(folder)):
+        if file.suffix in PICKLES:
+            raise ModelError(f"{file.name} may hold a pickle and cannot be part of a version.")
+        files[file.relative_to(folder).as_posix()] = _checksum(file)
+        sync(file)
+    sealed = manifest.model_copy(update={"files": files})
+    (folder / FILE_NAME).write_text(sealed.text(), encoding="utf-8")
+    sync(folder / FILE_NAME)
+    for parent in {folder, *(path for path in folder.rglob("*") if path.is_dir())}:
+        sync(parent)
+    return sealed
+
+
+def check(folder: Path) -> Manifest:
+    """The manifest of a folder that may be served; raise Damaged with the reason otherwise."""
+    manifest = read_manifest(folder)
+    _check_paths(folder, manifest)
+    for path, expected in manifest.files.items():
+        if _checksum(folder / path) != expected:
+            raise Damaged(folder.name, f"{path} was changed after it was published")
+    _check_space(folder, manifest)
+    return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raise Damaged when the manifest is missing, malformed or another version's."""
+    if folder.is_symlink():
+        raise Damaged(folder.name, "its folder is a link")
+    try:
+        manifest = Manifest.read(folder)
+    except OSError as error:
+        raise Damaged(folder.name, f"{FILE_NAME} cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise Damaged(folder.name, f"{FILE_NAME} is malformed ({field}: {first['msg']})") from None
+    if manifest.version != folder.name:
+        raise Damaged(folder.name, f"its manifest belongs to {manifest.version}")
+    return manifest
+
+
+def _check_paths(folder: Path, manifest: Manifest) -> None:
+    for path in manifest.files:
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or "\\" in path or str(pure) != path:
+            raise Damaged(folder.name, f"its manifest has a path that leads out of the folder: {path!r}")
+    try:
+        present = {file.relative_to(folder).as_posix() for file in _walk(folder)} - {FILE_NAME}
+    except ModelError as error:
+        raise Damaged(folder.name, str(error)) from None
+    for path in sorted(present):
+        if Path(path).suffix in PICKLES:
+            raise Damaged(folder.name, f"{path} may hold a pickle")
+    for path in sorted(present ^ manifest.files.keys()):
+        reason = "is not listed in the manifest" if path in present else "is missing"
+        raise Damaged(folder.name, f"{path} {reason}")
+    if ONNX not in present:
+        raise Damaged(folder.name, f"{ONNX} is missing")
+
+
+def _check_space(folder: Path, manifest: Manifest) -> None:
+    """The fingerprint is the hash of the space inside the ONNX file, and the manifest says the same of the space."""
+    try:
+        metadata = read_metadata(folder / ONNX)
+        space = json.loads(metadata.get(SPACE, "{}"))
+    except (ValueError, OSError) as error:
+        raise Damaged(folder.name, f"{ONNX} is not an ONNX file ({error})") from None
+    computed = hashlib.sha256(metadata.get(SPACE, "").encode()).hexdigest()
+    claims = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}
+    if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
+        raise Damaged(folder.name, "its manifest claims another fingerprint than its ONNX file")
+    for field in ("pooling", "search_prompt", "document_prompt", "max_length", "dimension"):
+        if space.get(field) != getattr(manifest, field):
+            raise Damaged(folder.name, f"its manifest says {field}={getattr(manifest, field)!r} and its ONNX file {space.get(field)!r}")
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Every regular file; anything else that is not a folder is refused."""
+    for at, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(at, name)
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise ModelError(f"{path.relative_to(folder).as_posix()} is a link or a device")
+        yield from (Path(at, name) for name in files)
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

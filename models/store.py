@@ -1,0 +1,183 @@
+"""Store: published versions, as folders that appear whole or not at all.
+
+    MODELS_DIR/
+    ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/     one version; never changed after its rename
+    │   ├── manifest.json                              identity, lineage, SHA-256 of every file below
+    │   ├── onnx/model.onnx                            what is served; carries the fingerprint too
+    │   ├── golden.json                                texts and the vectors they had when published
+    │   ├── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
+    │   └──                                            (the sentence-transformers layout)
+    ├── .tmp-9f8e7d6c/                                 being built; locked by its builder, swept when that died
+    ├── wanted                                         the version to serve next: anyone may write it
+    ├── state.json                                     what is live and previous: the service writes, others read
+    └── .lock                                          held for the moment of a rename
+
+Not here: which version is live (the service's database knows), and what a version computes (encoder.py, proof.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .encoder import Encoder
+from .errors import Damaged, ModelError, UnknownVersion
+from .fsync import replace_text, sync
+from .manifest import Manifest, is_version
+from .seal import check, read_manifest, seal
+
+Build = Callable[[Path], Manifest]
+_TEMPORARY = ".tmp-"
+
+
+class Store:
+    """Several processes may share one folder. A reader needs no write access."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def publish(self, build: Build) -> Manifest:
+        """Publish what `build` puts into the empty folder it is given; it answers the manifest, without files.
+
+        Whatever `build` raises is passed on, and nothing is published. When the same space in the same form is
+        already there with the same prompts, that version is the answer and the new folder is dropped.
+        """
+        with self._temporary() as folder:
+            manifest = seal(folder, build(folder))
+            with self._locked():
+                existing = self.find(manifest)
+                if existing:
+                    return existing
+                folder.rename(self._path(manifest.version))
+                sync(self.root)
+        return manifest
+
+    def find(self, like: Manifest) -> Manifest | None:
+        """The newest version that `like` would only repeat."""
+        same = [known for known in self.versions() if _identity(known) == _identity(like)]
+        return same[-1] if same else None
+
+    def versions(self) -> list[Manifest]:
+        """Every version with a readable manifest, oldest first; `problems` names the others."""
+        return [entry for _, entry in self._entries() if isinstance(entry, Manifest)]
+
+    def problems(self) -> dict[str, str]:
+        """Folder names that are no readable version, and the reason. Checksums are `verify`'s work."""
+        found = {name: entry.reason for name, entry in self._entries() if isinstance(entry, Damaged)}
+        pointer = self._pointer()
+        if pointer and pointer != self.wanted():
+            found["wanted"] = f"it names {pointer[:100]!r}, which is no published version"
+        return found
+
+    def folder(self, version: str) -> Path:
+        """Raise UnknownVersion."""
+        if not is_version(version) or not self._path(version).is_dir():
+            raise UnknownVersion(version)
+        return self._path(version)
+
+    def verify(self, version: str) -> Manifest:
+        """Read and check every byte. Raise Damaged with the reason, or UnknownVersion."""
+        return check(self.folder(version))
+
+    def open(self, version: str, threads: int = 1) -> Encoder:
+        """Verify, then open. Raise Damaged or UnknownVersion."""
+        manifest = self.verify(version)
+        return Encoder(self.folder(version), manifest, threads=threads)
+
+    def wanted(self) -> str | None:
+        """The version to serve next; None when there is no pointer or it names no published version."""
+        pointer = self._pointer()
+        known = pointer and is_version(pointer) and self._path(pointer).is_dir()
+        return pointer if known else None
+
+    def want(self, version: str) -> None:
+        """Raise UnknownVersion, or Damaged when its manifest cannot be read."""
+        read_manifest(self.folder(version))
+        replace_text(self.root / "wanted", version + "\n")
+
+    def read_state(self) -> dict[str, Any]:
+        """What the service last wrote; empty before that."""
+        try:
+            state: dict[str, Any] = json.loads((self.root / "state.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        return state
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """For the service alone."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
+
+    def _path(self, version: str) -> Path:
+        return self.root / version
+
+    def _pointer(self) -> str:
+        try:
+            return (self.root / "wanted").read_text(encoding="utf-8", errors="replace").strip()
+        except FileNotFoundError:
+            return ""
+
+    def _entries(self) -> Iterator[tuple[str, Manifest | Damaged]]:
+        names = sorted(os.listdir(self.root)) if self.root.is_dir() else []
+        for name in names:
+            if name.startswith(".") or not self._path(name).is_dir():
+                continue
+            try:
+                if not is_version(name):
+                    raise Damaged(name, "its name is no version's")  # noqa: TRY301  one way out for every reason
+                yield name, read_manifest(self._path(name))
+            except Damaged as damaged:
+                yield name, damaged
+
+    @contextlib.contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        """An empty folder beside the versions, so that the rename stays within one file system."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        folder = self.root / f"{_TEMPORARY}{secrets.token_hex(4)}"
+        with self._locked():
+            self._sweep()
+            folder.mkdir()
+            builder = _lock(folder)
+        if builder is None:
+            raise ModelError(f"{folder} is locked by another process.")
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)  # renamed away when it was published
+            os.close(builder)
+
+    def _sweep(self) -> None:
+        """Remove what builders left that died; a living one holds the lock of its folder."""
+        for left in self.root.glob(f"{_TEMPORARY}*"):
+            holder = _lock(left)
+            if holder is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(holder)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.root / ".lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that locks `folder` until it is closed; None when another holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _identity(manifest: Manifest) -> tuple[object, ...]:
+    return manifest.fingerprint, manifest.precision, manifest.prompts

@@ -1,0 +1,48 @@
+"""Texts that a model is proved on: ordinary ones, and those that break tokenizers, padding and truncation.
+
+The reference vectors in golden/ belong to this very list, in this order: change one, make the other again.
+"""
+
+from __future__ import annotations
+
+_WORDS = (
+    "river stone market letter winter engine garden bridge paper copper window signal forest ladder harbour "
+    "carries follows repairs measures opens closes under above between quickly slowly seven twelve red green"
+).split()
+
+
+def long_text(words: int) -> str:
+    """The same `words` words on every machine: a multiplicative generator (Lehmer, 48271) picks them."""
+    picked = []
+    number = 1
+    for _ in range(words):
+        number = number * 48271 % 2147483647
+        picked.append(_WORDS[number % len(_WORDS)])
+    return " ".join(picked)
+
+
+PROOF_TEXTS: tuple[str, ...] = (
+    "a",
+    "The cat sleeps on the warm stove.",
+    "A small animal is dozing where it is warm.",
+    "Interest rates were left unchanged on Thursday.",
+    "How do I reset the password of my account?",
+    "Die Brücke über den Fluss ist seit März gesperrt.",
+    "naïve café, Ångström, İstanbul, ﬁne ½",
+    "今日は天気がいいので、公園まで歩きました。",
+    "机器学习模型把句子变成向量",
+    "오늘은 날씨가 좋아서 공원까지 걸었습니다.",
+    "Привет, как дела? Всё хорошо!",
+    "مرحبا بالعالم",
+    "👩‍👩‍👧‍👦 🎉 🇰🇷 thumbs up 👍🏽",
+    "tab\tnewline\nreturn\r\nnull\x00bell\x07escape\x1b[0m zero\u200bwidth\ufeff\u00ad\u202eend",
+    "e\u0301e\u0300 o\u0308 combining \u0301 alone",
+    "def f(x: int) -> str: return f'{x!r}'  # 100% {'a': [1, 2.5e-3]}",
+    "https://example.org/a/b?c=d&e=%20f#g user@example.org",
+    "pneumonoultramicroscopicsilicovolcanoconiosis " + "x" * 150,
+    "!!!???...",
+    "0123456789 3.14159 1,000,000 -40°C",
+    long_text(60),
+    long_text(5000),
+    "語" * 3000,
+)

@@ -1,0 +1,146 @@
+"""Text to token ids: the published tokenizer.json, cut to the model's maximum, at a cost that the maximum bounds.
+
+    text ──▶ piece │ piece │ …      cut only where the tokens on both sides cannot depend on each other (cuts.py)
+               └▶ ids, until there are more than the model takes; the rest of the text is never looked at
+
+Special ids are added here rather than by the tokenizer, so that one tokenizer serves truncation on either side from
+many threads at once. Not here: prompts (the caller prepends them) and padding (the encoder's).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import tokenizers
+
+from .cuts import Cuts
+from .errors import BadText, BadTokens, TooLong, Unsupported
+
+# One thread per call: callers bring their own threads, and the library's pool would take every core.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+FILE_NAME = "tokenizer.json"
+_FIRST_PIECE = 8  # characters per token of the maximum: English prose has 4 to 5, so one piece is nearly always enough
+_LARGEST_PIECE = 1 << 18  # characters; an encoded character takes up to 100 bytes until its piece is done
+_TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
+
+
+class Tokens(NamedTuple):
+    """One text, tokenised."""
+
+    ids: Sequence[int]  # with special ids; at most the model's maximum
+    truncated: bool
+
+
+class Tokenizer:
+    """Thread safe; releases the GIL while it works."""
+
+    def __init__(self, file: Path, max_length: int, vocabulary: int | None = None) -> None:
+        """vocabulary: how many ids the model knows, where that is less than the tokenizer has."""
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception
+            raise Unsupported(f"{file.name} cannot be read: {error}") from None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.vocabulary = min(size, vocabulary or size)
+        self.max_length = max_length
+        self._before, self._after = self._special_ids()
+        self._room = max_length - len(self._before) - len(self._after)
+        if self._room < 1:
+            raise Unsupported(f"A maximum of {max_length} tokens leaves no room beside the special ones.")
+        self._cuts = Cuts.of(file)
+        self._first = _FIRST_PIECE * max_length
+
+    def tokenize(self, texts: Sequence[str], truncate: bool = True, left: bool = False) -> list[Tokens]:
+        """ids of each text. Raises BadText; TooLong when `truncate` is false and a text has too many tokens.
+
+        left: drop tokens from the start of a long text rather than from its end.
+        """
+        for index, text in enumerate(texts):
+            _check_text(index, text)
+        found = self._content(texts, truncate, left)
+        return [self._tokens(index, ids, truncate, left) for index, ids in enumerate(found)]
+
+    def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
+        """`ids` as if this tokenizer had made them. Raises BadTokens or TooLong."""
+        for position, id in enumerate(ids):
+            if not 0 <= id < self.vocabulary:
+                raise BadTokens(position, f"{id} is outside the vocabulary of {self.vocabulary}.")
+        before, after = len(self._before), len(self._after)
+        if list(ids[:before]) != self._before:
+            raise BadTokens(0, f"the row must begin with the model's own {self._before}.")
+        if len(ids) < before + after or list(ids[len(ids) - after :]) != self._after:
+            raise BadTokens(max(len(ids) - 1, 0), f"the row must end with the model's own {self._after}.")
+        return self._tokens(0, list(ids[before : len(ids) - after]), truncate, left)
+
+    def _tokens(self, index: int, content: list[int], truncate: bool, left: bool) -> Tokens:
+        over = len(content) - self._room
+        if over <= 0:
+            return Tokens([*self._before, *content, *self._after], truncated=False)
+        if not truncate:
+            raise TooLong(index, given=self.max_length + over, allowed=self.max_length)
+        kept = content[over:] if left else content[: self._room]
+        return Tokens([*self._before, *kept, *self._after], truncated=True)
+
+    def _content(self, texts: Sequence[str], truncate: bool, left: bool) -> list[list[int]]:
+        """Ids without the special ones: all of them, or when truncating more than fit."""
+        if all(len(text) <= self._first for text in texts):
+            return self._encode(texts)
+        found: list[list[int]] = [[] for _ in texts]
+        rest = list(enumerate(texts))
+        size = self._first
+        while rest:
+            pieces, following = [], []
+            for index, text in rest:
+                piece, remainder = self._cuts.split(text, size, left)
+                pieces.append((index, piece))
+                if remainder:
+                    following.append((index, remainder))
+            for (index, _), ids in zip(pieces, self._encode([piece for _, piece in pieces]), strict=True):
+                found[index] = ids + found[index] if left else found[index] + ids
+            rest = [(i, text) for i, text in following if not (truncate and len(found[i]) > self._room)]
+            size = min(4 * size, _LARGEST_PIECE)
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = itertools.chain.from_iterable(
+            self._tokenizer.encode_batch_fast(batch, add_special_tokens=False) for batch in _batches(texts)
+        )
+        return [encoding.ids for encoding in encodings]
+
+    def _special_ids(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before and after a text."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self._tokenizer.encode("a").ids
+        for start in range(len(whole) - len(bare) + 1):
+            if bare and whole[start : start + len(bare)] == bare:
+                return whole[:start], whole[start + len(bare) :]
+        raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
+
+
+def _batches(texts: Sequence[str]) -> list[list[str]]:
+    batches: list[list[str]] = [[]]
+    together = 0
+    for text in texts:
+        if batches[-1] and together + len(text) > _TOGETHER:
+            batches.append([])
+            together = 0
+        batches[-1].append(text)
+        together += len(text)
+    return batches if texts else []
+
+
+def _check_text(index: int, text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        reason = f"character {error.start} is half of a surrogate pair, which is not text. Send valid Unicode."
+        raise BadText(index, reason) from None

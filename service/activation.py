@@ -1,0 +1,88 @@
+"""Which model version serves: the one that was live, or on the very first start the one that is asked for.
+
+The database's `generations` row is the truth; `MODELS_DIR/state.json` is a copy for readers such as
+`python -m models list`.
+"""
+
+import logging
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+from models.builtin import publish_default
+from models.encoder import Encoder
+from models.errors import ModelError
+from models.manifest import Manifest
+from models.publish import publish
+from models.store import Store
+from service.examples import FACT, WANTED
+from service.live import Generation
+from service.settings import Settings, StartupError
+
+log = logging.getLogger(__name__)
+
+ACTIVE = "active"
+RUNTIME = "onnxruntime"
+
+
+def form(manifest: Manifest) -> str:
+    """How vectors of this version are computed here; beside the fingerprint, part of what names a space."""
+    return f"{manifest.precision}/{RUNTIME}"
+
+
+def active_generation(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
+    """The generation to serve, opened and verified.
+
+    Raises:
+        StartupError: the model cannot be published or opened, or its folder is not what it was.
+
+    """
+    try:
+        row = connection.execute(
+            "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
+        ).fetchone()
+        if row is None:
+            return _first(connection, store, settings)
+        number, version, fingerprint = row
+        encoder = store.open(version)
+        if encoder.manifest.fingerprint != fingerprint:
+            raise StartupError(
+                f"{version} is not the model that made the stored vectors (its fingerprint differs)."
+            )
+        wanted = store.wanted()
+        if wanted not in {None, version}:
+            log.warning(
+                "%s is wanted, but changing a served model is not built yet: %s goes on", wanted, version
+            )
+        return Generation(number, encoder)
+    except ModelError as error:
+        raise StartupError(str(error)) from error
+
+
+def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
+    """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
+    version = store.wanted() if settings.model == "default" else None
+    if version is None:
+        version = _publish(store, settings.model).version
+        store.want(version)
+    encoder: Encoder = store.open(version)
+    manifest = encoder.manifest
+    connection.execute("BEGIN IMMEDIATE")
+    number = connection.execute(
+        "INSERT INTO generations (version, fingerprint, form, dimension, state) VALUES (?, ?, ?, ?, ?)",
+        (version, manifest.fingerprint, form(manifest), manifest.dimension, ACTIVE),
+    ).lastrowid
+    if settings.examples:
+        connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
+    connection.execute("COMMIT")
+    assert number is not None  # noqa: S101  an INSERT always has one
+    store.write_state({"active": version, "previous": None, "versions": {version: {"state": ACTIVE}}})
+    return Generation(number, encoder)
+
+
+def _publish(store: Store, model: str) -> Manifest:
+    """The version that SIMILE_MODEL names: `default`, or a folder."""
+    say = partial(log.info, "Publishing %s: %s", model)
+    if model == "default":
+        return publish_default(store, say)
+    return publish(store, Path(model), say=say)

@@ -1,0 +1,116 @@
+"""Storing, reading and deleting documents."""
+
+import hashlib
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from starlette.responses import Response
+
+from service.api.body import Role, describe, known_parameters, read_body
+from service.api.inference import DepRuntime, check_count, inference_headers, json_response
+from service.api.search import where_of
+from service.documents import Document, count, get, page
+from service.errors import Empty, NotFound, Validation
+from service.filters import Where
+
+router = APIRouter(prefix="/documents", tags=["documents"])
+
+MAX_ID_CHARACTERS = 512
+MAX_PAGE = 1000
+
+
+class DocumentIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    id: StrictStr | None = Field(None, min_length=1, max_length=MAX_ID_CHARACTERS)
+    text: StrictStr
+    metadata: dict[str, Any] = {}
+
+
+class DocumentsRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    documents: list[DocumentIn]
+
+
+@router.post("", **describe(Role.WRITE, DocumentsRequest))
+async def upsert(request: Request, runtime: DepRuntime) -> Response:
+    """Store documents: on disk, and in the next search, when this answers 200."""
+    body = await read_body(request, DocumentsRequest)
+    check_count(body.documents, runtime.settings.max_inputs, "documents")
+    documents = [_document(given, at) for at, given in enumerate(body.documents)]
+    # Of two equal ids the last wins.
+    distinct = list({document.id: document for document in documents}.values())
+    stored = await runtime.library.put(distinct)
+    answer: dict[str, Any] = {
+        "upserted": len(documents),
+        "truncated": stored.truncated,
+        "sequence": stored.sequence,
+    }
+    if any(given.id is None for given in body.documents):
+        answer["ids"] = [document.id for document in documents]
+    return json_response(answer, inference_headers(runtime.live.generation))
+
+
+def _document(given: DocumentIn, at: int) -> Document:
+    if not given.text or given.text.isspace():
+        raise Empty(f"documents[{at}].text is empty, or white space only. Leave the document out.")
+    # No id: the text's own hash, so that sending it twice stores it once.
+    id = given.id or hashlib.sha256(given.text.encode()).hexdigest()[:32]
+    return Document(id, given.text, given.metadata)
+
+
+@router.get("", **describe(Role.READ))
+async def list_documents(
+    request: Request, runtime: DepRuntime, after: str = "", limit: int = 100, filter: str | None = None
+) -> Response:
+    """Documents in id order, from the one after `after`; `next` is the `after` of the following page."""
+    known_parameters(request, "after", "limit", "filter")
+    if not 1 <= limit <= MAX_PAGE:
+        raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
+    where = where_of(filter)
+    found = await runtime.library.documents.read(lambda connection: page(connection, after, limit + 1, where))
+    shown = found[:limit]
+    following = shown[-1].id if len(found) > limit else None
+    return json_response({"documents": [_as_json(document) for document in shown], "next": following})
+
+
+@router.get("/count", **describe(Role.READ))
+async def count_documents(request: Request, runtime: DepRuntime, filter: str | None = None) -> Response:
+    """How many documents pass the filter, or are stored in all."""
+    known_parameters(request, "filter")
+    where = where_of(filter)
+    return json_response({"count": await runtime.library.documents.read(lambda c: count(c, where))})
+
+
+@router.get("/{id:path}", **describe(Role.READ))
+async def get_document(id: str, runtime: DepRuntime) -> Response:
+    """One document, by its percent-encoded id."""
+    document = await runtime.library.documents.read(lambda connection: get(connection, id))
+    if document is None:
+        raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
+    return json_response(_as_json(document))
+
+
+@router.delete("", **describe(Role.WRITE))
+async def delete_documents(request: Request, runtime: DepRuntime, filter: str | None = None) -> Response:
+    """Delete every document that passes the filter."""
+    known_parameters(request, "filter")
+    where = where_of(filter)
+    if where is None or not where.parameters:  # every condition binds something; `{}` has none
+        raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
+    return await _delete(runtime, where)
+
+
+@router.delete("/{id:path}", **describe(Role.WRITE))
+async def delete_document(id: str, runtime: DepRuntime) -> Response:
+    """Delete one document; an id that is not there deletes 0."""
+    return await _delete(runtime, Where("id = ?", [id]))
+
+
+async def _delete(runtime: DepRuntime, where: Where) -> Response:
+    deleted, sequence = await runtime.library.delete(where)
+    return json_response({"deleted": deleted, "sequence": sequence})
+
+
+def _as_json(document: Document) -> dict[str, Any]:
+    return {"id": document.id, "text": document.text, "metadata": document.metadata}

@@ -1,0 +1,170 @@
+"""`GET /search?q=` and `POST /search`."""
+
+import time
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query, Request
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from starlette.responses import Response
+
+from models.encoder import Encoded
+from service.api.body import Role, describe, known_parameters, read_body
+from service.api.inference import (
+    VERSION_HEADER,
+    DepRuntime,
+    check_count,
+    check_version,
+    inference_headers,
+    json_response,
+    texts_of,
+    unit,
+    with_prompt,
+)
+from service.errors import Conflict, Validation
+from service.filters import FilterError, Where, compile_filter, parse_filter
+from service.live import Generation
+from service.runtime import Runtime
+
+router = APIRouter(tags=["search"])
+
+MAX_K = 1000
+MODES = ("dense", "lexical", "hybrid")
+
+
+class SearchRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    queries: list[Any]
+    k: StrictInt = 10
+    filter: dict[str, Any] | None = None
+    mode: StrictStr = "dense"
+    min_score: StrictFloat | StrictInt | None = None
+    prompt_name: StrictStr | None = None
+    model: StrictStr | None = Field(None, description="Needed for vector queries: the version that made them")
+
+
+def where_of(filter: object) -> Where | None:
+    """A filter as SQL, None for none."""
+    if filter is None:
+        return None
+    try:
+        return compile_filter(parse_filter(filter) if isinstance(filter, str) else filter)
+    except FilterError as error:
+        raise Validation(f"filter: {error}") from error
+
+
+@router.get("/search", **describe(Role.READ))
+async def search_one(
+    request: Request,
+    runtime: DepRuntime,
+    q: Annotated[str, Query(description="What to look for")],
+    k: int = 10,
+    filter: str | None = None,
+    mode: str = "dense",
+    min_score: float | None = None,
+    prompt_name: str | None = None,
+) -> Response:
+    """The documents nearest to one query, best first."""
+    started = time.perf_counter()
+    known_parameters(request, "q", "k", "filter", "mode", "min_score", "prompt_name")
+    check_options(k, mode, min_score)
+    queries = texts_of([q], 1, "q")
+    where = where_of(filter)
+    with runtime.live.borrow() as generation:
+        check_version(request, generation, None, runtime.published)
+        encoded = await embed_queries(runtime, generation, queries, prompt_name)
+        [hits] = await runtime.library.search(
+            generation, encoded.vectors, k, where=where, min_score=min_score
+        )
+        headers = inference_headers(generation, encoded)
+    answer = {
+        "query": q,
+        "model": headers[VERSION_HEADER],
+        "mode": mode,
+        "took_ms": round((time.perf_counter() - started) * 1000, 3),
+        "hits": [hit.as_json() for hit in hits],
+    }
+    return json_response(answer, headers)
+
+
+@router.post("/search", **describe(Role.READ, SearchRequest))
+async def search_many(request: Request, runtime: DepRuntime) -> Response:
+    """The documents nearest to each of several texts or vectors."""
+    body = await read_body(request, SearchRequest)
+    check_options(body.k, body.mode, body.min_score)
+    check_count(body.queries, runtime.settings.max_inputs, "queries")
+    where = where_of(body.filter)
+    with runtime.live.borrow() as generation:
+        check_version(request, generation, body.model, runtime.published)
+        encoded: Encoded | None = None
+        if isinstance(body.queries[0], list):
+            vectors = vectors_of(body.queries, body.model, generation)
+        else:
+            texts = texts_of(body.queries, runtime.settings.max_inputs, "queries")
+            encoded = await embed_queries(runtime, generation, texts, body.prompt_name)
+            vectors = encoded.vectors
+        found = await runtime.library.search(
+            generation, vectors, body.k, where=where, min_score=body.min_score
+        )
+        headers = inference_headers(generation, encoded)
+    results = [[hit.as_json() for hit in hits] for hits in found]
+    return json_response({"model": headers[VERSION_HEADER], "results": results}, headers)
+
+
+def check_options(k: int, mode: str, min_score: float | None) -> None:
+    if not 1 <= k <= MAX_K:
+        raise Validation(f"k must be between 1 and {MAX_K}, not {k}.")
+    if mode not in MODES:
+        raise Validation(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
+    if mode != "dense":
+        raise Validation(f"mode {mode!r} is not built yet; use dense.")
+    if min_score is not None and not np.isfinite(min_score):
+        raise Validation("min_score must be a finite number.")
+
+
+async def embed_queries(
+    runtime: Runtime, generation: Generation, queries: list[str], prompt_name: str | None
+) -> Encoded:
+    """Queries behind the named prompt, or behind the model's own search prompt."""
+    manifest = generation.manifest
+    if prompt_name is None:
+        rows: Any = [manifest.search_prompt + query for query in queries]
+    else:
+        rows = with_prompt(queries, prompt_name, manifest.prompts)
+    return await runtime.batcher.embed(generation.encoder, rows)
+
+
+def vectors_of(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:
+    """Vector queries (n, dimension), scaled to unit length.
+
+    Raises:
+        Validation: no model named, a wrong length, something that is no finite number, or a zero vector.
+        Conflict: made by another version than the one in service.
+
+    """
+    if model is None:
+        raise Validation(
+            "Vector queries must name the version that made them: model. GET /models lists them."
+        )
+    if model != generation.version:
+        raise Conflict(
+            f"These vectors are of {model}; {generation.version} is served. Embed the queries again."
+        )
+    dimension = generation.encoder.dimension
+    for at, query in enumerate(queries):
+        if not isinstance(query, list) or len(query) != dimension or not all(map(_is_number, query)):
+            raise Validation(
+                f"queries[{at}] must be a list of {dimension} numbers, as the first one is a vector."
+            )
+    # Numbers beyond float32 become infinite here and are refused below.
+    with np.errstate(over="ignore"):
+        vectors = np.array(queries, dtype=np.float64).astype(np.float32)
+    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
+        raise Validation("queries: a vector must be finite and not all zeros.")
+    # By the largest value first: squares of large numbers would overflow.
+    return unit(vectors / np.abs(vectors).max(axis=1, keepdims=True))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

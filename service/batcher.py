@@ -1,0 +1,284 @@
+"""Turn many small concurrent requests into few large encoder calls.
+
+    embed() ── rows ──▶ lanes ──▶ tokenise ──▶ lanes ──▶ one forward pass ──▶ the call's future
+     event loop                └──── worker threads, one per processor ────┘
+
+Workers take what waits as soon as they are free: an idle service adds no latency, a loaded one batches by
+itself, and there is no timer to tune. Each worker runs single-threaded forward passes on the session that
+all of them share. A row carries its encoder, so one batcher serves every generation, and a batch never
+mixes two.
+
+A failure belongs to the rows that cause it: a batch that fails is halved until it is known which.
+Not here: who goes next (lanes.py), what shares a batch (grouping.py), documents, search.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from models.encoder import Encoded, Encoder, Tokens
+from models.errors import BadText, BadTokens, TooLong
+from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
+from service.lanes import Call, Lane, Lanes, Row, Source
+from service.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenised
+
+
+class Batcher:
+    """`workers` threads around the encoders. `start()` and `embed()` belong to one event loop."""
+
+    def __init__(self, metrics: Metrics, *, workers: int, max_queue_tokens: int) -> None:
+        self._metrics = metrics
+        self._max_queue_tokens = max_queue_tokens
+        self._lanes = Lanes()
+        self._wake = threading.Condition()  # guards _lanes, _stopping and _tokens_per_second
+        self._stopping = False
+        self._tokens_per_second = 1000.0 * workers  # a first guess; follows what is measured
+        self._threads = [
+            threading.Thread(target=self._work, name=f"encode-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        self._loop: asyncio.AbstractEventLoop
+        self.failure: str | None = "no forward pass has run yet"  # None: the last one succeeded
+
+    def start(self) -> None:
+        """Start the workers; call from the event loop that will call `embed`."""
+        self._loop = asyncio.get_running_loop()
+        self._metrics.queue_tokens.set_function(lambda: sum(self._lanes.tokens(lane) for lane in Lane))
+        self._metrics.healthy.set_function(lambda: self.failure is None)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Let running batches end, fail what still waits, join the workers."""
+        with self._wake:
+            self._stopping = True
+            rows = self._lanes.drain()
+            self._wake.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._fail(rows, _stopped())
+
+    async def embed(
+        self,
+        encoder: Encoder,
+        inputs: Sequence[Source],
+        *,
+        lane: Lane = Lane.INTERACTIVE,
+        truncate: bool = True,
+        left: bool = False,
+        normalize: bool = True,
+    ) -> Encoded:
+        """Vectors of `inputs` (texts, or rows of token ids), in their order, all from `encoder`.
+
+        A caller that is cancelled takes its rows with it: they are dropped before they cost a batch.
+
+        Raises:
+            Validation: a text too long with `truncate=False`, or token ids that the model does not take.
+            Overloaded: too many tokens wait in this lane already. Nothing was queued.
+            Backend: the model failed on one of these inputs.
+            Unhealthy: the service is stopping.
+
+        """
+        call = Call(
+            encoder=encoder,
+            lane=lane,
+            truncate=truncate,
+            left=left,
+            normalize=normalize,
+            future=self._loop.create_future(),
+            vectors=np.empty((len(inputs), encoder.dimension), dtype=np.float32),
+            tokens=[0] * len(inputs),
+            truncated=[False] * len(inputs),
+            missing=len(inputs),
+            arrived=time.monotonic(),
+        )
+        if not inputs:
+            return _answer(call)
+        rows = [
+            Row(call, position, source, _estimate(source, encoder)) for position, source in enumerate(inputs)
+        ]
+        with self._wake:
+            if self._stopping:
+                raise _stopped()
+            self._admit(lane, sum(row.cost for row in rows))
+            self._lanes.put(lane, rows)
+            self._wake.notify(len(rows))
+        return await call.future
+
+    def _admit(self, lane: Lane, cost: int) -> None:
+        """A call larger than the whole limit is let in when nothing waits, or it could never be served."""
+        waiting = self._lanes.tokens(lane)
+        if waiting and waiting + cost > self._max_queue_tokens:
+            raise Overloaded(
+                f"{waiting} tokens wait already and this request adds about {cost}; the limit is "
+                f"{self._max_queue_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
+                retry_after_seconds=waiting / self._tokens_per_second,
+            )
+
+    def _work(self) -> None:
+        while True:
+            with self._wake:
+                while not (job := self._lanes.take()):
+                    if self._stopping:
+                        return
+                    self._wake.wait()
+            try:
+                if job.embed:
+                    self._embed(job.rows)
+                else:
+                    self._tokenise(job.rows)
+            except Exception as error:  # whatever it is, it belongs to these rows, and the worker lives on
+                log.exception("A batch of %d rows failed outside the model", len(job.rows))
+                self._fail(job.rows, Backend(f"The batch failed: {type(error).__name__}."))
+
+    def _tokenise(self, rows: list[Row]) -> None:
+        done: list[Row] = []
+        failed: list[Row] = []
+        for alike in _by_options(rows):
+            for row, outcome in zip(alike, _tokens_of(alike), strict=True):
+                if isinstance(outcome, ServiceError):
+                    self._fail([row], outcome)
+                    failed.append(row)
+                    continue
+                row.ids = outcome.ids
+                row.call.truncated[row.position] = outcome.truncated
+                done.append(row)
+        with self._wake:
+            self._lanes.tokenised(done)
+            self._lanes.dropped(failed)
+            self._wake.notify(len(done))
+
+    def _embed(self, rows: list[Row]) -> None:
+        if not rows:
+            return
+        call = rows[0].call
+        started = time.monotonic()
+        try:
+            vectors = call.encoder.forward([row.ids for row in rows], normalize=call.normalize)
+        except Exception as error:
+            self.failure = f"the model failed: {type(error).__name__}: {error}"
+            self._metrics.inference_failures.inc()
+            log.exception("A forward pass over %d rows failed", len(rows))
+            if len(rows) == 1:
+                self._fail(rows, Backend(f"The model failed on this input: {type(error).__name__}: {error}"))
+                return
+            middle = len(rows) // 2
+            self._embed(rows[:middle])
+            self._embed(rows[middle:])
+            return
+        self._observe(rows, started)
+        finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()
+        if all(finite):
+            self.failure = None
+        else:
+            self.failure = "the model gave a vector that is not finite"
+            self._metrics.inference_failures.inc()
+            bad = [row for row, good in zip(rows, finite, strict=True) if not good]
+            self._fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
+        for row, vector, good in zip(rows, vectors, finite, strict=True):
+            if good:
+                row.call.vectors[row.position] = vector
+                row.call.tokens[row.position] = len(row.ids)
+        self._on_loop(_settle, [row for row, good in zip(rows, finite, strict=True) if good])
+
+    def _observe(self, rows: list[Row], started: float) -> None:
+        seconds = time.monotonic() - started
+        call = rows[0].call
+        metrics, lane, version = self._metrics, call.lane.value, call.encoder.manifest.version
+        tokens = sum(len(row.ids) for row in rows)
+        computed = len(rows) * max(len(row.ids) for row in rows)
+        metrics.inference_seconds.labels(lane).observe(seconds)
+        metrics.batch_tokens.labels(lane).observe(computed)
+        metrics.padding_tokens.labels(lane).inc(computed - tokens)
+        metrics.tokens.labels(version, lane).inc(tokens)
+        metrics.truncated.labels(version).inc(sum(row.call.truncated[row.position] for row in rows))
+        queue_seconds = metrics.queue_seconds.labels(lane)
+        for row in rows:
+            queue_seconds.observe(started - row.call.arrived)
+        with self._wake:
+            rate = tokens / max(seconds, 1e-6) * len(self._threads)
+            self._tokens_per_second += 0.1 * (rate - self._tokens_per_second)
+
+    def _fail(self, rows: list[Row], error: ServiceError) -> None:
+        """Fail the calls of `rows`; their other rows are dropped when their turn comes."""
+        self._on_loop(_refuse, [row.call for row in rows], error)
+
+    def _on_loop(self, callback: object, *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *arguments)  # type: ignore[arg-type]
+
+
+def _estimate(source: Source, encoder: Encoder) -> int:
+    tokens = len(source) // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str) else len(source)
+    return min(tokens, encoder.max_length)
+
+
+def _by_options(rows: list[Row]) -> list[list[Row]]:
+    """Rows that one tokenizer call can take together: same encoder and side, and none that may be refused."""
+    groups: dict[object, list[Row]] = {}
+    for row in rows:
+        call = row.call
+        alone = not call.truncate or not isinstance(row.source, str)
+        groups.setdefault(id(row) if alone else (id(call.encoder), call.left), []).append(row)
+    return list(groups.values())
+
+
+def _tokens_of(rows: list[Row]) -> list[Tokens | ServiceError]:
+    """One outcome per row. When the tokenizer refuses the rows together, each is tried alone."""
+    call = rows[0].call
+    try:
+        if not isinstance(rows[0].source, str):
+            return [call.encoder.check_ids(rows[0].source, truncate=call.truncate, left=call.left)]
+        texts = [str(row.source) for row in rows]
+        return list(call.encoder.tokenize(texts, truncate=call.truncate, left=call.left))
+    except Exception as error:  # noqa: BLE001  worded below, for the row it belongs to
+        if len(rows) > 1:
+            return [outcome for row in rows for outcome in _tokens_of([row])]
+        return [_refusal(error, rows[0].position)]
+
+
+def _refusal(error: Exception, position: int) -> ServiceError:
+    if isinstance(error, TooLong):
+        return Validation(
+            f"Input {position} has {error.given} tokens and the model takes {error.allowed}. "
+            "Shorten it, or send truncate=true."
+        )
+    if isinstance(error, BadTokens):
+        return Validation(
+            f"Input {position}: {error} Another tokenizer's ids are the usual cause: send texts "
+            "(in LangChain, check_embedding_ctx_length=False)."
+        )
+    if isinstance(error, BadText):
+        return Validation(f"Input {position}: {error}")
+    log.error("The tokenizer failed", exc_info=error)
+    return Tokenizer(f"Input {position} could not be tokenised: {type(error).__name__}: {error}")
+
+
+def _answer(call: Call) -> Encoded:
+    return Encoded(call.vectors, call.tokens, call.truncated)
+
+
+def _settle(rows: list[Row]) -> None:
+    for row in rows:
+        call = row.call
+        call.missing -= 1
+        if not call.missing and not call.future.done():  # the client may have left while we were encoding
+            call.future.set_result(_answer(call))
+
+
+def _refuse(calls: list[Call], error: ServiceError) -> None:
+    for call in calls:
+        if not call.future.done():
+            call.future.set_exception(error)
+
+
+def _stopped() -> Unhealthy:
+    return Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)

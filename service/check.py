@@ -1,0 +1,48 @@
+"""`python -m service check`: each setting with its value and source, and what would run on this machine."""
+
+import os
+import shutil
+from pathlib import Path
+
+import onnxruntime
+
+from models.errors import ModelError
+from models.store import Store
+from service import cpus
+from service.settings import PREFIX, Settings
+
+
+def report(settings: Settings) -> str:
+    """A text for people. Starts nothing and writes nothing."""
+    width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
+    lines = []
+    for name in Settings.model_fields:
+        variable = PREFIX + name.upper()
+        source = "environment" if variable in os.environ else "default"
+        lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
+    facts = {
+        "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "providers": ", ".join(onnxruntime.get_available_providers()),
+        "model": _model(settings),
+        "disk": _disk(settings.data_dir),
+        "keys": "none: loopback only" if not settings.insecure else "none, and SIMILE_INSECURE=1",
+    }
+    lines.append("")
+    lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    return "\n".join(lines)
+
+
+def _model(settings: Settings) -> str:
+    try:
+        wanted = Store(settings.models_dir).wanted()
+    except ModelError as error:
+        return str(error)
+    return wanted or f"none published yet; the first start publishes {settings.model!r}"
+
+
+def _disk(folder: Path) -> str:
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    writable = "writable" if os.access(folder, os.W_OK) else "NOT writable"
+    return f"{free / 2**30:.1f} GiB free at {folder.resolve()}, {writable}"

@@ -1,0 +1,176 @@
+"""The durable document store (SQLite): the truth that every index is derived from.
+
+Reads run on a small pool of threads, each with its own connection and snapshot; writes are jobs of the one
+writer (writer.py). A document's text is an immutable revision: an upsert deletes the old revision and puts
+a new one, in one transaction with its vectors and its entry in the operation log.
+
+Not here: the writes themselves (revisions.py), embedding, the index, what a filter means (filters.py).
+"""
+
+import asyncio
+import sqlite3
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.errors import storage_error
+from service.filters import Where
+from service.schema import connect
+
+T = TypeVar("T")
+Vector = NDArray[np.float32]
+
+DEFAULT_COLLECTION = "default"
+READERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a user stores: `metadata` is a JSON object."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class Documents:
+    """Reads of the store at `path`, which `schema.migrate` has made."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._open: list[sqlite3.Connection] = []
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read", initializer=self._connect)
+
+    def _connect(self) -> None:
+        self._local.connection = connect(self._path, read_only=True)
+        self._open.append(self._local.connection)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+        for connection in self._open:
+            connection.close()
+
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """`query`'s result, from one of the reading threads.
+
+        Raises:
+            Storage: the disk fails.
+
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._query, query)
+
+    def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return query(self._local.connection)
+        except sqlite3.Error as error:
+            raise (storage_error(error) or error) from error
+
+
+# Queries: `await documents.read(lambda connection: get(connection, …))`.
+
+
+def get(connection: sqlite3.Connection, id: str) -> Document | None:
+    row = connection.execute(
+        "SELECT id, text, metadata FROM documents WHERE collection = ? AND id = ?", (DEFAULT_COLLECTION, id)
+    ).fetchone()
+    return None if row is None else _document(row)
+
+
+def page(connection: sqlite3.Connection, after: str, limit: int, where: Where | None) -> list[Document]:
+    """At most `limit` documents in id order, those after the id `after`."""
+    sql, parameters = scoped(where)
+    rows = connection.execute(
+        f"SELECT id, text, metadata FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
+        [*parameters, after, limit],
+    )
+    return [_document(row) for row in rows]
+
+
+def count(connection: sqlite3.Connection, where: Where | None = None) -> int:
+    sql, parameters = scoped(where)
+    return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
+
+
+def texts(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, str]:
+    """The stored texts of those of `ids` that exist."""
+    rows = connection.execute(
+        "SELECT id, text FROM documents WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
+        (DEFAULT_COLLECTION, orjson.dumps(ids).decode()),
+    )
+    return dict(rows.fetchall())
+
+
+def by_revision(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, Document]:
+    """The documents whose current revision is one of `revisions`; a revision that is gone is absent."""
+    rows = connection.execute(
+        "SELECT revision, id, text, metadata FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    return {revision: _document(row) for revision, *row in rows}
+
+
+def matching(connection: sqlite3.Connection, where: Where) -> NDArray[np.int64]:
+    """The revisions that pass a filter, rising."""
+    sql, parameters = scoped(where)
+    rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
+    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+
+
+def vectors(
+    connection: sqlite3.Connection, generation: int, dimension: int, batch: int = 4096
+) -> Iterator[tuple[NDArray[np.int64], Vector]]:
+    """The sound vectors of a generation's living documents, in batches, by rising revision."""
+    cursor = connection.execute(
+        "SELECT revision, vector, checksum FROM vectors JOIN documents USING (revision) "
+        "WHERE generation = ? ORDER BY revision",
+        (generation,),
+    )
+    while rows := cursor.fetchmany(batch):
+        sound = [(revision, blob) for revision, blob, checksum in rows if is_sound(blob, checksum, dimension)]
+        revisions = np.array([revision for revision, _ in sound], dtype=np.int64)
+        joined = b"".join(blob for _, blob in sound)
+        yield revisions, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
+
+
+def revisions(connection: sqlite3.Connection) -> NDArray[np.int64]:
+    """The revisions of all living documents, rising."""
+    rows = connection.execute("SELECT revision FROM documents ORDER BY revision")
+    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+
+
+def sequence(connection: sqlite3.Connection) -> int:
+    """The number of the latest operation, 0 before the first."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def fact(connection: sqlite3.Connection, name: str) -> str | None:
+    """A single stored value."""
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def scoped(where: Where | None) -> tuple[str, list[Any]]:
+    """SQL and parameters for the documents of the collection that pass `where`."""
+    if where is None:
+        return "collection = ?", [DEFAULT_COLLECTION]
+    return f"collection = ? AND ({where.sql})", [DEFAULT_COLLECTION, *where.parameters]
+
+
+def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:
+    """Whether a stored vector is what was written, and of this dimension."""
+    return len(blob) == 4 * dimension and zlib.crc32(blob) == checksum
+
+
+def _document(row: Sequence[Any]) -> Document:
+    return Document(row[0], row[1], orjson.loads(row[2]))

@@ -1,0 +1,175 @@
+"""Every refusal, with its status and its name.
+
+    400 Empty         413 TooLarge     424 Backend      503 Unhealthy
+    404 NotFound      415 MediaType    429 Overloaded   504 Timeout
+    405 MethodNotAllowed               422 Validation   507 Storage
+    409 Conflict      500 Internal     422 Tokenizer
+
+A refusal is raised anywhere and answered in one place (middleware.py), in the body of the family that the
+path belongs to: TEI and our own routes, OpenAI's `/v1`, Cohere's `/v2`.
+"""
+
+import math
+import sqlite3
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+
+class ServiceError(Exception):
+    """A refusal that a client sees. The message says what is wrong and what to do."""
+
+    status: ClassVar[int] = 500
+    error_type: ClassVar[str] = "Internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.headers = dict(headers or {})
+        if retry_after_seconds is not None:
+            self.headers["retry-after"] = str(max(1, math.ceil(retry_after_seconds)))
+
+
+class Empty(ServiceError):
+    status, error_type = 400, "Empty"
+
+
+class NotFound(ServiceError):
+    status, error_type = 404, "NotFound"
+
+
+class MethodNotAllowed(ServiceError):
+    status, error_type = 405, "MethodNotAllowed"
+
+
+class Conflict(ServiceError):
+    status, error_type = 409, "Conflict"
+
+
+class TooLarge(ServiceError):
+    status, error_type = 413, "TooLarge"
+
+
+class MediaType(ServiceError):
+    status, error_type = 415, "MediaType"
+
+
+class Validation(ServiceError):
+    status, error_type = 422, "Validation"
+
+
+class Tokenizer(ServiceError):
+    """The tokenizer failed on a text."""
+
+    status, error_type = 422, "Tokenizer"
+
+
+class Backend(ServiceError):
+    """The model failed on this input, or gave a vector that is not finite."""
+
+    status, error_type = 424, "Backend"
+
+
+class Overloaded(ServiceError):
+    status, error_type = 429, "Overloaded"
+
+
+class Internal(ServiceError):
+    status, error_type = 500, "Internal"
+
+
+class Unhealthy(ServiceError):
+    """Not able to answer now: starting, rebuilding, stopping, or a model that fails."""
+
+    status, error_type = 503, "Unhealthy"
+
+
+class Timeout(ServiceError):
+    status, error_type = 504, "Timeout"
+
+
+class Storage(ServiceError):
+    """The disk is full, read-only or failing. Nothing of the request was stored."""
+
+    status, error_type = 507, "Storage"
+
+
+# SQLite's primary result codes that speak of the disk and not of our SQL.
+_DISK_CODES = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+}
+
+
+def storage_error(error: sqlite3.Error) -> Storage | None:
+    """The refusal for a disk that is full, read-only or failing; None when `error` is of another kind."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None or code & 0xFF not in _DISK_CODES:
+        return None
+    return Storage(
+        f"The data directory cannot be written ({error}). Free or repair the disk, then send again."
+    )
+
+
+def family(path: str) -> str:
+    """Whose error body a path answers with: `openai`, `cohere` or `native`."""
+    if path == "/v1" or path.startswith("/v1/") or path == "/embeddings":
+        return "openai"
+    return "cohere" if path == "/v2" or path.startswith("/v2/") else "native"
+
+
+def response(path: str, error: ServiceError) -> Response:
+    """`error` as the family of `path` words it."""
+    who = family(path)
+    status = error.status
+    if who != "native":
+        # Clients of those APIs know a bad request as 400, and a failed model as 500.
+        status = {422: 400, 424: 500}.get(status, status)
+    body: dict[str, Any]
+    if who == "openai":
+        kind = "invalid_request_error" if status < 500 else "server_error"
+        kind = "rate_limit_error" if status == 429 else kind
+        body = {"error": {"message": error.message, "type": kind, "param": None, "code": error.error_type}}
+    elif who == "cohere":
+        body = {"message": error.message}
+    else:
+        body = {"error": error.message, "error_type": error.error_type}
+    return Response(orjson.dumps(body), status, error.headers, "application/json")
+
+
+def install(app: FastAPI) -> None:
+    """Turn the framework's own refusals of `app` into ours; middleware.py answers them all."""
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101  the type this handler is registered for
+        path = request.url.path
+        if error.status_code == 404:
+            raise NotFound(f"There is no route {request.method} {path}. GET /docs lists them.") from error
+        if error.status_code == 405:  # its headers carry Allow
+            raise MethodNotAllowed(
+                f"{path} does not take {request.method}.", headers=error.headers
+            ) from error
+        raise Validation(str(error.detail)) from error
+
+    async def on_validation(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101
+        first = error.errors()[0]
+        raise Validation(f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}.") from error
+
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_validation)

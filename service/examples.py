@@ -1,0 +1,38 @@
+"""The example corpus: a few hundred short texts, so that the first search of a new user answers."""
+
+import logging
+from importlib.resources import files
+
+import orjson
+
+from service.documents import Document, fact
+from service.library import Library
+from service.writer import Transaction
+
+log = logging.getLogger(__name__)
+
+FACT = "examples"
+WANTED, LOADED = "wanted", "loaded"
+STEP_DOCUMENTS = 64
+
+
+def read_examples() -> list[Document]:
+    """The corpus, each document marked with `metadata.example = true`."""
+    lines = (files("service") / "examples.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = map(orjson.loads, lines)
+    return [Document(row["id"], row["text"], {**row["metadata"], "example": True}) for row in rows]
+
+
+async def load_examples(library: Library) -> None:
+    """Store the corpus when this data directory was made for it and does not have it yet."""
+    if await library.documents.read(lambda connection: fact(connection, FACT)) != WANTED:
+        return
+    examples = read_examples()
+    for start in range(0, len(examples), STEP_DOCUMENTS):
+        await library.put(examples[start : start + STEP_DOCUMENTS])
+    await library.writer.run(_mark_loaded)
+    log.info("Loaded %d example documents", len(examples))
+
+
+def _mark_loaded(transaction: Transaction) -> None:
+    transaction.connection.execute("UPDATE facts SET value = ? WHERE name = ?", (LOADED, FACT))

@@ -1,0 +1,166 @@
+"""Documents and their search: the store, the index and the encoder, used together.
+
+A write is embedded, committed and in the index before it is answered. A search borrows one generation for
+its whole life, so its query and the vectors it is compared with come from one model.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.batcher import Batcher
+from service.documents import Document, Documents, by_revision, matching, texts
+from service.errors import Unhealthy
+from service.filters import Where
+from service.lanes import Lane
+from service.live import Generation, Live
+from service.revisions import Embedding, NeedsVectors, delete, upsert
+from service.writer import Changes, Writer
+
+# A hit's document may be replaced between the index and the store; then the search looks again.
+ATTEMPTS = 5
+TIE_DECIMALS = 6  # scores this close are equal, and their documents are ordered by id
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document found; `score` is the cosine of its vector and the query's."""
+
+    document: Document
+    score: np.float32
+
+    def as_json(self) -> dict[str, Any]:
+        found = self.document
+        return {"id": found.id, "score": self.score, "text": found.text, "metadata": found.metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a write did: texts the model does not see whole, and the operation sequence."""
+
+    truncated: int
+    sequence: int
+
+
+class Library:
+    """The document side of the service."""
+
+    def __init__(self, live: Live, batcher: Batcher, documents: Documents, writer: Writer) -> None:
+        self.live = live
+        self.documents = documents
+        self.writer = writer
+        self._batcher = batcher
+
+    async def put(self, documents: Sequence[Document]) -> Stored:
+        """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again."""
+        with self.live.borrow() as generation:
+            stored = await self.documents.read(
+                lambda connection: texts(connection, [d.id for d in documents])
+            )
+            changed = [
+                at for at, document in enumerate(documents) if stored.get(document.id) != document.text
+            ]
+            embedded: dict[int, Embedding] = {}
+            while True:
+                fresh = await self.embed(generation, [documents[at].text for at in changed])
+                embedded.update(zip(changed, fresh, strict=True))
+                job = partial(
+                    upsert,
+                    documents=documents,
+                    embedded={generation.number: embedded},
+                    generations=[generation.number],
+                )
+                try:
+                    truncated, sequence = await self.writer.run(job)
+                except NeedsVectors as error:  # changed by somebody else since we looked
+                    changed = error.positions
+                    continue
+                return Stored(truncated, sequence)
+
+    async def delete(self, where: Where) -> tuple[int, int]:
+        """Delete what passes `where`: how many there were, and the operation sequence."""
+        return await self.writer.run(lambda transaction: delete(transaction, where))
+
+    async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
+        """Embed documents' texts in the background lane, with the model's document prompt."""
+        prompt = generation.manifest.document_prompt
+        encoded = await self._batcher.embed(
+            generation.encoder, [prompt + text for text in documents], lane=Lane.BACKGROUND
+        )
+        return [
+            Embedding(vector, cut) for vector, cut in zip(encoded.vectors, encoded.truncated, strict=True)
+        ]
+
+    async def search(
+        self,
+        generation: Generation,
+        queries: NDArray[np.float32],
+        k: int,
+        *,
+        where: Where | None = None,
+        min_score: float | None = None,
+    ) -> list[list[Hit]]:
+        """The `k` nearest documents of each query, best first, equal scores by id.
+
+        Args:
+            generation: borrowed by the caller, who made `queries` (n, dimension) with its encoder.
+
+        Raises:
+            Unhealthy: the index does not hold every document yet.
+
+        """
+        if not generation.whole:
+            raise Unhealthy(
+                "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
+                retry_after_seconds=5,
+            )
+        found = await self.documents.read(lambda connection: _find(connection, generation, queries, k, where))
+        if min_score is None:
+            return found
+        return [[hit for hit in hits if hit.score >= min_score] for hits in found]
+
+
+def apply(generation: Generation, changes: Changes) -> None:
+    """Bring the generation's index up to date with a commit; runs on the writer's thread."""
+    removed = set(changes.removed)
+    rows = [row for row in changes.added.get(generation.number, []) if row[0] not in removed]
+    if not rows and not removed:
+        return
+    revisions = np.array([revision for revision, _ in rows], dtype=np.int64)
+    vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(
+        -1, generation.encoder.dimension
+    )
+    generation.index.apply((revisions, vectors), changes.removed)
+
+
+def _find(
+    connection: sqlite3.Connection,
+    generation: Generation,
+    queries: NDArray[np.float32],
+    k: int,
+    where: Where | None,
+) -> list[list[Hit]]:
+    for attempt in range(ATTEMPTS):
+        allowed = None if where is None else matching(connection, where)
+        found = generation.index.search(queries, k, allowed)
+        wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
+        documents = by_revision(connection, wanted)
+        if len(documents) == len(wanted) or attempt == ATTEMPTS - 1:
+            break
+    return [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]
+
+
+def _ranked(
+    scores: NDArray[np.float32], revisions: NDArray[np.int64], documents: dict[int, Document]
+) -> list[Hit]:
+    hits = [
+        Hit(documents[int(revision)], score)
+        for score, revision in zip(scores, revisions, strict=True)
+        if int(revision) in documents
+    ]
+    return sorted(hits, key=lambda hit: (-round(float(hit.score), TIE_DECIMALS), hit.document.id))

@@ -1,0 +1,40 @@
+"""One owner of a data directory: a lock that the kernel drops when its process ends, however it ends."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from service.settings import StartupError
+
+
+class Ownership:
+    """Holds `DATA_DIR/lock`; the file names the owner's process for whoever comes second.
+
+    Raises:
+        StartupError: another process owns the directory, or it cannot be written.
+
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        path = data_dir / "lock"
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise StartupError(
+                f"{data_dir} cannot be used: {error.strerror}. Set SIMILE_DATA_DIR."
+            ) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._file, 32).decode().strip() or "unknown"
+            os.close(self._file)
+            raise StartupError(
+                f"{data_dir} is in use by process {owner}. One service owns a data directory: stop that one, "
+                "or start this one with another SIMILE_DATA_DIR."
+            ) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)

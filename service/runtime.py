@@ -1,0 +1,153 @@
+"""Everything that the routes use, opened and closed together.
+
+open()   own the data directory, publish the first model, open the active one       (blocking)
+start()  workers, writer, index from the store; behind the open port, what the index lacks
+stop()   finish what was accepted, close
+"""
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+from models.store import Store
+from service import cpus
+from service.activation import active_generation
+from service.batcher import Batcher
+from service.documents import Documents
+from service.errors import ServiceError
+from service.examples import load_examples
+from service.library import Library, apply
+from service.live import Generation, Live
+from service.metrics import Metrics
+from service.ownership import Ownership
+from service.rebuild import complete, load
+from service.schema import connect, migrate
+from service.settings import Settings
+from service.writer import Changes, Transaction, Writer
+
+log = logging.getLogger(__name__)
+
+DATABASE = "simile.db"
+
+
+class Runtime:
+    """One service. `create_app` starts and stops it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.stopping = False
+        self.ready = threading.Event()  # set once, when the start is complete
+        self.workers = settings.workers or cpus.available()
+        self.store = Store(settings.models_dir)
+        self.batcher = Batcher(self.metrics, workers=self.workers, max_queue_tokens=settings.max_queue_tokens)
+        self.live: Live
+        self.library: Library
+        self._progress = "starting"
+        self._ownership: Ownership | None = None
+        self._published: list[str] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def database(self) -> Path:
+        return self.settings.data_dir / DATABASE
+
+    @property
+    def published(self) -> list[str]:
+        """Names of the published versions, as they stood when the service started."""
+        return self._published
+
+    def open(self) -> None:
+        """Own the data directory and open the active model. Does nothing when it is open already.
+
+        Raises:
+            StartupError: somebody else has the directory, or there is no model to serve.
+
+        """
+        if self._ownership is not None:
+            return
+        ownership = Ownership(self.settings.data_dir)
+        try:
+            migrate(self.database)
+            self._connection = connect(self.database)
+            self.live = Live(active_generation(self._connection, self.store, self.settings))
+        except BaseException:
+            ownership.release()
+            raise
+        self._published = [manifest.version for manifest in self.store.versions()]
+        self._ownership = ownership
+
+    async def start(self) -> None:
+        """Everything that must stand before the port opens; the rest goes on behind it."""
+        await asyncio.to_thread(self.open)
+        generation = self.live.generation
+        self.batcher.start()
+        writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
+        self.library = Library(self.live, self.batcher, Documents(self.database), writer)
+        self._show()
+        try:
+            await self.batcher.embed(generation.encoder, ["The first forward pass."])
+        except ServiceError as error:  # the port opens all the same, and /health says why
+            log.warning("The model fails: %s", error.message)
+        self._tasks.append(asyncio.create_task(self._become_ready(generation)))
+
+    async def stop(self) -> None:
+        """Finish every accepted write and close, in the order of use."""
+        self.stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._close)
+
+    def not_ready(self) -> str | None:
+        """Why the service takes no new work, None when it does."""
+        if self.stopping:
+            return "The service is stopping."
+        return (
+            None
+            if self.ready.is_set() and self.live.generation.whole
+            else f"Not ready yet: {self._progress}."
+        )
+
+    def _close(self) -> None:
+        self.batcher.stop()
+        self.library.writer.stop()
+        self.library.documents.close()
+        self.live.generation.retire()
+        if self._ownership is not None:
+            self._ownership.release()
+            self._ownership = None
+
+    async def _become_ready(self, generation: Generation) -> None:
+        """Load the index, embed what it lacks, load the examples."""
+        try:
+            await self.library.writer.run(lambda transaction: load(transaction, generation))
+            await complete(self.library, generation, self._tell)
+            generation.whole = True
+            self._progress = "loading the example documents"
+            await load_examples(self.library)
+            self.ready.set()
+        except Exception as error:
+            log.exception("The index could not be made whole; start the service again")
+            self._progress = f"the index could not be made whole ({type(error).__name__}: {error})"
+
+    def _tell(self, done: int, total: int) -> None:
+        self._progress = f"{done} of {total} documents are in the index"
+
+    def _on_commit(self, changes: Changes) -> None:
+        """On the writer's thread, before the write is answered."""
+        generation = self.live.generation
+        try:
+            apply(generation, changes)
+        except Exception:  # the write is on disk all the same, and the index is made anew from there
+            log.exception("The index could not follow a write; it is loaded again")
+            load(Transaction(self._connection), generation)
+
+    def _show(self) -> None:
+        """Point the gauges at what they show."""
+        generation = self.live.generation
+        self.metrics.serve(generation.version, generation.manifest.fingerprint)
+        self.metrics.documents.set_function(lambda: len(self.live.generation.index))
+        self.metrics.index_bytes.set_function(lambda: self.live.generation.index.nbytes)
+        self.metrics.ready.set_function(lambda: self.not_ready() is None)

@@ -1,0 +1,97 @@
+"""The tables of the document store, and how an older file becomes today's.
+
+    documents    one row per living document; its text is an immutable revision
+    vectors      one row per generation and revision, written in the transaction of its document
+    operations   what happened, in order: a generation that is being built catches up from here
+    generations  which model version made which vectors, and which of them is live
+    facts        single values, such as whether the example corpus was loaded
+
+A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from service.errors import storage_error
+from service.settings import StartupError
+
+# One entry per schema version: the statements that lead to it from the one before.
+MIGRATIONS = (
+    """
+    CREATE TABLE documents (
+        revision   INTEGER PRIMARY KEY AUTOINCREMENT,
+        collection TEXT NOT NULL,
+        id         TEXT NOT NULL,
+        text       TEXT NOT NULL,
+        metadata   TEXT NOT NULL,  -- a JSON object
+        UNIQUE (collection, id)
+    );
+    CREATE TABLE vectors (
+        generation INTEGER NOT NULL,
+        revision   INTEGER NOT NULL,
+        vector     BLOB NOT NULL,     -- little-endian float32, unit length
+        checksum   INTEGER NOT NULL,  -- CRC-32 of the blob: finds a flipped bit
+        truncated  INTEGER NOT NULL,  -- 1 when the model did not see the whole text
+        PRIMARY KEY (generation, revision)
+    ) WITHOUT ROWID;
+    CREATE TABLE operations (
+        sequence INTEGER PRIMARY KEY AUTOINCREMENT,
+        kind     TEXT NOT NULL CHECK (kind IN ('put', 'delete')),
+        revision INTEGER NOT NULL
+    );
+    CREATE TABLE generations (
+        number      INTEGER PRIMARY KEY AUTOINCREMENT,
+        version     TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        form        TEXT NOT NULL,  -- precision and runtime
+        dimension   INTEGER NOT NULL,
+        state       TEXT NOT NULL
+    );
+    CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    """,
+)
+SCHEMA_VERSION = len(MIGRATIONS)
+BUSY_SECONDS = 30.0
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """A connection whose commits are on disk when they return. Transactions are begun by hand."""
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    # A vector of 1,536 bytes would waste much of a 4 KiB page. Only a new file takes this on.
+    connection.execute("PRAGMA page_size = 16384")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA query_only = {int(read_only)}")
+    return connection
+
+
+def migrate(path: Path) -> bool:
+    """Bring the file at `path` to today's schema; make it when there is none. True when it is new.
+
+    Raises:
+        StartupError: the file was written by a newer version, is no database, or cannot be written.
+
+    """
+    try:
+        connection = connect(path)
+        try:
+            return _migrate(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        problem = storage_error(error)
+        raise StartupError(f"{path}: {problem.message if problem else error}") from error
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> bool:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > SCHEMA_VERSION:
+        raise StartupError(
+            f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
+            "Install that version again, or start with another SIMILE_DATA_DIR."
+        )
+    for number in range(version, SCHEMA_VERSION):
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;"
+        )
+    return version == 0

@@ -1,0 +1,178 @@
+"""One thread writes. What waits together is committed together.
+
+A job is a function of a `Transaction`. The writer runs all jobs that wait, each in a savepoint of its own,
+commits once (one fsync for all of them), brings the indexes up to date, and only then answers. So a 200
+means: on disk, and in the next search. A job that fails takes back its own work and nobody else's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.errors import Storage, Unhealthy, storage_error
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+GROUP_JOBS = 256  # jobs of one commit at most
+
+
+@dataclass
+class Changes:
+    """What a commit did to the vectors: `added[generation]` are (revision, vector)."""
+
+    added: dict[int, list[tuple[int, NDArray[np.float32]]]] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+
+    def merge(self, later: "Changes") -> None:
+        for generation, rows in later.added.items():
+            self.added.setdefault(generation, []).extend(rows)
+        self.removed.extend(later.removed)
+
+
+@dataclass
+class Transaction:
+    """What a job works with."""
+
+    connection: sqlite3.Connection
+    changes: Changes = field(default_factory=Changes)
+
+
+class Writer:
+    """`on_commit` runs on the writer's thread after each commit, before its jobs are answered."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        on_commit: Callable[[Changes], None],
+        observe_seconds: Callable[[float], None],
+    ) -> None:
+        self._connection = connection
+        self._on_commit = on_commit
+        self._observe_seconds = observe_seconds
+        self._queue: queue.SimpleQueue[tuple[Callable[[Transaction], Any], Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._closed = False
+        self._closing = threading.Lock()  # no job may slip in behind the stop mark
+        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, job: Callable[[Transaction], T]) -> T:
+        """What `job` returns, once it is on disk and in the indexes.
+
+        A caller that is cancelled before its job's turn takes the job back.
+
+        Raises:
+            Storage: the disk is full, read-only or failing. Nothing of the job was stored.
+
+        """
+        return await asyncio.wrap_future(self.submit(job))
+
+    def submit(self, job: Callable[[Transaction], T]) -> Future[T]:
+        """Queue `job` from any thread."""
+        future: Future[T] = Future()
+        with self._closing:
+            if self._closed:
+                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+            self._queue.put((job, future))
+        return future
+
+    def stop(self) -> None:
+        """Finish every queued job, then close the connection."""
+        with self._closing:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            waiting = [self._queue.get()]
+            while len(waiting) < GROUP_JOBS:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            stopping = None in waiting
+            jobs = [
+                (job, future)
+                for job, future in filter(None, waiting)
+                if future.set_running_or_notify_cancel()
+            ]
+            if not jobs:
+                continue
+            try:
+                self._commit(jobs)
+            except Exception as error:  # the writer outlives whatever this was
+                log.exception("The writer failed outside a job")
+                for _, future in jobs:
+                    _fail(future, error)
+
+    def _commit(self, jobs: list[tuple[Callable[[Transaction], Any], Future[Any]]]) -> None:
+        started = time.monotonic()
+        changes = Changes()
+        results: list[tuple[Future[Any], Any]] = []
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for job, future in jobs:
+                self._attempt(job, future, changes, results)
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            log.exception("A commit of %d jobs failed", len(jobs))
+            with contextlib.suppress(sqlite3.Error):  # a full disk may have ended it already
+                self._connection.execute("ROLLBACK")
+            for _, future in jobs:
+                _fail(future, _worded(error))
+            return
+        self._observe_seconds(time.monotonic() - started)
+        self._on_commit(changes)
+        for future, result in results:
+            future.set_result(result)
+
+    def _attempt(
+        self,
+        job: Callable[[Transaction], Any],
+        future: Future[Any],
+        changes: Changes,
+        results: list[tuple[Future[Any], Any]],
+    ) -> None:
+        self._connection.execute("SAVEPOINT job")
+        transaction = Transaction(self._connection)
+        try:
+            result = job(transaction)
+        except Exception as error:
+            if not self._connection.in_transaction:  # SQLite gave up the whole transaction: a full disk
+                raise
+            self._connection.execute("ROLLBACK TO job")
+            self._connection.execute("RELEASE job")
+            _fail(future, _worded(error))
+            return
+        self._connection.execute("RELEASE job")
+        changes.merge(transaction.changes)
+        results.append((future, result))
+
+
+def _worded(error: Exception) -> Exception:
+    """A disk's failure as the refusal that says so; anything else as it is."""
+    problem: Storage | None = storage_error(error) if isinstance(error, sqlite3.Error) else None
+    return problem or error
+
+
+def _fail(future: Future[Any], error: Exception) -> None:
+    try:
+        future.set_exception(error)
+    except InvalidStateError:  # its own job failed before the commit did
+        return

@@ -1,0 +1,53 @@
+"""What an index should answer, by a dictionary and a loop, and how to ask it."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from service import index as index_module
+from service import segments
+from service.index import Index
+
+WAIT_SECONDS = 30.0
+Rows = dict[int, NDArray[np.float32]]
+
+
+def unit_vectors(rows: int, dimension: int, seed: int = 0) -> NDArray[np.float32]:
+    vectors = np.random.default_rng(seed).standard_normal((rows, dimension))
+    unit: NDArray[np.float32] = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def coarse_vectors(rows: int, dimension: int, seed: int) -> NDArray[np.float32]:
+    """Products of these are exact in float32, and many are equal: every tie is a real one."""
+    return np.random.default_rng(seed).choice(np.array([-0.25, 0, 0.25], np.float32), (rows, dimension))
+
+
+def nearest(rows: Rows, query: NDArray[np.float32], k: int) -> list[tuple[float, int]]:
+    """The best `k` and all that tie with the last, by brute force."""
+    ranked = sorted((-round(float(vector @ query), 6), revision) for revision, vector in rows.items())
+    last = ranked[min(k, len(ranked)) - 1][0] if ranked else 0.0
+    return [(-score, revision) for score, revision in ranked if score <= last]
+
+
+def found(
+    index: Index, query: NDArray[np.float32], k: int, allowed: Iterable[int] | None = None
+) -> list[tuple[float, int]]:
+    among = None if allowed is None else np.array(list(allowed), np.int64)
+    scores, revisions = index.search(query[None], k, among)[0]
+    return list(zip(scores.tolist(), revisions.tolist(), strict=True))
+
+
+def settle(index: Index) -> None:
+    """Wait until nothing is left to merge."""
+    while (merger := index._merger) is not None:
+        merger.join(WAIT_SECONDS)
+        assert not merger.is_alive(), "merging never ended"
+
+
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few dozen rows go through what tens of thousands go through."""
+    monkeypatch.setattr(index_module, "SMALL_ROWS", 8)
+    monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

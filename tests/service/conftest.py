@@ -1,0 +1,58 @@
+"""The whole service, real but for the size of its model: one per test module, or a test makes its own."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.runtime import Runtime
+from service.settings import Settings
+
+
+def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
+    """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted."""
+    shutil.copytree(models_dir, folder / "models")
+    return Settings(data_dir=folder / "data", models_dir=folder / "models", cache_mb=0, **others)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Settings:
+    return new_settings(tmp_path_factory.mktemp("service"), tiny_models_dir)
+
+
+@pytest.fixture(scope="module")
+def app(settings: Settings) -> FastAPI:
+    return create_app(settings)
+
+
+@pytest.fixture(scope="module")
+def runtime(app: FastAPI) -> Runtime:
+    runtime: Runtime = app.state.runtime
+    return runtime
+
+
+@pytest.fixture(scope="module")
+def running(app: FastAPI) -> Iterator[TestClient]:
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        yield client
+
+
+@pytest.fixture
+def client(running: TestClient) -> Iterator[TestClient]:
+    """A client of the running service; whatever a test did, the next request is served."""
+    yield running
+    assert running.post("/embed", json={"inputs": "and now for something else"}).status_code == 200
+    assert running.get("/health").status_code == 200
+
+
+def wait_until_ready(client: TestClient, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while client.get("/ready").status_code != 200:
+        assert time.monotonic() < deadline, client.get("/ready").text
+        time.sleep(0.01)

@@ -1,0 +1,54 @@
+"""A plain encoder whose answers say which text and which encoder made them."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.encoder import Encoder, Tokens
+from models.errors import TooLong
+
+
+class CountingEncoder:
+    """One token per character; the vector of a text is (name, tokens, first character's code)."""
+
+    dimension = 3
+    max_length = 64
+
+    def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
+        self.name = name
+        self.seconds = seconds
+        self.manifest = SimpleNamespace(version=f"v{name}")
+        self.batches: list[list[int]] = []
+        self.failing: Callable[[Sequence[Sequence[int]]], bool] = lambda ids: False
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
+        rows = []
+        for at, text in enumerate(texts):
+            if "untokenisable" in text:
+                raise RuntimeError("no")
+            if len(text) > self.max_length and not truncate:
+                raise TooLong(at, len(text), self.max_length)
+            kept = text[-self.max_length :] if left else text[: self.max_length]
+            rows.append(Tokens([ord(character) for character in kept], len(text) > self.max_length))
+        return rows
+
+    def check_ids(self, ids: Sequence[int], *, truncate: bool = True, left: bool = False) -> Tokens:
+        return Tokens(ids, truncated=False)
+
+    def forward(self, ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
+        self.gate.wait()
+        time.sleep(self.seconds)
+        self.batches.append([len(row) for row in ids])
+        if self.failing(ids):
+            raise RuntimeError("the model broke")
+        return np.array([[self.name, len(row), row[0]] for row in ids], dtype=np.float32)
+
+    def as_encoder(self) -> Encoder:
+        return cast("Encoder", self)

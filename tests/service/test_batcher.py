@@ -1,0 +1,285 @@
+"""Many small requests, few encoder calls, and nobody suffers for another."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from service.batcher import Batcher
+from service.errors import Backend, Overloaded, Tokenizer, Unhealthy, Validation
+from service.lanes import Lane
+from service.metrics import Metrics
+from tests.service.fakes import CountingEncoder
+
+
+@asynccontextmanager
+async def running(workers: int = 1, max_queue_tokens: int = 1_000_000) -> AsyncIterator[Batcher]:
+    batcher = Batcher(Metrics(), workers=workers, max_queue_tokens=max_queue_tokens)
+    batcher.start()
+    try:
+        yield batcher
+    finally:
+        await asyncio.to_thread(batcher.stop)
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(body(), 20)
+
+    asyncio.run(bounded())
+
+
+def test_every_text_gets_its_own_vector_whatever_it_was_batched_with() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running(workers=2) as batcher:
+            texts = [chr(65 + at % 60) * (1 + at % 50) for at in range(500)]
+            parts = [texts[at : at + 1 + at % 7] for at in range(0, 500, 7)]
+            answers = await asyncio.gather(*(batcher.embed(encoder.as_encoder(), part) for part in parts))
+        for part, answer in zip(parts, answers, strict=True):
+            expected = [[1, len(text), ord(text[0])] for text in part]
+            np.testing.assert_array_equal(answer.vectors, expected)
+            assert answer.tokens == [len(text) for text in part]
+        assert len(encoder.batches) < 250
+
+    run(body)
+
+
+def test_what_waits_together_is_computed_together() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running() as batcher:
+            encoder.gate.clear()
+            first = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+            await asyncio.sleep(0.05)
+            rest = [asyncio.create_task(batcher.embed(encoder.as_encoder(), ["bb"])) for _ in range(20)]
+            await asyncio.sleep(0.05)
+            encoder.gate.set()
+            await asyncio.gather(first, *rest)
+        assert [len(batch) for batch in encoder.batches] == [1, 20]
+
+    run(body)
+
+
+def test_a_batch_never_mixes_two_encoders() -> None:
+    async def body() -> None:
+        old, new = CountingEncoder(1), CountingEncoder(2)
+        async with running(workers=2) as batcher:
+            calls = [batcher.embed((old, new)[at % 2].as_encoder(), [f"text {at}"] * 3) for at in range(100)]
+            answers = await asyncio.gather(*calls)
+        for at, answer in enumerate(answers):
+            assert set(answer.vectors[:, 0]) == {1 + at % 2}
+
+    run(body)
+
+
+def test_a_failed_batch_fails_its_own_callers_and_the_next_is_served() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        encoder.failing = lambda ids: any(row[0] == ord("!") for row in ids)
+        async with running() as batcher:
+            encoder.gate.clear()
+            calls = [
+                batcher.embed(encoder.as_encoder(), [text]) for text in ("warm", "good", "!bad!", "fine")
+            ]
+            tasks = [asyncio.create_task(call) for call in calls]
+            await asyncio.sleep(0.05)
+            encoder.gate.set()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome).__name__ for outcome in outcomes] == [
+                "Encoded",
+                "Encoded",
+                "Backend",
+                "Encoded",
+            ]
+            encoder.failing = lambda ids: False
+            again = await batcher.embed(encoder.as_encoder(), ["!bad!"])
+            assert again.vectors[0].tolist() == [1, 5, ord("!")]
+            assert batcher.failure is None
+
+    run(body)
+
+
+def test_a_failing_model_is_remembered_until_a_pass_succeeds() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running() as batcher:
+            assert batcher.failure is not None, "nothing has run yet"
+            await batcher.embed(encoder.as_encoder(), ["a"])
+            assert batcher.failure is None
+            encoder.failing = lambda ids: True
+            with pytest.raises(Backend):
+                await batcher.embed(encoder.as_encoder(), ["a"])
+            assert "the model broke" in str(batcher.failure)
+
+    run(body)
+
+
+def test_a_vector_that_is_not_finite_fails_its_text_alone() -> None:
+    async def body() -> None:
+        class Poisoned(CountingEncoder):
+            def forward(self, ids, *, normalize=True):  # type: ignore[no-untyped-def]
+                vectors = super().forward(ids, normalize=normalize)
+                vectors[[row[0] == ord("n") for row in ids], 1] = np.nan
+                return vectors
+
+        encoder = Poisoned()
+        async with running() as batcher:
+            encoder.gate.clear()
+            calls = [batcher.embed(encoder.as_encoder(), [text]) for text in ("warm", "abc", "nan", "abd")]
+            tasks = [asyncio.create_task(call) for call in calls]
+            await asyncio.sleep(0.05)
+            encoder.gate.set()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "Encoded",
+            "Encoded",
+            "Backend",
+            "Encoded",
+        ]
+
+    run(body)
+
+
+def test_a_text_that_cannot_be_tokenised_fails_alone() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running() as batcher:
+            calls = [batcher.embed(encoder.as_encoder(), [text]) for text in ("one", "untokenisable", "two")]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(outcomes[1], Tokenizer)
+        assert [type(outcome).__name__ for outcome in outcomes[::2]] == ["Encoded", "Encoded"]
+
+    run(body)
+
+
+def test_a_text_too_long_is_refused_with_its_own_position() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running() as batcher:
+            with pytest.raises(Validation, match="Input 2 has 65 tokens and the model takes 64"):
+                await batcher.embed(encoder.as_encoder(), ["a", "b", "c" * 65], truncate=False)
+            cut = await batcher.embed(encoder.as_encoder(), ["a" + "b" * 64], left=True)
+            assert cut.truncated == [True]
+            assert cut.vectors[0].tolist() == [1, 64, ord("b")]
+
+    run(body)
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running(max_queue_tokens=50) as batcher:
+            encoder.gate.clear()
+            first = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+            await asyncio.sleep(0.05)
+            huge = asyncio.create_task(
+                batcher.embed(encoder.as_encoder(), ["b" * 64] * 9)
+            )  # alone it is let in
+            await asyncio.sleep(0.05)
+            with pytest.raises(Overloaded, match="SIMILE_MAX_QUEUE_TOKENS") as refused:
+                await batcher.embed(encoder.as_encoder(), ["c"])
+            assert int(refused.value.headers["retry-after"]) >= 1
+            encoder.gate.set()
+            await asyncio.gather(first, huge)
+            await batcher.embed(encoder.as_encoder(), ["c"])
+
+    run(body)
+
+
+def test_who_has_left_costs_no_batch_and_no_place_in_the_queue() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running(max_queue_tokens=100) as batcher:
+            encoder.gate.clear()
+            first = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+            await asyncio.sleep(0.05)
+            left = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["gone" * 10] * 5))
+            await asyncio.sleep(0.05)
+            left.cancel()
+            encoder.gate.set()
+            await first
+            after = await batcher.embed(encoder.as_encoder(), ["here"])
+            assert after.vectors[0].tolist() == [1, 4, ord("h")]
+        assert encoder.batches == [[1], [4]]
+
+    run(body)
+
+
+def test_background_work_gets_a_batch_in_ten_and_no_more_than_that() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder(seconds=0.001)
+        order: list[str] = []
+        forward = encoder.forward
+
+        def noted(ids, *, normalize=True):  # type: ignore[no-untyped-def]
+            order.append("background" if ids[0][0] == ord("b") else "interactive")
+            return forward(ids, normalize=normalize)
+
+        encoder.forward = noted  # type: ignore[method-assign]
+        async with running() as batcher:
+            encoder.gate.clear()
+            warm = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["i"]))
+            await asyncio.sleep(0.05)
+            # 64 tokens each: 16 make one interactive batch, 4 one small background batch.
+            fast = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["i" * 64] * 16 * 30))
+            slow = asyncio.create_task(
+                batcher.embed(encoder.as_encoder(), ["b" * 64] * 4 * 3, lane=Lane.BACKGROUND)
+            )
+            await asyncio.sleep(0.1)
+            encoder.gate.set()
+            await asyncio.gather(warm, fast, slow)
+        positions = [at for at, lane in enumerate(order) if lane == "background"]
+        assert len(positions) == 3
+        assert positions[0] <= 9
+        assert [later - sooner for sooner, later in pairwise(positions)] == [10, 10]
+
+    run(body)
+
+
+def test_a_long_text_does_not_wait_behind_a_stream_of_short_ones() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder(seconds=0.001)
+        done: list[str] = []
+
+        async def one(text: str) -> None:
+            await batcher.embed(encoder.as_encoder(), [text])
+            done.append(text)
+
+        async with running() as batcher:
+            encoder.gate.clear()
+            tasks = [asyncio.create_task(one("s" * 3)) for _ in range(40)]
+            tasks.append(asyncio.create_task(one("l" * 64)))
+            await asyncio.sleep(0.05)
+            tasks += [asyncio.create_task(one("s" * 3)) for _ in range(400)]
+            await asyncio.sleep(0.05)
+            encoder.gate.set()
+            await asyncio.gather(*tasks)
+        assert done.index("l" * 64) < 260
+
+    run(body)
+
+
+def test_stopping_fails_what_waits_and_finishes_what_runs() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running() as batcher:
+            encoder.gate.clear()
+            in_hand = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+            await asyncio.sleep(0.05)
+            waiting = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b"]))
+            await asyncio.sleep(0.05)
+            stop = asyncio.create_task(asyncio.to_thread(batcher.stop))
+            await asyncio.sleep(0.05)
+            with pytest.raises(Unhealthy):
+                await batcher.embed(encoder.as_encoder(), ["c"])
+            encoder.gate.set()
+            await stop
+            assert (await in_hand).vectors[0].tolist() == [1, 1, ord("a")]
+            with pytest.raises(Unhealthy):
+                await waiting
+
+    run(body)

@@ -1,0 +1,282 @@
+"""Filters on a real SQLite table, against a matcher of a few lines that knows no SQL."""
+
+import operator
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.filters import MAX_CONDITIONS, MAX_DEPTH, MAX_VALUES, FilterError, compile_filter, parse_filter
+
+MISSING = object()
+RANGES: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+
+
+def matches(filter: dict[str, Any], metadata: dict[str, Any]) -> bool:
+    """The reference."""
+    return all(holds(key, value, metadata) for key, value in filter.items())
+
+
+def holds(key: str, value: Any, metadata: dict[str, Any]) -> bool:
+    if key == "$and":
+        return all(matches(part, metadata) for part in value)
+    if key == "$or":
+        return any(matches(part, metadata) for part in value)
+    stored: Any = metadata
+    for name in key.split("."):
+        stored = stored.get(name, MISSING) if isinstance(stored, dict) else MISSING
+    operations = value if isinstance(value, dict) else {"$in": [value]}
+    return all(passes(stored, name, operand) for name, operand in operations.items())
+
+
+def passes(stored: Any, name: str, operand: Any) -> bool:
+    if name == "$exists":
+        return bool((stored is not MISSING) == operand)
+    members = stored if isinstance(stored, list) else [] if stored is MISSING else [stored]
+    if name == "$in":
+        return any(equal(member, one) for member in members for one in operand)
+    if name == "$ne":
+        return not any(equal(member, operand) for member in members)
+    return any(kind(member) == kind(operand) and RANGES[name](member, operand) for member in members)
+
+
+def equal(member: Any, operand: Any) -> bool:
+    return bool(kind(member) == kind(operand) and member == operand)
+
+
+def kind(value: Any) -> type:
+    return float if type(value) is int else type(value)
+
+
+def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
+    """Which of `rows` pass, asked of SQLite."""
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
+    stored = [(number, orjson.dumps(row).decode()) for number, row in enumerate(rows)]
+    connection.executemany("INSERT INTO documents VALUES (?, ?)", stored)
+    where = compile_filter(filter)
+    found = connection.execute(
+        f"SELECT number FROM documents WHERE 7 = ? AND ({where.sql})", [7, *where.parameters]
+    )
+    numbers = {number for (number,) in found}
+    connection.close()
+    return [number in numbers for number in range(len(rows))]
+
+
+# Against the reference
+
+odd_names = ["c", "é", 'q"u"o', "back\\slash", "a[0]", " ", "0", "key", "@", "?", "'", "\n"]
+names = st.sampled_from(["a", "b"]) | st.sampled_from(odd_names)  # the first two often meet
+texts = st.sampled_from(
+    ["", "a", "b", "B", "1", "true", "null", "{}", "[1]", "{", "東京", "🦉", "\ufffd", "é", "e\u0301"]
+)
+numbers = st.sampled_from(
+    [0, 1, -1, 2, 1.0, -0.0, 0.1, 1.5, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, -(2**63), 1e300]
+)
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)
+number = st.integers(-(2**63), 2**63 - 1) | st.floats(-9e18, 9e18)
+scalars = (
+    st.none() | st.booleans() | texts | numbers.filter(lambda value: abs(value) <= 2**63) | text | number
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
+    max_leaves=6,
+)
+metadatas = st.dictionaries(names, values, max_size=4)
+fields = st.lists(names, min_size=1, max_size=3).map(".".join)
+
+
+def parts_of(value: Any, field: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field of some metadata, with each scalar in it."""
+    for name, inner in value.items():
+        path = f"{field}.{name}" if field else name
+        yield from ((path, member) for member in (inner if isinstance(inner, list) else [inner]))
+        if isinstance(inner, dict):
+            yield from parts_of(inner, path)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Rows, and a filter that asks mostly for what is in them."""
+    rows = draw(st.lists(metadatas, min_size=1, max_size=4))
+    stored = [part for row in rows for part in parts_of(row)]
+    field, scalar, ordered = fields, scalars, texts | numbers | text | number
+    if stored:
+        field = st.sampled_from([name for name, _ in stored]) | fields
+        members = [member for _, member in stored if not isinstance(member, list | dict)]
+        scalar = st.sampled_from(members) | scalars if members else scalars
+        comparable = [member for member in members if isinstance(member, str) or kind(member) is float]
+        ordered = st.sampled_from(comparable) | ordered if comparable else ordered
+    operands = {"$in": st.lists(scalar, max_size=3), "$ne": scalar, "$exists": st.booleans()}
+    operands |= dict.fromkeys(RANGES, ordered)
+    operation = st.sampled_from(sorted(operands)).flatmap(
+        lambda name: st.fixed_dictionaries({name: operands[name]})
+    )
+    two = st.tuples(operation, operation).map(lambda pair: pair[0] | pair[1])
+    leaf = st.dictionaries(field, scalar | operation | two, min_size=1, max_size=2)
+    joined = st.recursive(
+        leaf,
+        lambda inner: st.dictionaries(
+            st.sampled_from(["$and", "$or"]), st.lists(inner, min_size=1, max_size=3), min_size=1
+        ),
+        max_leaves=4,
+    )
+    return draw(joined), rows
+
+
+@settings(max_examples=400, deadline=None)
+@given(cases())
+def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    filter, rows = case
+    assert select(filter, *rows) == [matches(filter, row) for row in rows]
+
+
+# The contract, line by line
+
+
+@pytest.mark.parametrize(
+    ("filter", "passing", "failing"),
+    [
+        ({}, [{}, {"a": 1}], []),
+        ({"a": True}, [{"a": True}], [{"a": 1}, {"a": "true"}, {"a": False}, {}]),
+        ({"a": 1}, [{"a": 1}, {"a": 1.0}, {"a": [0, 1]}], [{"a": True}, {"a": "1"}, {"a": [True]}, {}]),
+        ({"a": "1"}, [{"a": "1"}, {"a": ["1"]}], [{"a": 1}, {"a": [1]}, {"a": "11"}]),
+        ({"a": None}, [{"a": None}, {"a": [None]}], [{}, {"a": 0}, {"a": ""}, {"a": []}, {"a": False}]),
+        ({"a": {"$ne": 1}}, [{}, {"a": 2}, {"a": "1"}, {"a": []}, {"a": None}], [{"a": 1}, {"a": [2, 1.0]}]),
+        ({"a": {"$ne": None}}, [{}, {"a": 0}], [{"a": None}]),
+        (
+            {"a": {"$in": [1, "x", None]}},
+            [{"a": 1}, {"a": "x"}, {"a": [2, "x"]}, {"a": None}],
+            [{}, {"a": True}],
+        ),
+        ({"a": {"$in": []}}, [], [{}, {"a": None}, {"a": []}]),
+        ({"a": {"$exists": True}}, [{"a": None}, {"a": []}, {"a": {}}], [{}, {"b": 1}]),
+        ({"a": {"$exists": False}}, [{}, {"b": {"a": 1}}], [{"a": None}]),
+        ({"a": {"$gt": 1}}, [{"a": 2}, {"a": 1.5}, {"a": [0, 9]}], [{"a": 1}, {"a": "2"}, {"a": True}, {}]),
+        ({"a": {"$gte": "b"}}, [{"a": "b"}, {"a": "ba"}], [{"a": "a"}, {"a": "B"}, {"a": 5}, {"a": None}]),
+        ({"a": {"$gte": 1, "$lt": 3}}, [{"a": 1}, {"a": 2}], [{"a": 3}, {"a": 0}]),
+        ({"a": {"$lt": 1e300}}, [{"a": 1}, {"a": 1e299}], [{"a": 1e300}]),
+        ({"a.b": 1}, [{"a": {"b": 1}}, {"a": {"b": [1]}}], [{"a.b": 1}, {"a": [{"b": 1}]}, {"a": '{"b":1}'}]),
+        ({"a.0": 1}, [{"a": {"0": 1}}], [{"a": [1]}]),
+        ({"a": 1, "b": 2}, [{"a": 1, "b": 2}], [{"a": 1}, {"b": 2}]),
+        ({"$or": [{"a": 1}, {"b": 2}]}, [{"a": 1}, {"b": 2}], [{"a": 2, "b": 1}]),
+        ({"$or": [{"a": 1}, {"b": 2}], "c": 3}, [{"a": 1, "c": 3}], [{"a": 1}, {"c": 3}]),
+        ({"$and": [{"a": {"$gt": 1}}, {"a": {"$lt": 1}}]}, [{"a": [0, 2]}], [{"a": 1}]),
+        ({'it\'s "x"\\; --[0]': 1}, [{'it\'s "x"\\; --[0]': 1}], [{"it's": 1}]),
+    ],
+)
+def test_a_filter_passes_what_the_contract_says(
+    filter: dict[str, Any], passing: list[dict[str, Any]], failing: list[dict[str, Any]]
+) -> None:
+    assert select(filter, *passing, *failing) == [True] * len(passing) + [False] * len(failing)
+    assert [matches(filter, row) for row in [*passing, *failing]] == select(filter, *passing, *failing)
+
+
+@pytest.mark.parametrize(
+    ("filter", "complaint"),
+    [
+        ([], "A filter is an object .* not a list"),
+        ("x", "not a string"),
+        (None, "not null"),
+        ({"a": {"$nin": [1]}}, r"'a': unknown operator '\$nin'. Allowed are \$in, .* and \$exists"),
+        ({"a": {"$eq": 1}}, r"unknown operator '\$eq'"),
+        ({"a": {"$gt": 1, "b": 2}}, "'a': unknown operator 'b'"),
+        ({"a": {"b": 1}}, "named with dots"),
+        ({"a": {"": 1}}, "unknown operator ''"),
+        ({"a": {}}, "'a': {} has no operator"),
+        ({"a": [1, 2]}, r"'a': equality compares with .* not a list.*\$in"),
+        ({"a": {"$ne": {"b": 1}}}, r"\$ne compares with .* not an object"),
+        ({"a": {"$in": 5}}, r"\$in needs a list of values, not a number"),
+        ({"a": {"$in": [[1]]}}, r"\$in compares with .* not a list"),
+        ({"a": {"$in": [0] * (MAX_VALUES + 1)}}, f"{MAX_VALUES} are allowed"),
+        ({"a": {"$exists": 1}}, r"\$exists needs true or false, not a number"),
+        ({"a": {"$exists": None}}, r"\$exists needs true or false, not null"),
+        ({"a": {"$gt": True}}, r"\$gt compares with a number or a string, not true"),
+        ({"a": {"$gt": None}}, "a number or a string, not null"),
+        ({"a": {"$lte": [1]}}, r"\$lte compares with a number or a string, not a list"),
+        ({"a": {"$lt": {}}}, "not an object"),
+        (
+            {"$not": {"a": 1}},
+            r"'\$not' cannot stand in the place of a field; allowed there are \$and and \$or",
+        ),
+        ({"$in": [1]}, "Operators follow a field"),
+        ({"$and": []}, r"\$and needs a list of at least one filter"),
+        ({"$or": {"a": 1}}, r"\$or needs a list of at least one filter, not an object"),
+        ({"$or": [{}]}, r"\$or holds an empty filter"),
+        ({"$or": [1]}, "A filter is an object .* not a number"),
+        ({"": 1}, "A field name is a string of at least one character"),
+        ({1: 1}, "A field name is a string"),
+        ({"a..b": 1}, "no name before or after a dot"),
+        ({".a": 1}, "no name before or after a dot"),
+        ({"a": float("nan")}, "must be finite, not nan"),
+        ({"a": {"$gt": float("inf")}}, "must be finite, not inf"),
+        ({"a": 2**63}, "does not fit in 64 bits"),
+        ({"a": {"$lt": -(2**63) - 1}}, "does not fit in 64 bits"),
+        ({"a": 10**5000}, "does not fit in 64 bits"),
+        ({"a": {"$in": [2.0**63]}}, "does not fit in 64 bits"),
+        ({"a": "\ud800"}, "half a surrogate pair"),
+        ({"\udc00": 1}, "half a surrogate pair"),
+        ({"a": {"$gt": "x\0y"}}, r"U\+0000"),
+        ({"a\0b": 1}, r"U\+0000"),
+        ({"a" * 500: {"$x": 1}}, "unknown operator"),
+    ],
+)
+def test_what_breaks_the_grammar_is_refused_by_name(filter: object, complaint: str) -> None:
+    with pytest.raises(FilterError, match=complaint) as refusal:
+        compile_filter(filter)
+    assert len(str(refusal.value)) < 400
+    str(refusal.value).encode()  # it goes into a response
+
+
+def test_nesting_and_numbers_of_conditions_have_limits_that_sqlite_can_run() -> None:
+    def nested(depth: int) -> dict[str, Any]:
+        inner: dict[str, Any] = {".".join("abcdefghijklmnop"): {"$in": ["x", 1, None, True]}}
+        for level in range(depth):
+            inner = {"$or" if level % 2 else "$and": [{"a": 2}, inner, {"b": {"$ne": 3}}]}
+        return inner
+
+    assert select(nested(MAX_DEPTH), {"a": 2, "b": 1}) == [matches(nested(MAX_DEPTH), {"a": 2, "b": 1})]
+    with pytest.raises(FilterError, match=f"nested more than {MAX_DEPTH} deep"):
+        compile_filter(nested(MAX_DEPTH + 1))
+    many = {"$or": [{f"{'x.' * (MAX_DEPTH - 1)}{number}": number} for number in range(MAX_CONDITIONS)]}
+    row: Any = {str(MAX_CONDITIONS - 1): MAX_CONDITIONS - 1}
+    for _ in range(MAX_DEPTH - 1):
+        row = {"x": row}
+    assert select(many, row, {"x": 1}) == [True, False]
+    with pytest.raises(FilterError, match=f"more than {MAX_CONDITIONS} conditions"):
+        compile_filter({"$and": [many, {"a": 1}]})
+    with pytest.raises(FilterError, match=f"more than {MAX_DEPTH} objects deep"):
+        compile_filter({"x" + ".x" * MAX_DEPTH: 1})
+    assert select({"a": {"$in": list(range(MAX_VALUES))}}, {"a": MAX_VALUES - 1}, {"a": -1}) == [True, False]
+
+
+def test_no_part_of_a_filter_becomes_sql() -> None:
+    hostile = "x') OR 1=1; DROP TABLE documents; --?@"
+    where = compile_filter({hostile: hostile, f"a.{hostile}": {"$in": [hostile], "$gt": hostile}})
+    assert "DROP" not in where.sql
+    assert select({hostile: {"$ne": hostile}}, {hostile: hostile}, {"a": 1}) == [False, True]
+
+
+def test_a_filter_in_the_query_is_json_and_an_object() -> None:
+    assert parse_filter('{"a": {"$gt": 1}}') == {"a": {"$gt": 1}}
+    for text_, complaint in (
+        ("", "This is not JSON"),
+        ("{a: 1}", "This is not JSON"),
+        ('{"a": NaN}', "This is not JSON"),
+        ("[1]", "A filter is an object .* not a list"),
+        ('"a"', "not a string"),
+        ("[" * 5000, "This is not JSON"),
+        ('{"a": "\ud800"}', "This is not JSON"),
+    ):
+        with pytest.raises(FilterError, match=complaint):
+            parse_filter(text_)

@@ -1,0 +1,69 @@
+"""Which texts share a batch."""
+
+import random
+from functools import cache
+
+import pytest
+
+from service.grouping import GROUP_OVERHEAD_TOKENS, group_of_oldest
+
+
+def cheapest(lengths: tuple[int, ...], budget: int) -> float:
+    """The least total cost over every way to cut the sorted lengths: tried one by one."""
+    ordered = sorted(lengths)
+
+    @cache
+    def best(begin: int) -> float:
+        if begin == len(ordered):
+            return 0.0
+        options = []
+        for end in range(begin + 1, len(ordered) + 1):
+            tokens = ordered[end - 1] * (end - begin)
+            if tokens > budget and end > begin + 1:
+                break
+            options.append(GROUP_OVERHEAD_TOKENS + tokens + best(end))
+        return min(options)
+
+    return best(0)
+
+
+def cost_of_running_all(lengths: list[int], budget: int) -> float:
+    """Run the planned group until nothing waits, the lengths in arrival order."""
+    total = 0.0
+    waiting = list(lengths)
+    while waiting:
+        group = group_of_oldest(waiting, budget)
+        total += GROUP_OVERHEAD_TOKENS + len(group) * max(waiting[at] for at in group)
+        waiting = [length for at, length in enumerate(waiting) if at not in set(group)]
+    return total
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_plan_costs_no_more_than_the_best_of_all_cuts(seed: int) -> None:
+    rng = random.Random(seed)
+    lengths = [
+        rng.choice([4, 9, 16, 17, 40, 120, 256]) + rng.randrange(3) for _ in range(rng.randrange(1, 24))
+    ]
+    assert cost_of_running_all(lengths, 512) == cheapest(tuple(lengths), 512)
+
+
+def test_the_oldest_text_is_always_in_the_group() -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        lengths = [rng.randrange(1, 300) for _ in range(rng.randrange(1, 60))]
+        assert 0 in group_of_oldest(lengths, 1024)
+
+
+def test_a_short_text_does_not_pay_for_a_long_one() -> None:
+    assert group_of_oldest([8, 256, 9, 250, 8], 1024) == [0, 4, 2]
+
+
+def test_a_text_longer_than_the_budget_goes_alone() -> None:
+    assert group_of_oldest([600, 5, 6], 512) == [0]
+
+
+def test_no_group_is_larger_than_the_budget() -> None:
+    lengths = [10] * 100
+    group = group_of_oldest(lengths, 256)
+    assert len(group) * 10 <= 256
+    assert len(group) >= 17  # the cheapest cuts of 100 need at least four groups of at most 25

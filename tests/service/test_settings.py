@@ -1,0 +1,123 @@
+"""What a person asked for is done or refused, never ignored."""
+
+from pathlib import Path
+
+import pytest
+
+from service import cpus
+from service.distributions import refuse_clashes
+from service.settings import Settings, StartupError, read
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in Settings.model_fields:
+        monkeypatch.delenv(f"SIMILE_{field.upper()}", raising=False)
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, **variables: str) -> str:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StartupError) as refused:
+        read()
+    return str(refused.value)
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    settings = read()
+    assert (settings.host, settings.port) == ("127.0.0.1", 8000)
+    assert settings.data_dir == Path("data")
+    assert settings.models_dir == Path("data/models")
+    assert (settings.model, settings.activate, settings.device, settings.precision) == (
+        "default",
+        "auto",
+        "cpu",
+        "fp32",
+    )
+    assert (settings.cache_mb, settings.examples, settings.insecure) == (64, False, False)
+
+
+def test_models_live_beside_the_data_unless_they_have_their_own_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SIMILE_DATA_DIR", "/somewhere")
+    assert read().models_dir == Path("/somewhere/models")
+    monkeypatch.setenv("SIMILE_MODELS_DIR", "/elsewhere")
+    assert read().models_dir == Path("/elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SIMILE_API_KEYS_FILE", "keys.txt"),
+        ("SIMILE_ACTIVATE", "manual"),
+        ("SIMILE_DEVICE", "cuda"),
+        ("SIMILE_PRECISION", "bf16"),
+        ("SIMILE_PRECISION", "auto"),
+        ("SIMILE_CACHE_MB", "128"),
+    ],
+)
+def test_a_setting_whose_part_is_not_built_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    assert f"{name}={value}" in refusal(monkeypatch, **{name: value})
+
+
+def test_turning_the_cache_off_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_CACHE_MB", "0")
+    assert read().cache_mb == 0
+
+
+def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = refusal(monkeypatch, SIMILE_DATADIR="/x")
+    assert "SIMILE_DATADIR" in message
+    assert "SIMILE_DATA_DIR" in message
+
+
+def test_a_value_that_does_not_parse_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(monkeypatch, SIMILE_PORT="eighty").startswith("SIMILE_PORT=eighty: ")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
+def test_no_keys_means_loopback_only(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    assert "SIMILE_INSECURE=1" in refusal(monkeypatch, SIMILE_HOST=host)
+    monkeypatch.setenv("SIMILE_INSECURE", "1")
+    assert read().host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
+def test_every_loopback_address_is_allowed(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv("SIMILE_HOST", host)
+    assert read().host == host
+
+
+def test_two_distributions_of_one_import_are_refused_with_the_fix() -> None:
+    refuse_clashes({"onnxruntime", "faiss-cpu", "numpy"})
+    with pytest.raises(StartupError, match=r"faiss-cpu and faiss-gpu .*pip uninstall -y faiss-cpu faiss-gpu"):
+        refuse_clashes({"onnxruntime", "faiss-cpu", "faiss-gpu"})
+    with pytest.raises(StartupError, match="onnxruntime and onnxruntime-gpu"):
+        refuse_clashes({"onnxruntime", "onnxruntime-gpu", "faiss-cpu"})
+
+
+def test_a_missing_runtime_is_refused_with_the_extra_that_brings_it() -> None:
+    with pytest.raises(StartupError, match=r"simile\[cpu\]"):
+        refuse_clashes({"faiss-cpu"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("150000 100000", 1), ("max 100000", None), ("50000 100000", 1), ("100000 100000", 1)],
+)
+def test_threads_follow_the_quota_of_the_cgroup(tmp_path: Path, text: str, expected: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(text + "\n")
+    unlimited = cpus.available(tmp_path / "absent")
+    assert cpus.available(tmp_path) == (unlimited if expected is None else expected)
+
+
+def test_the_first_version_of_cgroups_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("150000\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert cpus.quota(tmp_path) == 1.5
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    assert cpus.quota(tmp_path) is None

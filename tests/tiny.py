@@ -1,0 +1,124 @@
+"""A real BERT, tiny and made on the spot: what every test that needs a model publishes and serves.
+
+    tiny_source(folder, seed=0)     2 layers, 32 wide, 2 heads, 64 tokens, about 300 words: a sentence-transformers folder
+
+Two seeds give two models whose answers differ. Weights are random, so its vectors mean nothing, but they are exact.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from models.backbone import Backbone
+
+WIDTH, LAYERS, HEADS, INNER, MAX_LENGTH = 32, 2, 2, 64, 64
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ENDINGS = ("s", "ed", "ing", "er", "est", "ly", "ment", "ness", "able", "ion")
+_SYLLABLES = ("ba", "ko", "ri", "sun", "tel", "mar", "vin", "lo", "pe", "dra", "fi", "gum", "ha", "jor")
+_WORDS = (
+    "the a an of to in is on and for with how do i my what when it red green blue river stone market letter engine "
+    "garden bridge paper window forest harbour cat dog animal sleeps runs open close password account reset number"
+).split()
+
+
+def tiny_source(
+    folder: Path,
+    seed: int = 0,
+    *,
+    prompts: dict[str, str] | None = None,
+    pooling: str = "mean",
+    max_length: int = MAX_LENGTH,
+) -> Path:
+    """Write the model into `folder`, which is made, and answer it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = _config(tokenizer.get_vocab_size())
+    save_file(_weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / "config.json", config)
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "BertTokenizer", "model_max_length": 512})
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    _write(folder / "config_sentence_transformers.json", {"prompts": prompts or {}})
+    _write(folder / "1_Pooling" / "config.json", {"embedding_dimension": WIDTH, "pooling_mode": pooling})
+    modules = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules.items())
+        ],
+    )
+    return folder
+
+
+def _tokenizer() -> Tokenizer:
+    vocabulary = {token: id for id, token in enumerate(_vocabulary())}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    # As careless as many published files: the wrong maximum, and padding that must not be obeyed.
+    tokenizer.enable_truncation(16)
+    tokenizer.enable_padding(length=16)
+    return tokenizer
+
+
+def _vocabulary() -> Iterator[str]:
+    letters = string.ascii_lowercase + string.digits
+    yield from _SPECIAL
+    yield from letters
+    yield from string.punctuation
+    yield from (f"##{letter}" for letter in letters)
+    yield from (word for word in _WORDS if len(word) > 1)
+    yield from (f"##{ending}" for ending in _ENDINGS if len(ending) > 1)
+    yield from (first + second for first in _SYLLABLES for second in _SYLLABLES[:6])
+    yield from "天地人語学日本"
+
+
+def _config(vocabulary: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "hidden_act": "gelu",
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 128,
+        "num_attention_heads": HEADS,
+        "num_hidden_layers": LAYERS,
+        "pad_token_id": 0,
+        "type_vocab_size": 2,
+        "vocab_size": vocabulary,
+    }
+
+
+def _weights(config: dict[str, Any], seed: int) -> dict[str, NDArray[np.float32]]:
+    generator = np.random.default_rng(seed)
+    # Wider than a trained model starts with, so that attention and every layer move the vector.
+    weights = {
+        name: generator.normal(0, 0.2, shape).astype(np.float32) for name, shape in Backbone.from_config(config).shapes()
+    }
+    for name in weights:
+        if name.endswith("LayerNorm.weight"):
+            weights[name] += 1
+    weights["embeddings.word_embeddings.weight"] *= 5  # so that texts differ by their words most of all
+    # Unused by the graph, as in real checkpoints.
+    return weights | {"pooler.dense.weight": np.zeros((WIDTH, WIDTH), np.float32)}
+
+
+def _write(file: Path, content: object) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content), encoding="utf-8")
