@@ -2,16 +2,16 @@
 
 The large store is written by the service's own store layer (service/revisions.py), with random unit vectors
 in the place of embedded ones: an exact index takes the same time over any. Then, on the running service,
-`POST /embed` and `POST /documents` of the same new text take turns, one client, one at a time; first alone,
-then while another client searches without a pause. A pair's difference is what storing adds.
+`POST /embed` and `POST /documents` of the same new text take turns, one client, one request at a time; first
+alone, then while another client searches without a pause. A pair's difference is what storing adds.
 """
 
 import http.client
 import json
+import os
 import socket
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,22 @@ from service.writer import Transaction
 
 DOCUMENTS = 50_000
 COMMIT_DOCUMENTS = 2000
-SEARCH_SECONDS = 15.0
+WARM_PAIRS = 5  # they open connections and fill caches
 SEARCH_WARM = 10
-FLUSH_PAIRS = 5  # the first pairs open connections and fill caches
+SEARCH_SECONDS_PER_PAIR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """`embed_ms[i]` and `add_ms[i]` are of the same text."""
+    """Milliseconds; `embed[i]` and `add[i]` are of the same text."""
 
-    embed_ms: list[float]
-    add_ms: list[float]
+    embed: list[float]
+    add: list[float]
+    search: list[float]  # of the client that searched meanwhile
     window: Window
-    search_ms: list[float]  # of the client that searched meanwhile
+
+    def differences(self) -> list[float]:
+        return [add - embed for embed, add in zip(self.embed, self.add, strict=True)]
 
 
 def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
@@ -67,33 +70,86 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
     return time.perf_counter() - started
 
 
-def measure(server: Server, texts: Sequence[str], pairs: int, *, searching: bool) -> Pairs:
-    """Up to `pairs` pairs; fewer when the searches end before.
+def alone(server: Server, texts: Sequence[str]) -> Pairs:
+    """One pair per text, nothing else going on.
 
     Raises:
         LoadError: a response was not 200.
 
     """
-    searches = load.start(_searches(server, texts)) if searching else None
     client = _Client(server.port)
-    kind = "searched" if searching else "alone"
-    embed_ms: list[float] = []
-    add_ms: list[float] = []
-    begin = None
-    pids = {"server": server.pid, "bench": _self_pid()}
-    for number, text in _until(searches, enumerate(texts[: pairs + FLUSH_PAIRS])):
-        if number == FLUSH_PAIRS:
-            begin, embed_ms, add_ms = snapshot(pids), [], []
-        body = {"documents": [{"id": f"{kind}-{number}", "text": text}]}
-        if number % 2:  # whoever goes second finds the caches warm
-            add_ms.append(client.post_ms("/documents", body))
-            embed_ms.append(client.post_ms("/embed", {"inputs": text}))
-        else:
-            embed_ms.append(client.post_ms("/embed", {"inputs": text}))
-            add_ms.append(client.post_ms("/documents", body))
-    if begin is None:
-        raise LoadError("too few documents were added in the time of the searches")
+    pids = {"server": server.pid, "bench": os.getpid()}
+    begin = snapshot(pids)
+    embed, add = _take_turns(client, texts, "alone")
     window = between(begin, snapshot(pids))
     client.close()
-    found = load.finish(searches) if searches else None
-    return Pairs(embed_ms, add_ms, window, [latency for _, latency in found.milliseconds] if found else [])
+    return Pairs(embed, add, [], window)
+
+
+def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
+    """One pair per text, as many as there is time for while another client searches.
+
+    Raises:
+        LoadError: a response was not 200.
+
+    """
+    searches = load.start(
+        Load(
+            port=server.port,
+            requests=[load.get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
+            clients=1,
+            warm=SEARCH_WARM,
+            count=1_000_000,
+            seconds=SEARCH_SECONDS_PER_PAIR * len(texts),
+            pids={"server": server.pid, "bench": os.getpid()},
+        )
+    )
+    client = _Client(server.port)
+    embed, add = _take_turns(client, texts, "searched", lambda: searches.poll() is None)
+    client.close()
+    found = load.finish(searches)
+    return Pairs(embed, add, [milliseconds for _, milliseconds in found.milliseconds], found.window)
+
+
+def _take_turns(
+    client: "_Client", texts: Sequence[str], name: str, go_on: Callable[[], bool] = lambda: True
+) -> tuple[list[float], list[float]]:
+    """Milliseconds to embed and to add each text, one connection, whoever comes first changing."""
+    embed: list[float] = []
+    add: list[float] = []
+    for number, text in enumerate(texts):
+        if not go_on():
+            break
+        documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
+        if number % 2:
+            add.append(client.post_ms("/documents", documents))
+        embed.append(client.post_ms("/embed", {"inputs": text}))
+        if not number % 2:
+            add.append(client.post_ms("/documents", documents))
+    if len(embed) <= WARM_PAIRS:
+        raise LoadError("too few documents could be added to say anything")
+    return embed[WARM_PAIRS:], add[WARM_PAIRS:]
+
+
+class _Client:
+    """One kept-alive connection, one request at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._connection.connect()
+        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post_ms(self, path: str, body: Any) -> float:
+        """Milliseconds from the request's first byte to the last of its answer."""
+        content = json.dumps(body).encode()
+        started = time.perf_counter()
+        self._connection.request("POST", path, content, {"content-type": "application/json"})
+        answer = self._connection.getresponse()
+        said = answer.read()
+        milliseconds = (time.perf_counter() - started) * 1000
+        if answer.status != 200:
+            raise LoadError(f"POST {path} was answered {answer.status}: {said[:300]!r}")
+        return milliseconds
+
+    def close(self) -> None:
+        self._connection.close()

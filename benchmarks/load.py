@@ -1,7 +1,7 @@
 """The load generator: closed-loop clients in a process of their own, at little cost of CPU.
 
     bench ── Load as JSON on stdin ──▶ python -m benchmarks.load ── Answers as JSON on stdout ──▶ bench
-                                          │ clients × one request in flight each
+                                          │ clients, each with one request in flight each
                                           ▼
                                         server
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -189,8 +189,7 @@ class _Client(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
 
     def connection_lost(self, error: Exception | None) -> None:
         self._run.fail(f"the server closed a connection ({error})")

@@ -21,6 +21,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 IDLE_FIELDS = (3, 4)  # idle and iowait, in the `cpu` line of /proc/stat
 GUEST_FIELDS = slice(8, None)  # counted in user time already
 SYNCS = 50
+QUIET_SECONDS = 2.0  # shorter than a repeat, longer than a pause between two tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,16 @@ def between(begin: Snapshot, end: Snapshot) -> Window:
     own = {name: end.own[name] - begin.own[name] for name in end.own}
     foreign = (end.busy - begin.busy - sum(own.values())) / (seconds * processors())
     return Window(seconds, own, max(0.0, foreign))  # below zero only by the clock ticks' rounding
+
+
+def wait_for_quiet(foreign: float, seconds: float) -> None:
+    """Return once others use less than `foreign` of the machine, or after `seconds`."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        begin = snapshot({})
+        time.sleep(QUIET_SECONDS)
+        if between(begin, snapshot({})).foreign < foreign:
+            return
 
 
 def processors() -> int:

@@ -68,9 +68,7 @@ class RawEngine:
 
     def _batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
         shape = (len(rows), max(len(ids[row]) for row in rows))
-        feed = {
-            name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")
-        }
+        feed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
         for at, row in enumerate(rows):
             feed["input_ids"][at, : len(ids[row])] = ids[row]
             feed["attention_mask"][at, : len(ids[row])] = 1

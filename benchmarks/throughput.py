@@ -16,7 +16,7 @@ import orjson
 
 from benchmarks import load
 from benchmarks.load import Answers, Load, LoadError
-from benchmarks.machine import Window
+from benchmarks.machine import Window, wait_for_quiet
 from benchmarks.raw import Batch, RawEngine, Vectors
 from benchmarks.server import Server
 from benchmarks.workloads import Workload
@@ -50,8 +50,9 @@ class Repeat:
     p99_ms: float
     longest_p50_ms: float  # of the longest tenth of the texts
     longest_p99_ms: float
+    raw_cpu_ms: float  # per text
+    server_cpu_ms: float  # per text
     server_cpu_seconds: float
-    server_cpu_ms_per_text: float
     load_cpu_seconds: float
     raw_foreign: float
     server_foreign: float
@@ -133,8 +134,9 @@ class Bench:
             p99_ms=float(p99),
             longest_p50_ms=float(long_p50),
             longest_p99_ms=float(long_p99),
+            raw_cpu_ms=1000 * raw.cpu_seconds["bench"] / len(self._requests),
+            server_cpu_ms=1000 * window.cpu_seconds["server"] / len(all_ms),
             server_cpu_seconds=window.cpu_seconds["server"],
-            server_cpu_ms_per_text=1000 * window.cpu_seconds["server"] / len(all_ms),
             load_cpu_seconds=window.cpu_seconds["load"],
             raw_foreign=raw.foreign,
             server_foreign=window.foreign,
@@ -158,14 +160,18 @@ def _cosine(a: Vectors, b: Vectors) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def in_turns(benches: Sequence[Bench], repeats: int, say: Say) -> None:
-    """Repeat every bench in turns, until each has `repeats` clean ones or has tried often enough."""
+def in_turns(benches: Sequence[Bench], repeats: int, wait_seconds: float, say: Say) -> None:
+    """Repeat every bench in turns, until each has `repeats` clean ones or has tried often enough.
+
+    Before a repeat, others' load may be waited out for up to `wait_seconds`.
+    """
     turn = 0
     while not all(bench.enough(repeats) for bench in benches):
         turn += 1
         for bench in benches:
             if bench.enough(repeats):
                 continue
+            wait_for_quiet(CONTENDED, wait_seconds)
             done = bench.repeat()
             mark = " (contended)" if done.contended else ""
             say(f"repeat {turn}: {bench.scenario.workload.name} {done.ratio:.2f} of raw{mark}")

@@ -68,7 +68,7 @@ def corpus() -> Corpus:
 
 
 def sentences(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
-    """Short texts: 8 to 40 tokens, 17 on average."""
+    """Short texts: 8 to about 40 tokens, 17 on average."""
     return _workload("sentences", tokenizer, source, count, _sentence_length)
 
 
@@ -78,7 +78,7 @@ def mixture(tokenizer: Tokenizer, source: Corpus, count: int) -> Workload:
 
 
 def _sentence_length(chance: random.Random) -> int:
-    return min(40, 8 + int(chance.gammavariate(2.0, 4.75)))
+    return min(40, 8 + int(chance.gammavariate(2.0, 4.5)))
 
 
 def _mixture_length(chance: random.Random) -> int:
@@ -111,8 +111,7 @@ def _words(tokenizer: Tokenizer, passages: list[str]) -> Iterator[tuple[str, int
     for passage in passages:
         found = passage.split()
         counted = [
-            (word, len(row.ids) - special)
-            for word, row in zip(found, tokenizer.tokenize(found), strict=True)
+            (word, len(row.ids) - special) for word, row in zip(found, tokenizer.tokenize(found), strict=True)
         ]
         words += counted
         yield from counted

@@ -1,9 +1,12 @@
 """Where a text may be cut so that tokenising its pieces gives exactly the tokens of the whole.
 
-True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before ASCII whitespace, before ASCII
-punctuation and, where ideographs are set apart, before one of those: each of these begins a new word whatever stands
-before it, none is dropped or joined by the normaliser, and none combines with its left neighbour. A character that
-occurs in an added token ("[" of "[SEP]") is not used. For every other pipeline the text is left whole.
+True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, before punctuation and,
+where ideographs are set apart, before one of those: each begins a new word whatever stands before it, none is dropped
+or joined by the normaliser, and none combines with its left neighbour. A character that occurs in an added token
+("[" of "[SEP]") is not used. For every other pipeline the text is left whole.
+
+Two runs are shortened as well, since a text may be one of them from end to end: whitespace, which gives no token, and
+letters without a boundary, which give one unknown token as soon as the word is longer than WordPiece looks at.
 """
 
 from __future__ import annotations
@@ -15,38 +18,61 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+WHITESPACE = " \t\n\r\u00a0\u3000"
+PUNCTUATION = string.punctuation + "¡¿«»–—‘’“”…、。「」『』・，．：；！？（）"
 _IDEOGRAPHS = "\u4e00-\u9fff"  # the block that BertNormalizer puts spaces around and that normalisation leaves as it is
+# Letters (and pictures) of which each leaves at least one character of a word: Latin, Greek, Cyrillic, Hebrew,
+# Arabic, kana, Hangul, emoji. Not all that exist: what is not here is tokenised at its full length.
+LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
+_MARKS = "\u0300-\u036f"
+_LONG_GAP = 64  # characters of whitespace that are worth shortening
 
 
 class Cuts:
-    def __init__(self, pattern: re.Pattern[str] | None) -> None:
-        self._pattern = pattern
+    """Without a pattern for the cuts, every text stays whole."""
+
+    def __init__(self, cut: re.Pattern[str] | None = None, long_run: re.Pattern[str] | None = None) -> None:
+        self._cut = cut
+        self._long_run = long_run
 
     @classmethod
     def of(cls, tokenizer_file: Path) -> Cuts:
-        return cls(_pattern(json.loads(tokenizer_file.read_bytes())))
+        return _cuts(json.loads(tokenizer_file.read_bytes()))
 
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
-        """A piece of about `size` characters from the start (left: from the end) of `text`, and what remains."""
-        if self._pattern is None or len(text) <= size:
+        """A piece from the start (left: from the end) of `text`, and what remains.
+
+        The piece covers at least `size` characters, and may stand for more than it has.
+        """
+        if self._cut is None or len(text) <= size:
             return text, ""
-        found = self._pattern.search(text, len(text) - size if left else size)
-        if found is None:
-            return text, ""
-        at = found.start()
-        return (text[at:], text[:at]) if left else (text[:at], text[at:])
+        found = self._cut.search(text, len(text) - size if left else size)
+        at = found.start() if found else 0 if left else len(text)
+        piece, rest = (text[at:], text[:at]) if left else (text[:at], text[at:])
+        return self._shorten(piece), rest
+
+    def _shorten(self, piece: str) -> str:
+        return piece if self._long_run is None else self._long_run.sub(r"\1\2", piece)
 
 
-def _pattern(tokenizer: Mapping[str, Any]) -> re.Pattern[str] | None:
+def _cuts(tokenizer: Mapping[str, Any]) -> Cuts:
     kinds = [(tokenizer.get(part) or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")]
     if kinds != ["BertNormalizer", "BertPreTokenizer", "WordPiece"]:
-        return None
+        return Cuts()
     added = tokenizer.get("added_tokens") or []
     taken = {character for token in added for character in token["content"]}
-    usable = [c for c in " \t\n\r" + string.punctuation if c not in taken]
-    inside = "".join(re.escape(c) for c in usable)
+    usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in taken)
     # An added token that must stand alone looks at its neighbours, and an ideograph counts as a letter there.
     alone = any(token.get("single_word") for token in added)
-    if tokenizer["normalizer"].get("handle_chinese_chars") and not alone and all(c.isascii() for c in taken):
-        inside += _IDEOGRAPHS
-    return re.compile(f"[{inside}]") if inside else None
+    plain = all(character.isascii() for character in taken)
+    if tokenizer["normalizer"].get("handle_chinese_chars") and plain and not alone:
+        usable += _IDEOGRAPHS
+    # Runs are shortened only where no added token can begin or end inside one.
+    bracketed = all(token["content"][:1] == "[" and token["content"][-1:] == "]" for token in added)
+    longest = int(tokenizer["model"].get("max_input_chars_per_word", 100))
+    return Cuts(re.compile(f"[{usable}]"), _long_run(longest + 1) if bracketed and not alone else None)
+
+
+def _long_run(kept: int) -> re.Pattern[str]:
+    letter = f"[{LETTERS}][{_MARKS}]*+"
+    return re.compile(f"([{WHITESPACE}])[{WHITESPACE}]{{{_LONG_GAP},}}+|((?:{letter}){{{kept}}})(?:{letter})++")

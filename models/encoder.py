@@ -105,6 +105,7 @@ def _open_session(file: Path, threads: int) -> onnxruntime.InferenceSession:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_mem_pattern = False  # it keeps a plan for every shape it ever saw, and was not faster
     options.log_severity_level = 3  # errors; its warnings are about fusions that it could not do
     # Spinning threads take a core from their neighbours while they wait, and were not faster.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

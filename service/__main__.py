@@ -8,6 +8,7 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from types import FrameType
@@ -17,6 +18,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import uvicorn
+from fastapi import FastAPI
 
 from service import check, distributions
 from service.app import create_app
@@ -67,13 +69,32 @@ def serve(settings: Settings) -> None:
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    app = create_app(settings)
+    with bound(settings) as listener:
+        app = create_app(settings)
+        app.state.runtime.open()
+        run(app, listener)
+
+
+def bound(settings: Settings) -> socket.socket:
+    """A socket on the address, before anything else is touched; it listens once the service has started."""
+    host, port = settings.host.strip("[]"), settings.port
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}. Set SIMILE_HOST or SIMILE_PORT."
+        ) from error
+    return listener
+
+
+def run(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until a stop signal."""
     runtime: Runtime = app.state.runtime
-    runtime.open()
     config = uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -83,17 +104,17 @@ def serve(settings: Settings) -> None:
     # uvicorn raises the signal again once it has stopped; a clean stop is no failure.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    threading.Thread(target=_welcome, args=(settings, runtime), daemon=True).start()
-    server.run()
+    threading.Thread(target=_welcome, args=(runtime, listener.getsockname()[1]), daemon=True).start()
+    server.run(sockets=[listener])
     if not server.started:
         sys.exit(1)
 
 
-def _welcome(settings: Settings, runtime: Runtime) -> None:
+def _welcome(runtime: Runtime, port: int) -> None:
     """Once all is ready, say where, and what to try."""
     runtime.ready.wait()
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address = f"http://{host}:{settings.port}"
+    host = runtime.settings.host
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     json = "-H 'Content-Type: application/json'"
     print(
         f"""

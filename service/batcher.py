@@ -175,7 +175,7 @@ class Batcher:
             self._embed(rows[middle:])
             return
         self._observe(rows, started)
-        finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()
+        finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
         if all(finite):
             self.failure = None
         else:

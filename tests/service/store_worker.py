@@ -71,9 +71,8 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
         else:
             document = Document(id, text, {"step": step})
             given = {GENERATION: {0: Embedding(vector_of(text), truncated=False)}}
-            writer.submit(
-                partial(upsert, documents=[document], embedded=given, generations=[GENERATION])
-            ).result()
+            job = partial(upsert, documents=[document], embedded=given, generations=[GENERATION])
+            writer.submit(job).result()
         say("ack", str(thread), id, text)
 
 

@@ -397,7 +397,29 @@ def test_a_passed_deadline_is_504_and_its_work_is_dropped(
     assert client.get("/documents/late").status_code == 404
 
 
-# 507: see test_storage_faults.py, which fills a real disk.
+# 507; test_storage_faults.py fills a real disk.
+
+
+def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
+    client: TestClient, runtime: Runtime
+) -> None:
+    def set_read_only(on: int) -> None:
+        runtime.library.writer.submit(
+            lambda transaction: transaction.connection.execute(f"PRAGMA query_only = {on}")
+        ).result(5)
+
+    document = {"documents": [{"id": "kept", "text": "red river"}]}
+    assert client.post("/documents", json=document).status_code == 200
+    set_read_only(1)
+    try:
+        changed = {"documents": [{"id": "kept", "text": "green garden"}]}
+        refused(client.post("/documents", json=changed), 507, "Storage", "disk")
+        refused(client.delete("/documents/kept"), 507, "Storage")
+        assert client.get("/documents/kept").json()["text"] == "red river"
+        assert client.get("/search", params={"q": "river"}).json()["hits"][0]["text"] == "red river"
+    finally:
+        set_read_only(0)
+    assert client.delete("/documents/kept").json()["deleted"] == 1
 
 
 # Bodies of the families, for each refusal there is.

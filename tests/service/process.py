@@ -1,0 +1,117 @@
+"""The service as its users run it: a process of its own, on a real port."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx2
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def plain_environment(**variables: str) -> dict[str, str]:
+    """This process's environment without any SIMILE_ variable, and with `variables`."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")} | variables
+
+
+class Service:
+    """`python -m service` in `folder`; killed at the end when a test has not stopped it."""
+
+    def __init__(self, folder: Path, models_dir: Path | None = None, **variables: str) -> None:
+        if models_dir is not None and not (folder / "models").exists():
+            shutil.copytree(models_dir, folder / "models")
+        self.folder = folder
+        self.port = free_port()
+        self._environment = plain_environment(
+            SIMILE_DATA_DIR=str(folder / "data"),
+            SIMILE_MODELS_DIR=str(folder / "models"),
+            SIMILE_PORT=str(self.port),
+            SIMILE_CACHE_MB="0",
+            **variables,
+        )
+        self.log = folder / "service.log"
+        self.process: subprocess.Popen[bytes]
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30, trust_env=False)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self.client.close()
+
+    def start(self, prefix: tuple[str, ...] = ()) -> None:
+        """Start and wait for `/ready`. `prefix` is a command that runs the service, such as `unshare`."""
+        command = [*prefix, sys.executable, "-m", "service"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
+        self.wait_until_ready()
+
+    def wait_until_ready(self, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if self.client.get("/ready").status_code == 200:
+                    return
+            except httpx2.TransportError:
+                pass
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit status."""
+        self.process.send_signal(how)
+        return self.process.wait(30)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def put(self, documents: Mapping[str, str]) -> httpx2.Response:
+        """Store id -> text."""
+        body = {"documents": [{"id": id, "text": text} for id, text in documents.items()]}
+        return self.client.post("/documents", json=body)
+
+    def stored(self) -> dict[str, str]:
+        """Every stored document, id -> text."""
+        found: dict[str, str] = {}
+        after: str | None = ""
+        while after is not None:
+            page = self.client.get("/documents", params={"after": after, "limit": 1000}).json()
+            found |= {document["id"]: document["text"] for document in page["documents"]}
+            after = page["next"]
+        return found
+
+
+def run_and_fail(folder: Path, **variables: str) -> str:
+    """Start the service, which must refuse to; what it said on stderr."""
+    defaults = {"SIMILE_DATA_DIR": str(folder / "data"), "SIMILE_PORT": str(free_port())}
+    environment = plain_environment(**(defaults | variables))
+    done = subprocess.run(
+        [sys.executable, "-m", "service"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    return done.stderr

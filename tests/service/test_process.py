@@ -1,0 +1,229 @@
+"""The service as a process: start, second owner, stop, kill -9."""
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from tests.service.process import Service, run_and_fail
+
+KILLS = 5
+
+
+def test_importing_the_service_brings_no_torch_and_no_transformers() -> None:
+    script = "import service.app, sys; print({'torch', 'transformers', 'training'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+class Ledger:
+    """What several clients wrote and were told, and what they had sent when the service died."""
+
+    def __init__(self, expected: dict[str, str]) -> None:
+        self.expected = expected
+        self.in_hand: set[str] = set()
+        self.acknowledged = 0
+        self._lock = threading.Lock()
+
+    def write(self, service: Service, thread: int) -> None:
+        """Put and delete documents of this thread's own, until the service dies."""
+        with httpx2.Client(base_url=service.client.base_url, timeout=30, trust_env=False) as client:
+            for step in range(1_000_000):
+                id, text = f"{thread}-{step % 15}", f"river {thread} {step} {service.process.pid}"
+                deleting = step % 4 == 3
+                self.in_hand.add(id)
+                try:
+                    if deleting:
+                        answer = client.delete(f"/documents/{id}")
+                    else:
+                        answer = client.post("/documents", json={"documents": [{"id": id, "text": text}]})
+                except httpx2.TransportError:
+                    return
+                assert answer.status_code == 200, answer.text
+                self._acknowledge(id, None if deleting else text)
+
+    def _acknowledge(self, id: str, text: str | None) -> None:
+        with self._lock:
+            self.acknowledged += 1
+            self.in_hand.discard(id)
+            if text is None:
+                self.expected.pop(id, None)
+            else:
+                self.expected[id] = text
+
+    def check(self, service: Service) -> dict[str, str]:
+        """Every answered write is there, and the index holds just what the store holds. Returns the store."""
+        stored = service.stored()
+        for id in (self.expected.keys() | stored.keys()) - self.in_hand:
+            assert stored.get(id) == self.expected.get(id), id
+        answer = service.client.post("/search", json={"queries": ["red river"], "k": 1000}).json()
+        assert {hit["id"]: hit["text"] for hit in answer["results"][0]} == stored
+        return stored
+
+
+def test_five_kills_during_writes_lose_no_answered_document(tmp_path: Path, tiny_models_dir: Path) -> None:
+    rng = random.Random(11)
+    service = Service(tmp_path, tiny_models_dir)
+    ledger = Ledger({})
+    for _ in range(KILLS):
+        service.start()
+        ledger = Ledger(ledger.check(service))
+        threads = [threading.Thread(target=ledger.write, args=[service, number]) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        target = rng.randrange(20, 120)
+        while ledger.acknowledged < target and any(thread.is_alive() for thread in threads):
+            time.sleep(0.001)
+        service.kill()
+        for thread in threads:
+            thread.join()
+        assert ledger.acknowledged >= target
+    service.start()
+    ledger.check(service)
+    service.kill()
+    service.client.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_it_cleanly(tmp_path: Path, tiny_models_dir: Path, how: signal.Signals) -> None:
+    with Service(tmp_path, tiny_models_dir) as service:
+        service.put({"a": "red river"})
+        assert service.stop(how) == 0
+        log = service.log.read_text()
+        assert "Traceback" not in log
+        assert "ERROR" not in log
+        service.start()
+        assert service.stored() == {"a": "red river"}
+
+
+def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with Service(tmp_path, tiny_models_dir) as service:
+        statuses: list[int] = []
+
+        def send(number: int) -> None:
+            documents = {f"{number}-{at}": f"red river {number} {at}" for at in range(500)}
+            statuses.append(service.put(documents).status_code)
+
+        threads = [threading.Thread(target=send, args=[number]) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.15)
+        assert service.stop() == 0
+        for thread in threads:
+            thread.join()
+        assert set(statuses) <= {200, 503}
+        service.start()
+        assert len(service.stored()) == 500 * statuses.count(200)
+
+
+def test_it_says_where_it_is_and_what_to_try(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with Service(tmp_path, tiny_models_dir, PYTHONUNBUFFERED="1") as service:
+        deadline = time.monotonic() + 5
+        while "Ctrl-C" not in (said := service.log.read_text()):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+        assert f"http://127.0.0.1:{service.port}" in said
+        assert said.count("\n  curl ") == 3
+
+
+def test_a_second_owner_of_a_data_directory_is_refused_by_name(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with Service(tmp_path, tiny_models_dir) as service:
+        said = run_and_fail(tmp_path, SIMILE_MODELS_DIR=str(tmp_path / "models"))
+        assert f"in use by process {service.process.pid}" in said
+        assert service.put({"a": "red"}).status_code == 200
+
+
+def test_an_occupied_port_is_a_plain_error_before_anything_is_written(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        said = run_and_fail(tmp_path, SIMILE_PORT=port)
+    assert f"127.0.0.1:{port}" in said
+    assert "SIMILE_PORT" in said
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"SIMILE_MODEL": "/no/such/folder"}, "/no/such/folder"),
+        ({"SIMILE_API_KEYS_FILE": "keys"}, "SIMILE_API_KEYS_FILE"),
+        ({"SIMILE_HOST": "0.0.0.0"}, "SIMILE_INSECURE=1"),
+        ({"SIMILE_DATA_DIRECTORY": "x"}, "SIMILE_DATA_DIR"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_start_in_plain_words(
+    tmp_path: Path, variables: dict[str, str], words: str
+) -> None:
+    assert words in run_and_fail(tmp_path, **variables)
+
+
+def test_a_newer_data_directory_is_refused(tmp_path: Path, tiny_models_dir: Path) -> None:
+    import sqlite3
+
+    (tmp_path / "data").mkdir()
+    connection = sqlite3.connect(tmp_path / "data/simile.db")
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    assert "newer Simile (schema 99" in run_and_fail(tmp_path)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/simile.db").write_bytes(b"not a database, but someone's notes " * 200)
+    assert "simile.db" in run_and_fail(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "id", ["with/slash", "per%cent", "spaces and ümläut", "emoji-🙂", "?q=1#x", "i" * 512]
+)
+def test_any_id_works_percent_encoded_in_a_path(server: Service, id: str) -> None:
+    assert server.put({id: "red river"}).status_code == 200
+    path = f"/documents/{quote(id, safe='')}"
+    assert server.client.get(path).json()["id"] == id
+    assert server.client.delete(path).json()["deleted"] == 1
+    assert server.client.get(path).status_code == 404
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path):  # type: ignore[no-untyped-def]
+    with Service(tmp_path_factory.mktemp("server"), tiny_models_dir) as service:
+        yield service
+
+
+def head_of(length: int) -> bytes:
+    return (
+        "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {length}\r\n\r\n"
+    ).encode()
+
+
+def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(server: Service) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+        raw.sendall(head_of(900_000_000) + b'{"inputs": "')
+        answer = raw.recv(65536).decode()
+    assert answer.startswith("HTTP/1.1 413 ")
+    assert "SIMILE_MAX_BODY_MB" in answer
+    assert server.client.get("/health").status_code == 200
+
+
+def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> None:
+    body = b'{"inputs": [' + b",".join([b'"' + b"river " * 200 + b'"'] * 1500) + b"]}"
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+            raw.sendall(head_of(len(body)) + body)
+            time.sleep(0.4)
+    deadline = time.monotonic() + 10
+    while "simile_queue_tokens 0.0" not in server.client.get("/metrics").text:
+        assert time.monotonic() < deadline, "work that nobody waits for is still queued"
+        time.sleep(0.05)
+    assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200

@@ -1,0 +1,83 @@
+"""A disk that is full or read-only: 507, nothing half-stored, and all is well once there is room."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.service.process import Service
+
+
+def mounts_work() -> bool:
+    """Whether this process may make a small file system of its own."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    script = "mount -t tmpfs -o size=1m tmpfs /mnt"
+    return (
+        subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, check=False).returncode
+        == 0
+    )
+
+
+needs_mounts = pytest.mark.skipif(
+    not mounts_work(), reason="needs root and `unshare -m` for a small file system"
+)
+
+
+def start_on(service: Service, options: str) -> None:
+    """Start the service in a mount namespace where its data directory is a tmpfs of its own."""
+    data = service.folder / "data"
+    data.mkdir(exist_ok=True)
+    script = f'mount -t tmpfs -o {options} tmpfs "{data}" && exec "$@"'
+    service.start(("unshare", "-m", "sh", "-c", script, "sh"))
+
+
+def in_its_namespace(service: Service, command: str) -> None:
+    pid = service.process.pid
+    subprocess.run(["nsenter", "-t", str(pid), "-m", "sh", "-c", command], check=True)
+
+
+@needs_mounts
+def test_a_full_disk_is_507_and_room_heals_it(tmp_path: Path, tiny_models_dir: Path) -> None:
+    service = Service(tmp_path, tiny_models_dir)
+    start_on(service, "size=8m")
+    try:
+        stored: dict[str, str] = {}
+        for step in range(200):
+            documents = {f"{step}-{at}": f"red river {step} {at} " + "x" * 5000 for at in range(20)}
+            response = service.put(documents)
+            if response.status_code != 200:
+                break
+            stored |= documents
+        assert response.status_code == 507
+        assert response.json()["error_type"] == "Storage"
+        assert stored, "the disk was full before the first write"
+        assert service.stored() == stored, "a refused write left something behind"
+        assert service.client.get("/search", params={"q": "red river", "k": 5}).json()["hits"]
+        in_its_namespace(service, f'mount -o remount,size=64m "{service.folder}/data"')
+        assert service.put({"after": "green garden"}).status_code == 200
+        assert service.stored() == stored | {"after": "green garden"}
+    finally:
+        service.kill()
+        service.client.close()
+
+
+@needs_mounts
+def test_a_read_only_data_directory_is_refused_at_start(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    script = f'mount -t tmpfs -o ro tmpfs "{tmp_path}/data" && SIMILE_DATA_DIR="{tmp_path}/data" exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-m", "service"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "SIMILE_PORT": "0"},
+    )
+    assert done.returncode == 1
+    assert "Read-only file system" in done.stderr
+    assert "SIMILE_DATA_DIR" in done.stderr
+    assert "Traceback" not in done.stderr
