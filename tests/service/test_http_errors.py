@@ -403,14 +403,9 @@ def test_a_passed_deadline_is_504_and_its_work_is_dropped(
 def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
     client: TestClient, runtime: Runtime
 ) -> None:
-    def set_read_only(on: int) -> None:
-        runtime.library.writer.submit(
-            lambda transaction: transaction.connection.execute(f"PRAGMA query_only = {on}")
-        ).result(5)
-
     document = {"documents": [{"id": "kept", "text": "red river"}]}
     assert client.post("/documents", json=document).status_code == 200
-    set_read_only(1)
+    runtime._connection.execute("PRAGMA query_only = 1")
     try:
         changed = {"documents": [{"id": "kept", "text": "green garden"}]}
         refused(client.post("/documents", json=changed), 507, "Storage", "disk")
@@ -418,7 +413,7 @@ def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
         assert client.get("/documents/kept").json()["text"] == "red river"
         assert client.get("/search", params={"q": "river"}).json()["hits"][0]["text"] == "red river"
     finally:
-        set_read_only(0)
+        runtime._connection.execute("PRAGMA query_only = 0")
     assert client.delete("/documents/kept").json()["deleted"] == 1
 
 
