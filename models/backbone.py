@@ -1,6 +1,7 @@
 """What of a BERT checkpoint the graph needs: its sizes, and its tensors by their backbone names as float32.
 
-Nothing is unpickled: only safetensors are read. Unused tensors (the pooler, heads of the pre-training) are left out.
+Nothing is unpickled: only safetensors are read. Unused tensors (the pooler, heads of the pre-training) are
+left out.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ Tensors = dict[str, NDArray[np.float32]]
 
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+_SIZES = (  # in the order of Backbone's fields
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
 _PREFIXES = ("bert.", "model.", "0.auto_model.", "")
-_NEEDS_TRAIN = "Other families need the train extra (pip install 'simile[train]'), which exports them with a later release"
+_NEEDS_TRAIN = "Other families will need the train extra (pip install 'simile[train]') of a later release."
 
 
 @dataclass(frozen=True)
@@ -42,20 +51,23 @@ class Backbone:
     def from_config(cls, config: Mapping[str, Any]) -> Backbone:
         family = config.get("model_type")
         if family != "bert":
-            raise Unsupported(f"Without onnx/model.onnx only BERT folders are published here, not {family!r}. {_NEEDS_TRAIN}.")
+            raise Unsupported(
+                f"Only BERT folders are published without an ONNX file, not {family!r}. {_NEEDS_TRAIN}"
+            )
         activation = config.get("hidden_act", "gelu")
         if activation not in _ACTIVATIONS:
-            raise Unsupported(f"The activation {activation!r} is not known here. {_NEEDS_TRAIN}.")
+            raise Unsupported(f"The activation {activation!r} is not known here. {_NEEDS_TRAIN}")
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
-            raise Unsupported(f"Only encoders with absolute positions are published here. {_NEEDS_TRAIN}.")
+            raise Unsupported(f"Only encoders with absolute positions are published here. {_NEEDS_TRAIN}")
+        try:
+            sizes = [int(config[name]) for name in _SIZES]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unsupported(f"config.json does not give every size of a BERT encoder: {error}") from None
+        if sizes[1] % sizes[2]:
+            raise Unsupported(f"{sizes[1]} dimensions cannot be shared among {sizes[2]} attention heads.")
         return cls(
-            layers=int(config["num_hidden_layers"]),
-            width=int(config["hidden_size"]),
-            heads=int(config["num_attention_heads"]),
-            inner=int(config["intermediate_size"]),
-            vocabulary=int(config["vocab_size"]),
-            positions=int(config["max_position_embeddings"]),
+            *sizes,
             types=int(config.get("type_vocab_size", 2)),
             activation=_ACTIVATIONS[activation],
             epsilon=float(config.get("layer_norm_eps", 1e-12)),
@@ -84,7 +96,7 @@ def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[t
 
 
 def read_backbone(files: Sequence[Path], backbone: Backbone) -> Tensors:
-    """The tensors that the graph uses, and no other. Raises Unsupported when one is missing or has another shape."""
+    """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
     stored = {_modern(name): tensor for file in files for name, tensor in read_safetensors(file).items()}
     prefix = next((p for p in _PREFIXES if f"{p}embeddings.word_embeddings.weight" in stored), "")
     tensors: Tensors = {}
@@ -101,7 +113,7 @@ def read_backbone(files: Sequence[Path], backbone: Backbone) -> Tensors:
 def read_safetensors(file: Path) -> Tensors:
     """The floating-point tensors of a file, as float32."""
     try:
-        entries = safetensors.deserialize(file.read_bytes())
+        entries = safetensors.deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
     except safetensors.SafetensorError as error:
         raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
     return {name: _as_float32(entry) for name, entry in entries if entry["dtype"] in _DTYPES}

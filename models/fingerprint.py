@@ -6,8 +6,9 @@
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
 
-The space travels inside the ONNX file beside its hash, so a manifest that says something else about the model is
-found out. The ONNX bytes are not hashed: the same model exported twice, or by another tool, keeps its name.
+The space travels inside the ONNX file beside its hash, so a manifest that says something else about the
+model is found out. The ONNX bytes are not hashed: the same model exported twice, or by another tool, keeps
+its name.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ def hash_tensors(tensors: Tensors) -> str:
 
 
 def hash_initializers(graph: onnx.GraphProto) -> str:
-    """For a folder that has only an ONNX file. What head.py appended is left out, so importing twice changes nothing."""
-    return _combine(_hash_tensor(name, array) for name, array in _constants(graph) if not name.startswith(SCOPE))
+    """For a folder with ONNX only. What head.py appended is left out, so importing again changes nothing."""
+    return _combine(
+        _hash_tensor(name, array) for name, array in _constants(graph) if not name.startswith(SCOPE)
+    )
 
 
 def hash_tokenizer(tokenizer: Mapping[str, Any]) -> str:
@@ -86,7 +89,7 @@ def _hash_tensor(name: str, tensor: NDArray[Any]) -> str:
     whole = np.issubdtype(tensor.dtype, np.floating)
     values = np.ascontiguousarray(tensor, dtype=np.float32 if whole else None)
     digest = hashlib.sha256(f"{name} {values.dtype} {list(tensor.shape)}\n".encode())
-    digest.update(values.reshape(-1).view(np.uint8))
+    digest.update(values.data)
     return digest.hexdigest()
 
 

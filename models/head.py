@@ -1,6 +1,6 @@
 """From token embeddings to one unit vector: pooling, dense layers, normalisation, appended to any ONNX graph.
 
-    last_hidden_state, attention_mask ─▶ pooling ─▶ dense × n ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
+    last_hidden_state, attention_mask ─▶ pooling ─▶ dense … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
 
 Values it adds are named "simile.…", so the fingerprint of an imported graph can leave them out.
 """
@@ -43,7 +43,7 @@ class Head:
 
 
 def append_head(graph: onnx.GraphProto, hidden: str, head: Head, dimension: int, opset: int = OPSET) -> None:
-    """Append to `graph`, whose value `hidden` is (batch, sequence, width) and which takes `attention_mask`."""
+    """Append to a `graph` that takes `attention_mask`; its value `hidden` is (batch, sequence, width)."""
     nodes = Nodes(graph, SCOPE, opset)
     mask = nodes("Cast", "attention_mask", to=TensorProto.FLOAT)
     mask = nodes("Unsqueeze", mask, nodes.ints(2))  # (batch, sequence, 1)
@@ -60,7 +60,9 @@ def append_normalise(nodes: Nodes, vector: str, dimension: int) -> None:
     norm = nodes("Sqrt", nodes("ReduceSum", nodes("Mul", pooled, pooled), nodes.ints(1), keepdims=1))
     nodes("Div", pooled, nodes("Max", norm, nodes.tensor(1e-12)), out=SENTENCE)
     for name in (SENTENCE, POOLED):
-        nodes.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", dimension]))
+        nodes.graph.output.append(
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", dimension])
+        )
 
 
 def _pool(nodes: Nodes, hidden: str, mask: str, mode: str) -> str:

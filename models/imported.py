@@ -4,7 +4,8 @@
     outputs sentence_embedding as well   ─▶ normalisation is appended (doing it twice changes nothing)
     outputs what Simile publishes        ─▶ as it is
 
-The graph is not trusted to be right: proof.py decides. Not here: graphs in half precision, or that take other inputs.
+The graph is not trusted to be right: proof.py decides. Not here: graphs in half precision, or that take
+other inputs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
 from onnx import TensorProto, version_converter
 
 from .errors import Unsupported
@@ -31,7 +31,7 @@ def load_onnx(file: Path) -> onnx.ModelProto:
         opset = _opset(model)
         if opset < _OLDEST:
             model = version_converter.convert_version(model, OPSET)
-    except (DecodeError, onnx.checker.ValidationError, RuntimeError, OSError) as error:
+    except Exception as error:  # noqa: BLE001  protobuf, the checker and the converter raise their own kinds
         raise Unsupported(f"{file} cannot be read as ONNX: {error}") from None
     if model.ByteSize() > _LARGEST:
         raise Unsupported(f"{file} is larger than 2 GB, which one ONNX file cannot hold.")
@@ -69,7 +69,9 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
         dimension = head.dimension(_last(tokens, width))
         append_head(graph, tokens.name, head, dimension, _opset(model))
     else:
-        raise Unsupported(f"The ONNX file outputs {', '.join(outputs)}: neither token embeddings nor {SENTENCE}.")
+        raise Unsupported(
+            f"The ONNX file outputs {', '.join(outputs)}: neither token embeddings nor {SENTENCE}."
+        )
     return dimension
 
 
@@ -77,7 +79,9 @@ def _check_inputs(graph: onnx.GraphProto) -> None:
     weights = {initializer.name for initializer in graph.initializer}
     inputs = {given.name for given in graph.input} - weights
     if not {"input_ids", "attention_mask"} <= inputs <= set(INPUTS):
-        raise Unsupported(f"The ONNX file takes {', '.join(sorted(inputs))}; published here are {', '.join(INPUTS)}.")
+        raise Unsupported(
+            f"The ONNX file takes {', '.join(sorted(inputs))}; published here are {', '.join(INPUTS)}."
+        )
 
 
 def _opset(model: onnx.ModelProto) -> int:

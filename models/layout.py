@@ -1,4 +1,4 @@
-"""The files of a version beside its ONNX file: the sentence-transformers layout, rewritten from what was understood.
+"""The files beside the ONNX file: the sentence-transformers layout, written anew from what was understood.
 
 Files are copied by name from a list, so nothing that was not asked for, pickles first of all, comes along.
 """
@@ -24,13 +24,18 @@ _TYPES = "sentence_transformers.models."
 
 def write_layout(source: Source, folder: Path) -> None:
     """Everything but onnx/, golden.json and manifest.json."""
-    for file in (*(source.backbone / name for name in _FROM_BACKBONE), *(source.folder / name for name in _FROM_FOLDER)):
+    for file in (
+        *(source.backbone / name for name in _FROM_BACKBONE),
+        *(source.folder / name for name in _FROM_FOLDER),
+    ):
         if file.is_file():
             shutil.copyfile(file, folder / file.name)
     for weights in source.weights:
         shutil.copyfile(weights, folder / weights.name)
     if len(source.weights) > 1:
-        shutil.copyfile(source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json")
+        shutil.copyfile(
+            source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
+        )
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
     _write_modules(source, folder)
 
@@ -42,18 +47,24 @@ def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str,
 
 
 def _write_modules(source: Source, folder: Path) -> None:
-    transformer = optional_json(source.backbone / "sentence_bert_config.json") | {"max_seq_length": source.max_length}
+    transformer = optional_json(source.backbone / "sentence_bert_config.json") | {
+        "max_seq_length": source.max_length
+    }
     _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
     settings = optional_json(source.folder / "config_sentence_transformers.json")
-    _write(folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": None} | settings)
+    _write(
+        folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": None} | settings
+    )
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    width = int(source.config["hidden_size"])
-    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.pooling, width))
+    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.pooling, source.width))
     for dense in source.head.dense:
         modules.append(("Dense", f"{len(modules)}_Dense"))
         _write_dense(folder / modules[-1][1], dense)
     modules.append(("Normalize", f"{len(modules)}_Normalize"))
-    listed = [{"idx": i, "name": str(i), "path": path, "type": _TYPES + kind} for i, (kind, path) in enumerate(modules)]
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": _TYPES + kind}
+        for i, (kind, path) in enumerate(modules)
+    ]
     _write(folder / "modules.json", listed)
 
 

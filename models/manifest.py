@@ -1,7 +1,8 @@
 """Manifest: what a published version says about itself, as `manifest.json` in its folder.
 
-Identity (version, fingerprint, form), how it turns text into a vector, where it came from, how it scored, and the
-SHA-256 of every other file of the folder. It does not read or check those files: that is the store's work.
+Identity (version, fingerprint, form), how it turns text into a vector, where it came from, how it scored,
+and the SHA-256 of every other file of the folder. It does not read or check those files: that is the
+store's work.
 """
 
 from __future__ import annotations

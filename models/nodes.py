@@ -1,4 +1,4 @@
-"""Nodes: write an ONNX graph one operator at a time. Plain ONNX operators only, so that every runtime reads it."""
+"""Nodes: write an ONNX graph one operator at a time. Plain operators only, so that every runtime reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metadata of an ONNX file, read without loading its graph: 90 MB of weights are stepped over, not parsed.
+"""The metadata of an ONNX file, read without its graph: 90 MB of weights are stepped over, not parsed.
 
 An ONNX file is one protobuf message; field 14 is a repeated pair of strings. Not here: anything else of it.
 """

@@ -1,11 +1,11 @@
 """Prove that a built folder computes what it should, before anyone can serve it.
 
-    1  the ONNX file against an independent forward (numpy for BERT), text by text     cosine ≥ 0.99999, |diff| ≤ 1e-4
-    2  each text alone against the same text in batches, padded to the longest         |diff| ≤ 1e-6
+    1  the ONNX file against an independent forward (numpy for BERT)     cosine ≥ 0.99999, |difference| ≤ 1e-4
+    2  each text alone against the same text in padded batches           |difference| ≤ 1e-6
     3  every value finite, every vector of length 1
-    4  known vectors, where there are some                                             |diff| ≤ 1e-5
+    4  known vectors, where there are some                               |difference| ≤ 1e-5
 
-The vectors are then kept beside the model as golden.json, so that `check_golden` can ask again on any machine.
+The vectors are kept beside the model as golden.json, so that `check_golden` can ask again on any machine.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def prove(encoder: Encoder, reference: Reference | None = None, known: Vectors |
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
     alone = np.concatenate([encoder.forward([row]) for row in rows])
+    if alone.shape[1] != encoder.dimension:
+        raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
     _prove_finite(alone)
     if reference is not None:
         _prove_parity(alone, np.stack([reference(row) for row in rows]))
@@ -78,7 +80,10 @@ def _prove_invariance(encoder: Encoder, rows: Sequence[Sequence[int]], alone: Ve
     for start in range(0, len(rows), 4):
         batch = list(rows[start : start + 4])
         _require(
-            _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4]), _INVARIANCE, "depends on its padding", start
+            _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4]),
+            _INVARIANCE,
+            "depends on its padding",
+            start,
         )
 
 
@@ -91,7 +96,9 @@ def _worst(vectors: Vectors, expected: Vectors) -> Vectors:
 def _require(found: Vectors, allowed: float, what: str, first: int = 0) -> None:
     at = int(np.argmax(found))
     if not found[at] <= allowed:  # so that NaN fails too
-        raise ProofFailed(f"The vector of {_short(PROOF_TEXTS[first + at])} {what}: {found[at]:.2g}, allowed {allowed:.2g}.")
+        raise ProofFailed(
+            f"The vector of {_short(PROOF_TEXTS[first + at])} {what}: {found[at]:.2g}, allowed {allowed:.2g}."
+        )
 
 
 def _short(text: str) -> str:

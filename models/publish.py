@@ -1,6 +1,6 @@
 """Publish: a source folder becomes a proved version in the store.
 
-    source ─▶ graph (written from the weights, or the folder's own ONNX) ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store.publish
+    source ─▶ graph, written from the weights or the folder's own ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
 
 Without torch. Training will publish through `Store.publish` as well, with a graph that torch exported.
 """
@@ -31,7 +31,11 @@ from .proof import Reference, Vectors, prove, write_golden
 from .source import Source, read_source
 from .store import Store
 
-Say = Callable[[str], None]
+Say = Callable[[str], None]  # told each long step as it begins
+
+
+def silent(step: str) -> None:
+    """Say nothing."""
 
 
 class Prepared(NamedTuple):
@@ -49,11 +53,11 @@ def publish(
     parent: str | None = None,
     lineage: Mapping[str, Any] | None = None,
     known: Vectors | None = None,
-    say: Say = lambda _: None,
+    say: Say = silent,
 ) -> Manifest:
     """Publish a sentence-transformers or Hugging Face folder; the version already there if it is published.
 
-    known: vectors of texts.PROOF_TEXTS that the model must give. say: told each long step as it begins.
+    known: vectors of texts.PROOF_TEXTS that the model must give, from elsewhere.
     Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
     """
     say("reading the model")
@@ -74,7 +78,7 @@ def prepare(source: Source) -> Prepared:
         return _from_weights(source, *weights)
     model = load_onnx(source.onnx)
     initializers = hash_initializers(model.graph)
-    dimension = adopt(model, source.head, int(source.config.get("hidden_size", 0)))
+    dimension = adopt(model, source.head, source.width)
     if weights is None:
         return Prepared(source, model, space_of(source, initializers, None, dimension), None)
     backbone, tensors = weights
@@ -100,7 +104,9 @@ def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
 
 def _no_weights(source: Source) -> str:
     if any(source.backbone.glob("pytorch_model*.bin")):
-        return f"{source.folder} has pickled weights only, which are never read. Save the model as safetensors."
+        return (
+            f"{source.folder} has pickled weights only, which are never read. Save the model as safetensors."
+        )
     return f"{source.folder} has neither model.safetensors nor onnx/model.onnx."
 
 
@@ -124,10 +130,15 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
     )
 
 
-def _build(folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say) -> Manifest:
+def _build(
+    folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say
+) -> Manifest:
     say("writing the ONNX file")
     write_layout(prepared.source, folder)
-    metadata = {onnxmeta.FINGERPRINT: manifest.fingerprint, onnxmeta.SPACE: canonical(prepared.space).decode()}
+    metadata = {
+        onnxmeta.FINGERPRINT: manifest.fingerprint,
+        onnxmeta.SPACE: canonical(prepared.space).decode(),
+    }
     del prepared.model.metadata_props[:]
     onnx.helper.set_model_props(prepared.model, metadata)
     (folder / ONNX).parent.mkdir()

@@ -1,9 +1,10 @@
-"""BERT in plain numpy, one text at a time, nothing padded: written from the paper's formulas to check a graph against.
+"""BERT in plain numpy, one text at a time, nothing padded: the formulas, to check a graph against.
 
 Slow and short on purpose. It shares no step with graph.py, so the same mistake would have to be made twice.
 Shapes: T tokens, D width, H heads. Not for serving.
 """
 
+# ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -39,20 +40,26 @@ def hidden(backbone: Backbone, tensors: Tensors, ids: Sequence[int]) -> Array:
 
 
 def _layer(x_TD: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
-    attended = _linear(_attend(x_TD, backbone, tensors, f"{at}.attention.self"), tensors, f"{at}.attention.output.dense")
+    attended = _linear(
+        _attend(x_TD, backbone, tensors, f"{at}.attention.self"), tensors, f"{at}.attention.output.dense"
+    )
     x_TD = _norm(x_TD + attended, backbone, tensors, f"{at}.attention.output.LayerNorm")
     inner = _ACTIVATE[backbone.activation](_linear(x_TD, tensors, f"{at}.intermediate.dense"))
-    return _norm(x_TD + _linear(inner, tensors, f"{at}.output.dense"), backbone, tensors, f"{at}.output.LayerNorm")
+    return _norm(
+        x_TD + _linear(inner, tensors, f"{at}.output.dense"), backbone, tensors, f"{at}.output.LayerNorm"
+    )
 
 
 def _attend(x_TD: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
     q_THd, k_THd, v_THd = (
-        _linear(x_TD, tensors, f"{at}.{part}").reshape(len(x_TD), backbone.heads, -1) for part in ("query", "key", "value")
+        _linear(x_TD, tensors, f"{at}.{part}").reshape(len(x_TD), backbone.heads, -1)
+        for part in ("query", "key", "value")
     )
     scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd, optimize=True) / np.sqrt(q_THd.shape[-1])
     weights_HTT = np.exp(scores_HTT - scores_HTT.max(-1, keepdims=True))
     weights_HTT /= weights_HTT.sum(-1, keepdims=True)
-    return np.einsum("hts,shd->thd", weights_HTT, v_THd, optimize=True).reshape(x_TD.shape)
+    mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd, optimize=True).reshape(x_TD.shape)
+    return mixed_TD
 
 
 def _linear(x: Array, tensors: Tensors, at: str) -> Array:
@@ -68,7 +75,7 @@ def _norm(x: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """Abramowitz and Stegun 7.1.26: within 1.5e-7. numpy has none, and scipy would be a dependency for one line."""
+    """Abramowitz and Stegun 7.1.26: within 1.5e-7. numpy has none, and scipy would come for one line."""
     t = 1 / (1 + 0.3275911 * np.abs(x))
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
     result: Array = np.sign(x) * (1 - series * np.exp(-(x**2)))

@@ -1,7 +1,8 @@
-"""Seal and check a version's folder: which files it holds, that they are unchanged, and that they name one space.
+"""Seal and check a version's folder: which files it has, that none has changed, and that they name one space.
 
-A folder is refused by name of the reason: a missing, extra or changed file, a pickle, a link, a path that leads out,
-a manifest that is damaged or contradicts the ONNX file. What a sealed file *computes* is proof.py's question.
+A folder is refused by name of the reason: a missing, extra or changed file, a pickle, a link, a path that
+leads out, a manifest that is damaged or contradicts the ONNX file. What a sealed file *computes* is
+proof.py's question.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from .manifest import FILE_NAME, Manifest
 from .onnxmeta import FINGERPRINT, SPACE, read_metadata
 
 ONNX = "onnx/model.onnx"
-PICKLES = frozenset({".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".h5", ".msgpack"})
+PICKLES = frozenset(
+    {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz", ".h5", ".msgpack"}
+)
 
 
 def seal(folder: Path, manifest: Manifest) -> Manifest:
@@ -87,7 +90,7 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
 
 
 def _check_space(folder: Path, manifest: Manifest) -> None:
-    """The fingerprint is the hash of the space inside the ONNX file, and the manifest says the same of the space."""
+    """The fingerprint is the hash of the space in the ONNX file, and the manifest says the same of it."""
     try:
         metadata = read_metadata(folder / ONNX)
         space = json.loads(metadata.get(SPACE, "{}"))
@@ -98,8 +101,9 @@ def _check_space(folder: Path, manifest: Manifest) -> None:
     if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
         raise Damaged(folder.name, "its manifest claims another fingerprint than its ONNX file")
     for field in ("pooling", "search_prompt", "document_prompt", "max_length", "dimension"):
-        if space.get(field) != getattr(manifest, field):
-            raise Damaged(folder.name, f"its manifest says {field}={getattr(manifest, field)!r} and its ONNX file {space.get(field)!r}")
+        said, proved = getattr(manifest, field), space.get(field)
+        if said != proved:
+            raise Damaged(folder.name, f"its manifest says {field}={said!r} and its ONNX file {proved!r}")
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
-"""A source folder, read: what a sentence-transformers or bare Hugging Face folder says about turning text into vectors.
+"""A source folder, read: how a sentence-transformers or Hugging Face folder says that text becomes a vector.
 
-Reads JSON, safetensors and ONNX. Pickles (`*.bin`, `*.pt`, …) are never opened, and code that a folder may bring is
-never run. Nothing is computed here.
+Reads JSON, safetensors and ONNX. Pickles (`*.bin`, `*.pt`, …) are never opened, and code that a folder may
+bring is never run. Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from .backbone import read_safetensors
 from .errors import ModelUnavailable, Unsupported
 from .head import POOLINGS, Dense, Head
 
-_DENSE_ACTIVATIONS = {"torch.nn.modules.activation.Tanh": "tanh", "torch.nn.modules.linear.Identity": "identity"}
+_DENSE_ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.linear.Identity": "identity",
+}
 _OLD_POOLING_KEYS = {  # in the order in which sentence-transformers concatenates them
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -40,6 +43,14 @@ class Source:
     weights: tuple[Path, ...]
     onnx: Path | None
 
+    @property
+    def width(self) -> int:
+        """Of a token embedding; families name it differently."""
+        for name in ("hidden_size", "dim", "d_model"):
+            if isinstance(self.config.get(name), int):
+                return int(self.config[name])
+        raise Unsupported("config.json does not say how wide a token embedding is (hidden_size).")
+
 
 def read_source(folder: Path) -> Source:
     """Raise ModelUnavailable when there is no folder, Unsupported when it cannot be published here."""
@@ -61,7 +72,9 @@ def read_source(folder: Path) -> Source:
         search_prompt=prompts.get("query", ""),
         document_prompt=prompts.get("document", prompts.get("passage", "")),
         weights=_weights(backbone),
-        onnx=next((file for at in (folder, backbone) if (file := at / "onnx" / "model.onnx").is_file()), None),
+        onnx=next(
+            (file for at in (folder, backbone) if (file := at / "onnx" / "model.onnx").is_file()), None
+        ),
     )
 
 
@@ -69,7 +82,9 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
     except FileNotFoundError:
-        raise Unsupported(f"{file.parent} has no {file.name}: it is not a sentence-transformers or Hugging Face folder.") from None
+        raise Unsupported(
+            f"{file.parent} has no {file.name}: it is not a sentence-transformers or Hugging Face folder."
+        ) from None
     except ValueError as error:
         raise Unsupported(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):
@@ -86,13 +101,17 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     file = folder / "modules.json"
     if not file.is_file():
         return []
-    listed = json.loads(file.read_bytes())
-    modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in listed]
+    try:
+        listed = json.loads(file.read_bytes())
+        modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in listed]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unsupported(f"{file} is malformed: {error!r}") from None
     kinds = [kind for kind, _ in modules]
     known = kinds[:1] == ["Transformer"] and set(kinds[1:]) <= {"Pooling", "Dense", "Normalize"}
     if not known or kinds[1:2] not in ([], ["Pooling"]) or "Normalize" in kinds[:-1]:
+        listed_kinds = ", ".join(kinds)
         raise Unsupported(
-            f"modules.json lists {', '.join(kinds)}; published here are Transformer, Pooling, Dense layers and Normalize, in this order."
+            f"modules.json lists {listed_kinds}; known here: Transformer, Pooling, Dense …, Normalize."
         )
     for _, path in modules:
         if Path(path).is_absolute() or ".." in Path(path).parts:
@@ -107,18 +126,22 @@ def _tokenizer(backbone: Path) -> dict[str, Any]:
 
 
 def _max_length(folder: Path, backbone: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """As sentence-transformers: its own setting, else the smaller of what tokenizer and position table allow."""
+    """As sentence-transformers: its own setting, else what tokenizer and position table both allow."""
     own = optional_json(backbone / "sentence_bert_config.json")
     lowers = (tokenizer.get("normalizer") or {}).get("lowercase")
     if own.get("do_lower_case") and not lowers:
-        raise Unsupported("sentence_bert_config.json lowers the text but tokenizer.json does not: set lowercase there.")
+        raise Unsupported(
+            "sentence_bert_config.json lowers the text but tokenizer.json does not: set lowercase there."
+        )
     positions = config.get("max_position_embeddings")
     limits = [own.get("max_seq_length"), positions]
     if limits[0] is None:
         limits.append(optional_json(backbone / "tokenizer_config.json").get("model_max_length"))
     known = [int(limit) for limit in limits if limit]
     if not known:
-        raise Unsupported("Neither sentence_bert_config.json nor config.json says how many tokens the model takes.")
+        raise Unsupported(
+            "Neither sentence_bert_config.json nor config.json says how many tokens the model takes."
+        )
     return min(known)
 
 
@@ -149,7 +172,9 @@ def _dense(folder: Path) -> Dense:
     if activation is None or config.get("use_residual") or not plain:
         raise Unsupported(f"{folder.name} is not a plain Dense layer with Tanh or Identity.")
     if not (folder / "model.safetensors").is_file():
-        raise Unsupported(f"{folder.name} has no model.safetensors; pickled weights are not read. Save it as safetensors.")
+        raise Unsupported(
+            f"{folder.name} has no model.safetensors; pickled weights are not read. Save it as safetensors."
+        )
     tensors = read_safetensors(folder / "model.safetensors")
     if "linear.weight" not in tensors:
         raise Unsupported(f"{folder.name}/model.safetensors has no linear.weight.")

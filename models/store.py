@@ -1,18 +1,17 @@
 """Store: published versions, as folders that appear whole or not at all.
 
     MODELS_DIR/
-    ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/     one version; never changed after its rename
-    │   ├── manifest.json                              identity, lineage, SHA-256 of every file below
-    │   ├── onnx/model.onnx                            what is served; carries the fingerprint too
-    │   ├── golden.json                                texts and the vectors they had when published
-    │   ├── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
-    │   └──                                            (the sentence-transformers layout)
-    ├── .tmp-9f8e7d6c/                                 being built; locked by its builder, swept when that died
-    ├── wanted                                         the version to serve next: anyone may write it
-    ├── state.json                                     what is live and previous: the service writes, others read
-    └── .lock                                          held for the moment of a rename
+    ├── 20260102T030405-all-minilm-l6-v2-1a2b3c4d/   one version; never changed after its rename
+    │   ├── manifest.json                            identity, lineage, SHA-256 of every file below
+    │   ├── onnx/model.onnx                          what is served; carries the fingerprint too
+    │   ├── golden.json                              texts and the vectors they had when published
+    │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
+    ├── .tmp-9f8e7d6c/                               being built; locked by its builder, swept once it died
+    ├── wanted                                       the version to serve next: anyone may write it
+    ├── state.json                                   what is live and previous: written by the service only
+    └── .lock                                        held for the moment of a rename
 
-Not here: which version is live (the service's database knows), and what a version computes (encoder.py, proof.py).
+Not here: which version is live (the service's database knows), what one computes (encoder.py, proof.py).
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class Store:
         self.root = root
 
     def publish(self, build: Build) -> Manifest:
-        """Publish what `build` puts into the empty folder it is given; it answers the manifest, without files.
+        """Publish what `build` puts into the empty folder it is given; it answers the manifest without files.
 
-        Whatever `build` raises is passed on, and nothing is published. When the same space in the same form is
-        already there with the same prompts, that version is the answer and the new folder is dropped.
+        Whatever `build` raises is passed on, and nothing is published. When the same space in the same form
+        is already there with the same prompts, that version is the answer and the new folder is dropped.
         """
         with self._temporary() as folder:
             manifest = seal(folder, build(folder))
@@ -60,9 +59,12 @@ class Store:
         return manifest
 
     def find(self, like: Manifest) -> Manifest | None:
-        """The newest version that `like` would only repeat."""
-        same = [known for known in self.versions() if _identity(known) == _identity(like)]
-        return same[-1] if same else None
+        """The newest whole version that `like` would only repeat."""
+        for known in reversed(self.versions()):
+            if _identity(known) == _identity(like):
+                with contextlib.suppress(Damaged):
+                    return self.verify(known.version)
+        return None
 
     def versions(self) -> list[Manifest]:
         """Every version with a readable manifest, oldest first; `problems` names the others."""
@@ -125,7 +127,7 @@ class Store:
             return ""
 
     def _entries(self) -> Iterator[tuple[str, Manifest | Damaged]]:
-        names = sorted(os.listdir(self.root)) if self.root.is_dir() else []
+        names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         for name in names:
             if name.startswith(".") or not self._path(name).is_dir():
                 continue
@@ -156,10 +158,11 @@ class Store:
     def _sweep(self) -> None:
         """Remove what builders left that died; a living one holds the lock of its folder."""
         for left in self.root.glob(f"{_TEMPORARY}*"):
-            holder = _lock(left)
-            if holder is not None:
-                shutil.rmtree(left, ignore_errors=True)
-                os.close(holder)
+            with contextlib.suppress(OSError):  # its builder may be removing it now, or be another user
+                holder = _lock(left)
+                if holder is not None:
+                    shutil.rmtree(left, ignore_errors=True)
+                    os.close(holder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

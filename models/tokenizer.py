@@ -1,10 +1,10 @@
-"""Text to token ids: the published tokenizer.json, cut to the model's maximum, at a cost that the maximum bounds.
+"""Text to token ids by the published tokenizer.json, at a cost that the model's maximum bounds.
 
-    text ──▶ piece │ piece │ …      cut only where the tokens on both sides cannot depend on each other (cuts.py)
+    text ──▶ piece │ piece │ …   cut only where the tokens of both sides cannot depend on each other (cuts.py)
                └▶ ids, until there are more than the model takes; the rest of the text is never looked at
 
-Special ids are added here rather than by the tokenizer, so that one tokenizer serves truncation on either side from
-many threads at once. Not here: prompts (the caller prepends them) and padding (the encoder's).
+Special ids are added here rather than by the tokenizer, so that one tokenizer serves truncation on either
+side from many threads at once. Not here: prompts (the caller prepends them) and padding (the encoder's).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from .errors import BadText, BadTokens, TooLong, Unsupported
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 FILE_NAME = "tokenizer.json"
-_FIRST_PIECE = 8  # characters per token of the maximum: English prose has 4 to 5, so one piece is nearly always enough
+_FIRST_PIECE = (
+    8  # characters per token of the maximum: English prose has 4 to 5, so one piece is nearly always enough
+)
 _LARGEST_PIECE = 1 << 18  # characters; an encoded character takes up to 100 bytes until its piece is done
 _TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
 
@@ -43,7 +45,7 @@ class Tokenizer:
         """vocabulary: how many ids the model knows, where that is less than the tokenizer has."""
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception
+        except Exception as error:  # noqa: BLE001  the library raises nothing narrower
             raise Unsupported(f"{file.name} cannot be read: {error}") from None
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -58,17 +60,17 @@ class Tokenizer:
         self._first = _FIRST_PIECE * max_length
 
     def tokenize(self, texts: Sequence[str], truncate: bool = True, left: bool = False) -> list[Tokens]:
-        """ids of each text. Raises BadText; TooLong when `truncate` is false and a text has too many tokens.
+        """One for each text. Raise BadText; TooLong when `truncate` is false and a text has too many tokens.
 
         left: drop tokens from the start of a long text rather than from its end.
         """
         for index, text in enumerate(texts):
             _check_text(index, text)
         found = self._content(texts, truncate, left)
-        return [self._tokens(index, ids, truncate, left) for index, ids in enumerate(found)]
+        return [self._tokens(index, *content, truncate, left) for index, content in enumerate(found)]
 
     def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
-        """`ids` as if this tokenizer had made them. Raises BadTokens or TooLong."""
+        """`ids` as if this tokenizer had made them. Raise BadTokens or TooLong."""
         for position, id in enumerate(ids):
             if not 0 <= id < self.vocabulary:
                 raise BadTokens(position, f"{id} is outside the vocabulary of {self.vocabulary}.")
@@ -77,36 +79,42 @@ class Tokenizer:
             raise BadTokens(0, f"the row must begin with the model's own {self._before}.")
         if len(ids) < before + after or list(ids[len(ids) - after :]) != self._after:
             raise BadTokens(max(len(ids) - 1, 0), f"the row must end with the model's own {self._after}.")
-        return self._tokens(0, list(ids[before : len(ids) - after]), truncate, left)
+        content = list(ids[before : len(ids) - after])
+        return self._tokens(0, content, len(content), truncate, left)
 
-    def _tokens(self, index: int, content: list[int], truncate: bool, left: bool) -> Tokens:
-        over = len(content) - self._room
-        if over <= 0:
+    def _tokens(self, index: int, content: list[int], count: int, truncate: bool, left: bool) -> Tokens:
+        if count <= self._room:
             return Tokens([*self._before, *content, *self._after], truncated=False)
         if not truncate:
-            raise TooLong(index, given=self.max_length + over, allowed=self.max_length)
-        kept = content[over:] if left else content[: self._room]
+            raise TooLong(index, given=count + self.max_length - self._room, allowed=self.max_length)
+        kept = content[-self._room :] if left else content[: self._room]
         return Tokens([*self._before, *kept, *self._after], truncated=True)
 
-    def _content(self, texts: Sequence[str], truncate: bool, left: bool) -> list[list[int]]:
-        """Ids without the special ones: all of them, or when truncating more than fit."""
+    def _content(self, texts: Sequence[str], truncate: bool, left: bool) -> list[tuple[list[int], int]]:
+        """Ids without the special ones, as many as fit or more, and how many were counted.
+
+        The count is the text's own when it fits or when not truncating; otherwise it is
+        only known to be too large.
+        """
         if all(len(text) <= self._first for text in texts):
-            return self._encode(texts)
+            return [(ids, len(ids)) for ids in self._encode(texts)]
         found: list[list[int]] = [[] for _ in texts]
+        counts = [0] * len(texts)
         rest = list(enumerate(texts))
         size = self._first
         while rest:
-            pieces, following = [], []
-            for index, text in rest:
-                piece, remainder = self._cuts.split(text, size, left)
-                pieces.append((index, piece))
-                if remainder:
-                    following.append((index, remainder))
-            for (index, _), ids in zip(pieces, self._encode([piece for _, piece in pieces]), strict=True):
-                found[index] = ids + found[index] if left else found[index] + ids
-            rest = [(i, text) for i, text in following if not (truncate and len(found[i]) > self._room)]
+            split = [(index, *self._cuts.split(text, size, left)) for index, text in rest]
+            for (index, _, _), ids in zip(split, self._encode([piece for _, piece, _ in split]), strict=True):
+                if counts[index] <= self._room:
+                    found[index] = ids + found[index] if left else found[index] + ids
+                counts[index] += len(ids)
+            rest = [
+                (index, text)
+                for index, _, text in split
+                if text and not (truncate and counts[index] > self._room)
+            ]
             size = min(4 * size, _LARGEST_PIECE)
-        return found
+        return list(zip(found, counts, strict=True))
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = itertools.chain.from_iterable(
@@ -142,5 +150,7 @@ def _check_text(index: int, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        reason = f"character {error.start} is half of a surrogate pair, which is not text. Send valid Unicode."
+        reason = (
+            f"character {error.start} is half of a surrogate pair, which is not text. Send valid Unicode."
+        )
         raise BadText(index, reason) from None

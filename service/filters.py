@@ -164,7 +164,8 @@ class _Compiler:
         if depth > MAX_DEPTH:
             raise FilterError(f"$and and $or are nested more than {MAX_DEPTH} deep.")
         if not isinstance(value, list) or not value:
-            raise FilterError(f"{key} needs a list of at least one filter, not {_kind(value)}.")
+            given = "an empty one" if value == [] else _kind(value)
+            raise FilterError(f"{key} needs a list of at least one filter, not {given}.")
         for part in value:
             if not _object(part):
                 raise FilterError(f"{key} holds an empty filter; leave it out.")

@@ -24,7 +24,6 @@ from service.writer import Changes, Writer
 
 # A hit's document may be replaced between the index and the store; then the search looks again.
 ATTEMPTS = 5
-TIE_DECIMALS = 6  # scores this close are equal, and their documents are ordered by id
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,4 +162,4 @@ def _ranked(
         for score, revision in zip(scores, revisions, strict=True)
         if int(revision) in documents
     ]
-    return sorted(hits, key=lambda hit: (-round(float(hit.score), TIE_DECIMALS), hit.document.id))
+    return sorted(hits, key=lambda hit: (-hit.score, hit.document.id))

@@ -21,6 +21,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 MEGABYTE = 1 << 20
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # what may be a label
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
 
@@ -155,7 +156,8 @@ class Exchange:
     def count(self, metrics: Metrics) -> None:
         """One more request answered."""
         status = str(self._status) if self._status else "499"  # the client left before an answer began
-        metrics.requests.labels(self._scope["method"], self._route, status).inc()
+        method = self._scope["method"] if self._scope["method"] in METHODS else "other"
+        metrics.requests.labels(method, self._route, status).inc()
         metrics.request_seconds.labels(self._route).observe(time.monotonic() - self._started)
         if self._error_type:
             metrics.errors.labels(self._error_type).inc()

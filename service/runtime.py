@@ -45,6 +45,7 @@ class Runtime:
         self.live: Live
         self.library: Library
         self._progress = "starting"
+        self._missing = 0  # documents that the index does not hold yet
         self._ownership: Ownership | None = None
         self._published: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,6 +125,7 @@ class Runtime:
         try:
             await self.library.writer.run(lambda transaction: load(transaction, generation))
             await complete(self.library, generation, self._tell)
+            self._missing = 0
             generation.whole = True
             self._progress = "loading the example documents"
             await load_examples(self.library)
@@ -133,6 +135,7 @@ class Runtime:
             self._progress = f"the index could not be made whole ({type(error).__name__}: {error})"
 
     def _tell(self, done: int, total: int) -> None:
+        self._missing = total - done
         self._progress = f"{done} of {total} documents are in the index"
 
     def _on_commit(self, changes: Changes) -> None:
@@ -148,6 +151,7 @@ class Runtime:
         """Point the gauges at what they show."""
         generation = self.live.generation
         self.metrics.serve(generation.version, generation.manifest.fingerprint)
-        self.metrics.documents.set_function(lambda: len(self.live.generation.index))
+        self.metrics.documents.set_function(lambda: len(self.live.generation.index) + self._missing)
+        self.metrics.index_missing.set_function(lambda: self._missing)
         self.metrics.index_bytes.set_function(lambda: self.live.generation.index.nbytes)
         self.metrics.ready.set_function(lambda: self.not_ready() is None)

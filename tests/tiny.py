@@ -1,8 +1,9 @@
 """A real BERT, tiny and made on the spot: what every test that needs a model publishes and serves.
 
-    tiny_source(folder, seed=0)     2 layers, 32 wide, 2 heads, 64 tokens, about 300 words: a sentence-transformers folder
+    tiny_source(folder, seed=0)     2 layers, 32 wide, 2 heads, at most 64 tokens, a vocabulary of 250
 
-Two seeds give two models whose answers differ. Weights are random, so its vectors mean nothing, but they are exact.
+Two seeds give two models whose answers differ. Weights are random, so its vectors mean nothing, but they
+are exact.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDINGS = ("s", "ed", "ing", "er", "est", "ly", "ment", "ness", "able", "ion")
 _SYLLABLES = ("ba", "ko", "ri", "sun", "tel", "mar", "vin", "lo", "pe", "dra", "fi", "gum", "ha", "jor")
 _WORDS = (
-    "the a an of to in is on and for with how do i my what when it red green blue river stone market letter engine "
-    "garden bridge paper window forest harbour cat dog animal sleeps runs open close password account reset number"
+    "the a an of to in is on and for with how do i my what when it red green blue river stone market letter "
+    "engine garden bridge paper window forest harbour cat dog animal sleeps runs open close password account "
+    "reset number"
 ).split()
 
 
@@ -109,7 +111,8 @@ def _weights(config: dict[str, Any], seed: int) -> dict[str, NDArray[np.float32]
     generator = np.random.default_rng(seed)
     # Wider than a trained model starts with, so that attention and every layer move the vector.
     weights = {
-        name: generator.normal(0, 0.2, shape).astype(np.float32) for name, shape in Backbone.from_config(config).shapes()
+        name: generator.normal(0, 0.2, shape).astype(np.float32)
+        for name, shape in Backbone.from_config(config).shapes()
     }
     for name in weights:
         if name.endswith("LayerNorm.weight"):

@@ -37,7 +37,7 @@ class Refusal(BaseModel):
 
 def describe(role: Role | None, body: type[BaseModel] | None = None) -> dict[str, Any]:
     """Keyword arguments of a route: its role (None: open to all) and the schema of the body it reads."""
-    extra: dict[str, Any] = {"x-role": None if role is None else role.value}
+    extra: dict[str, Any] = {"x-role": "open" if role is None else role.value}
     if body is not None:
         _BODIES[body.__name__] = body
         schema = {"$ref": _REFERENCE.format(model=body.__name__)}

@@ -54,9 +54,22 @@ async def upsert(request: Request, runtime: DepRuntime) -> Response:
 def _document(given: DocumentIn, at: int) -> Document:
     if not given.text or given.text.isspace():
         raise Empty(f"documents[{at}].text is empty, or white space only. Leave the document out.")
+    if _has_nul(given.metadata):
+        raise Validation(
+            f"documents[{at}].metadata holds a null character, which no filter could match. Leave it out."
+        )
     # No id: the text's own hash, so that sending it twice stores it once.
     id = given.id or hashlib.sha256(given.text.encode()).hexdigest()[:32]
     return Document(id, given.text, given.metadata)
+
+
+def _has_nul(value: object) -> bool:
+    """Whether U+0000 stands in a string or a key: SQLite's JSON functions would cut it there."""
+    if isinstance(value, dict):
+        return any(_has_nul(key) or _has_nul(member) for key, member in value.items())
+    if isinstance(value, list):
+        return any(map(_has_nul, value))
+    return isinstance(value, str) and "\0" in value
 
 
 @router.get("", **describe(Role.READ))

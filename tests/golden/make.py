@@ -1,4 +1,5 @@
-"""Make the reference vectors of the default model with sentence-transformers. Run once; see README.md beside this file.
+"""Make the reference vectors of the default model with sentence-transformers. Run once; see README.md
+beside this file.
 
     python tests/golden/make.py SOURCE_FOLDER models/golden/all-minilm-l6-v2.safetensors
 
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -27,7 +28,7 @@ def main() -> None:
     model = SentenceTransformer(str(source), device="cpu")
     counts = [int(model.tokenize([text])["attention_mask"].sum()) for text in PROOF_TEXTS]
     if model.max_seq_length != 256 or max(counts) != 256:
-        sys.exit(f"the reference must use 256 tokens; it uses {model.max_seq_length}, the longest text {max(counts)}")
+        sys.exit(f"the reference must use 256 tokens, not {model.max_seq_length}; longest text {max(counts)}")
     # One text at a time, so that no vector of the reference depends on padding.
     vectors = np.concatenate([model.encode([text], normalize_embeddings=True) for text in PROOF_TEXTS])
     versions = {package: importlib.metadata.version(package) for package in _PACKAGES}

@@ -201,6 +201,7 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/documents", {"documents": [{"text": "a", "id": "i" * 513}]}, "id"),
         ("/documents", {"documents": [{"text": "a", "id": 7}]}, "id"),
         ("/documents", {"documents": [{"id": "a"}]}, "text"),
+        ("/documents", {"documents": [{"text": "a", "metadata": {"a": [{"b": "x\0y"}]}}]}, "null character"),
     ],
 )
 def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: object, words: str) -> None:

@@ -1,0 +1,44 @@
+"""Fetch a model's folder from the Hugging Face hub: JSON, safetensors and ONNX, never a pickle, never code.
+
+Needs huggingface_hub, which comes with the tokenizers package. Serving never comes here: only an import
+that names a hub id does, and what was fetched once is found in the hub's own cache afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .errors import ModelUnavailable
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_WANTED = (
+    "*.json",
+    "*.safetensors",
+    "onnx/model.onnx",
+    "onnx/model.onnx_data",
+    "vocab.txt",
+    "README.md",
+    "LICENSE*",
+)
+_UNWANTED = ("openvino/*", "onnx/*.json")
+
+
+def is_hub_id(name: str) -> bool:
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def fetch(hub_id: str) -> Path:
+    """The folder of the model's newest revision. Raise ModelUnavailable without network or package."""
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415  slow to import, rarely needed
+    except ImportError:
+        message = f"{hub_id} is no folder, and fetching it from the hub needs: pip install huggingface_hub"
+        raise ModelUnavailable(message) from None
+    try:
+        folder = snapshot_download(hub_id, allow_patterns=list(_WANTED), ignore_patterns=list(_UNWANTED))
+    except Exception as error:  # noqa: BLE001  its own errors, the HTTP client's and the system's
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = f"{hub_id} is no folder on this machine and could not be fetched from the hub: {reason}"
+        raise ModelUnavailable(message) from None
+    return Path(folder)

@@ -1,0 +1,136 @@
+"""The index is derived: whatever happens to a stored vector, the next start makes it whole from the text."""
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.index import Index
+from service.settings import Settings
+from tests.service.conftest import new_settings, wait_until_ready
+
+DOCUMENTS = [
+    {"id": f"d{at:03}", "text": f"river stone {'engine ' * (at % 5)} letter {at}"} for at in range(200)
+]
+
+
+@pytest.fixture
+def filled(tmp_path: Path, tiny_models_dir: Path) -> Settings:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        assert client.post("/documents", json={"documents": DOCUMENTS}).status_code == 200
+    return settings
+
+
+def damage(settings: Settings, sql: str) -> None:
+    connection = sqlite3.connect(settings.data_dir / "simile.db")
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+def ranking(client: TestClient) -> list[tuple[str, float]]:
+    hits = client.get("/search", params={"q": "river engine", "k": 1000}).json()["hits"]
+    return [(hit["id"], round(hit["score"], 4)) for hit in hits]
+
+
+@pytest.mark.parametrize(
+    ("what", "sql"),
+    [
+        ("missing", "DELETE FROM vectors WHERE revision % 3 = 0"),
+        ("truncated", "UPDATE vectors SET vector = substr(vector, 1, 40) WHERE revision % 3 = 0"),
+        ("flipped", "UPDATE vectors SET vector = zeroblob(length(vector)) WHERE revision % 3 = 0"),
+        ("checksum", "UPDATE vectors SET checksum = checksum + 1"),
+        ("all missing", "DELETE FROM vectors"),
+    ],
+)
+def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: str) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        before = ranking(client)
+    assert len(before) == 200
+    damage(filled, sql)
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        assert ranking(client) == before
+        assert "simile_index_missing_documents 0.0" in client.get("/metrics").text
+    with TestClient(create_app(filled)) as client:  # and stored: the next start has nothing to mend
+        wait_until_ready(client)
+        assert ranking(client) == before
+        tokens = [line for line in client.get("/metrics").text.splitlines() if 'lane="background"' in line]
+        assert any(line.startswith("simile_tokens_total") and line.endswith(" 0.0") for line in tokens)
+
+
+def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_progress(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(filled, "DELETE FROM vectors")
+    app = create_app(filled)
+    release = threading.Event()
+    with TestClient(app) as client:
+        encoder = app.state.runtime.live.generation.encoder
+        forward = encoder.forward
+
+        def held(ids: list[list[int]], *, normalize: bool = True) -> object:
+            if len(ids) > 1:  # the rebuild's batches, not the one text of a request
+                release.wait(20)
+            return forward(ids, normalize=normalize)
+
+        monkeypatch.setattr(encoder, "forward", held)
+        ready = client.get("/ready")
+        assert ready.status_code == 503
+        assert ready.headers["retry-after"]
+        assert client.get("/search", params={"q": "river"}).status_code == 503
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+        changed = {"documents": [{"id": "d150", "text": "completely new"}]}
+        assert client.post("/documents", json=changed).status_code == 200
+        assert client.delete("/documents/d160").json()["deleted"] == 1
+        release.set()
+        wait_until_ready(client)
+        stored = dict(ranking(client))
+        assert len(stored) == 199
+        assert "d160" not in stored, "a delete during the rebuild was undone"
+        best = client.get("/search", params={"q": "completely new", "k": 1}).json()["hits"][0]
+        assert (best["id"], best["text"]) == ("d150", "completely new")
+
+
+def test_an_index_that_cannot_follow_a_write_is_loaded_again_from_the_store(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        with monkeypatch.context() as patch:
+
+            def broken(*arguments: object) -> None:
+                raise MemoryError("injected")
+
+            patch.setattr(Index, "apply", broken)
+            new = {"documents": [{"id": "new", "text": "a harbour in the forest"}]}
+            assert client.post("/documents", json=new).status_code == 200
+        hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
+        assert hits[0]["id"] == "new"
+        np.testing.assert_allclose(hits[0]["score"], 1.0, atol=1e-5)
+
+
+def test_the_examples_are_loaded_once_and_only_when_asked_for(tmp_path: Path, tiny_models_dir: Path) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir, examples=True)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        assert client.get("/documents/count").json() == {"count": 320}
+        assert client.get("/documents/count", params={"filter": '{"example": true}'}).json() == {"count": 320}
+        client.delete("/documents", params={"filter": '{"example": true}'})
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        assert client.get("/documents/count").json() == {"count": 0}, "deleted examples must not come back"
+
+
+def test_no_examples_come_to_a_directory_that_was_made_without(filled: Settings) -> None:
+    again = filled.model_copy(update={"examples": True})
+    with TestClient(create_app(again)) as client:
+        wait_until_ready(client)
+        assert client.get("/documents/count").json() == {"count": 200}

@@ -1,0 +1,174 @@
+"""The documents are true: commands run, tables are complete, links lead somewhere."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from service.app import create_app
+from service.errors import ServiceError
+from service.metrics import Metrics
+from service.settings import PREFIX, Settings
+from tests.service.process import Service
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def commands(text: str) -> list[str]:
+    """Each curl of a document's shell blocks, whole."""
+    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    joined = "\n".join(blocks)
+    return [
+        part.strip()
+        for part in re.split(r"^(?=curl |make )", joined, flags=re.MULTILINE)
+        if part.startswith("curl ")
+    ]
+
+
+def answers(text: str) -> list[str]:
+    return re.findall(r"```json\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, default_models_dir: Path) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("readme"), default_models_dir, SIMILE_EXAMPLES="1") as service:
+        yield service
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_every_curl_of_the_readme_answers_as_it_says(service: Service) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = commands(readme)
+    assert len(found) >= 9
+    said = []
+    for command in found:
+        assert "127.0.0.1:8000" in command
+        here = command.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")
+        done = subprocess.run(
+            ["bash", "-c", here + " --silent --show-error --fail-with-body"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        said.append(json.loads(done.stdout))
+    promised = json.loads(answers(readme)[0])
+    first = said[0]
+    assert first["query"] == promised["query"]
+    assert first["mode"] == promised["mode"]
+    assert first["model"][16:] == promised["model"][16:], "the space's fingerprint"
+    for hit, shown in zip(first["hits"], promised["hits"], strict=True):
+        assert hit["id"] == shown["id"]
+        assert hit["score"] == pytest.approx(shown["score"], abs=1e-4)
+        assert hit["text"].startswith(shown["text"].removesuffix(" …"))
+        assert hit["metadata"] == shown["metadata"]
+    filtered = said[2]
+    assert [hit["id"] for hit in filtered["hits"]] == ["ticket-1"]
+    assert said[4]["deleted"] == 320
+
+
+def test_the_example_queries_find_their_documents(service: Service) -> None:
+    """29 of 30 at the first place when they were written; a change of the corpus must not lose them."""
+    service.client.post("/documents", json={"documents": examples()})
+    queries = json.loads((ROOT / "tests/examples_queries.json").read_bytes())
+    body = {"queries": [entry["query"] for entry in queries], "k": 3, "filter": {"example": True}}
+    results = service.client.post("/search", json=body).json()["results"]
+    ranks = [
+        [hit["id"] for hit in hits].index(entry["expected_id"])
+        for entry, hits in zip(queries, results, strict=True)
+    ]
+    assert len(ranks) == 30
+    assert ranks.count(0) >= 29
+
+
+def examples() -> list[dict[str, object]]:
+    lines = (ROOT / "service/examples.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [{**row, "metadata": {**row["metadata"], "example": True}} for row in rows]
+
+
+def test_the_example_corpus_is_a_few_hundred_distinct_texts_of_several_topics() -> None:
+    rows = examples()
+    assert len(rows) == len({row["id"] for row in rows}) == len({row["text"] for row in rows}) == 320
+    assert len({row["metadata"]["topic"] for row in rows}) == 8  # type: ignore[index]
+
+
+def first_cells(name: str) -> set[str]:
+    lines = (ROOT / "docs" / name).read_text(encoding="utf-8").splitlines()
+    return {match[1] for line in lines if (match := re.match(r"\| `([^`]+)`", line))}
+
+
+def test_every_setting_is_in_the_table_and_nothing_else() -> None:
+    assert first_cells("SETTINGS.md") == {PREFIX + name.upper() for name in Settings.model_fields}
+
+
+def test_every_metric_is_in_the_table_with_its_labels_and_nothing_else() -> None:
+    text = (ROOT / "docs/METRICS.md").read_text(encoding="utf-8")
+    expected = set()
+    for name, series in vars(Metrics()).items():
+        if name.startswith("_") or name == "registry":
+            continue
+        [family] = series.describe()
+        full = family.name + ("_total" if family.type == "counter" else "")
+        expected.add(full)
+        labels = ", ".join(f"`{label}`" for label in series._labelnames)
+        assert f"| `{full}` | {family.type} | {labels} |" in text
+    assert first_cells("METRICS.md") == expected
+
+
+def test_every_refusal_is_in_the_table() -> None:
+    text = (ROOT / "docs/ERRORS.md").read_text(encoding="utf-8")
+    for kind in ServiceError.__subclasses__():
+        assert f"| {kind.status} | `{kind.error_type}` |" in text
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_within_the_project_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -> None:
+    app: FastAPI = create_app(Settings(data_dir=tmp_path / "never-made"))
+    document = app.openapi()
+    assert set(document["paths"]) == {
+        "/embed",
+        "/similarity",
+        "/search",
+        "/documents",
+        "/documents/count",
+        "/documents/{id}",
+        "/info",
+        "/models",
+        "/models/{version}/report",
+        "/health",
+        "/ready",
+        "/metrics",
+    }
+    roles = {
+        (method, path): operation["x-role"]
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if "default" in operation["responses"]
+    }
+    assert len(roles) == sum(map(len, document["paths"].values()))
+    assert {key for key, role in roles.items() if role == "open"} == {
+        ("get", "/health"),
+        ("get", "/ready"),
+        ("get", "/metrics"),
+    }
+    assert {key for key, role in roles.items() if role == "write"} == {
+        ("post", "/documents"),
+        ("delete", "/documents"),
+        ("delete", "/documents/{id}"),
+    }
+    assert document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/EmbedRequest"
+    }
+    assert "inputs" in document["components"]["schemas"]["EmbedRequest"]["properties"]
+    assert not (tmp_path / "never-made").exists(), "describing the service must not start it"
