@@ -21,14 +21,15 @@ Tensors = dict[str, NDArray[np.float32]]
 
 _ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-_SIZES = (  # in the order of Backbone's fields
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "vocab_size",
-    "max_position_embeddings",
-)
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings",
+    "types": "type_vocab_size",
+}
 _PREFIXES = ("bert.", "model.", "0.auto_model.", "")
 _NEEDS_TRAIN = "Other families will need the train extra (pip install 'simile[train]') of a later release."
 
@@ -60,18 +61,11 @@ class Backbone:
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
             raise Unsupported(f"Only encoders with absolute positions are published here. {_NEEDS_TRAIN}")
-        try:
-            sizes = [int(config[name]) for name in _SIZES]
-        except (KeyError, TypeError, ValueError) as error:
-            raise Unsupported(f"config.json does not give every size of a BERT encoder: {error}") from None
-        if sizes[1] % sizes[2]:
-            raise Unsupported(f"{sizes[1]} dimensions cannot be shared among {sizes[2]} attention heads.")
-        return cls(
-            *sizes,
-            types=int(config.get("type_vocab_size", 2)),
-            activation=_ACTIVATIONS[activation],
-            epsilon=float(config.get("layer_norm_eps", 1e-12)),
-        )
+        sizes = {field: _size(config, name) for field, name in _SIZES.items()}
+        if sizes["width"] % sizes["heads"]:
+            raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
+        epsilon = float(config.get("layer_norm_eps", 1e-12))
+        return cls(**sizes, activation=_ACTIVATIONS[activation], epsilon=epsilon)
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight."""
@@ -88,6 +82,13 @@ class Backbone:
             yield from _both(f"{at}.intermediate.dense", (self.inner, d), (self.inner,))
             yield from _both(f"{at}.output.dense", (d, self.inner), (d,))
             yield from _both(f"{at}.output.LayerNorm", (d,), (d,))
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    size = config.get(name)
+    if not isinstance(size, int) or size < 1:
+        raise Unsupported(f"config.json does not give {name}, or not as a number above 0.")
+    return size
 
 
 def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,7 +1,7 @@
-"""BERT in plain numpy, one text at a time, nothing padded: the formulas, to check a graph against.
+"""BERT in plain numpy, nothing padded: the formulas of the paper, to check a graph against.
 
 Slow and short on purpose. It shares no step with graph.py, so the same mistake would have to be made twice.
-Shapes: T tokens, D width, H heads. Not for serving.
+Shapes: T tokens of one text, N tokens of all texts in a row, D width, H heads, d = D / H. Not for serving.
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -17,48 +17,58 @@ from .backbone import Backbone, Tensors
 from .head import Head
 
 Array = NDArray[Any]
+Rows = Sequence[Sequence[int]]
 
 
-def embed(backbone: Backbone, tensors: Tensors, head: Head, ids: Sequence[int]) -> Array:
-    """The unit vector of one row of token ids, float32 (dimension,)."""
-    vector = np.concatenate([_POOL[mode](hidden(backbone, tensors, ids)) for mode in head.pooling])
+def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
+    """The unit vectors of rows of token ids, float32 (rows, dimension)."""
+    vectors = np.stack(
+        [
+            np.concatenate([_POOL[mode](hidden_TD) for mode in head.pooling])
+            for hidden_TD in hidden(backbone, tensors, rows)
+        ]
+    )
     for dense in head.dense:
-        vector = dense.weight @ vector + (0 if dense.bias is None else dense.bias)
-        vector = np.tanh(vector) if dense.activation == "tanh" else vector
-    return (vector / max(float(np.linalg.norm(vector)), 1e-12)).astype(np.float32)
+        vectors = vectors @ dense.weight.T + (0 if dense.bias is None else dense.bias)
+        vectors = np.tanh(vectors) if dense.activation == "tanh" else vectors
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
-def hidden(backbone: Backbone, tensors: Tensors, ids: Sequence[int]) -> Array:
-    """The last hidden state, (T, D)."""
-    words = tensors["embeddings.word_embeddings.weight"][list(ids)]
-    places = tensors["embeddings.position_embeddings.weight"][: len(ids)]
+def hidden(backbone: Backbone, tensors: Tensors, rows: Rows) -> list[Array]:
+    """The last hidden state of each row, (T, D)."""
+    ends = np.cumsum([len(row) for row in rows])[:-1]
+    words = tensors["embeddings.word_embeddings.weight"][np.concatenate(rows)]
+    places = tensors["embeddings.position_embeddings.weight"][
+        np.concatenate([np.arange(len(row)) for row in rows])
+    ]
     kind = tensors["embeddings.token_type_embeddings.weight"][0]
-    x_TD = _norm(words + places + kind, backbone, tensors, "embeddings.LayerNorm")
+    x_ND = _norm(words + places + kind, backbone, tensors, "embeddings.LayerNorm")
     for layer in range(backbone.layers):
-        x_TD = _layer(x_TD, backbone, tensors, f"encoder.layer.{layer}")
-    return x_TD
+        x_ND = _layer(x_ND, ends, backbone, tensors, f"encoder.layer.{layer}")
+    return np.split(x_ND, ends)
 
 
-def _layer(x_TD: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
-    attended = _linear(
-        _attend(x_TD, backbone, tensors, f"{at}.attention.self"), tensors, f"{at}.attention.output.dense"
+def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
+    q_ND, k_ND, v_ND = (
+        _linear(x_ND, tensors, f"{at}.attention.self.{part}") for part in ("query", "key", "value")
     )
-    x_TD = _norm(x_TD + attended, backbone, tensors, f"{at}.attention.output.LayerNorm")
-    inner = _ACTIVATE[backbone.activation](_linear(x_TD, tensors, f"{at}.intermediate.dense"))
+    texts = zip(np.split(q_ND, ends), np.split(k_ND, ends), np.split(v_ND, ends), strict=True)
+    mixed_ND = np.concatenate([_attend(*text, heads=backbone.heads) for text in texts])
+    attended_ND = _linear(mixed_ND, tensors, f"{at}.attention.output.dense")
+    x_ND = _norm(x_ND + attended_ND, backbone, tensors, f"{at}.attention.output.LayerNorm")
+    inner = _ACTIVATE[backbone.activation](_linear(x_ND, tensors, f"{at}.intermediate.dense"))
     return _norm(
-        x_TD + _linear(inner, tensors, f"{at}.output.dense"), backbone, tensors, f"{at}.output.LayerNorm"
+        x_ND + _linear(inner, tensors, f"{at}.output.dense"), backbone, tensors, f"{at}.output.LayerNorm"
     )
 
 
-def _attend(x_TD: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
-    q_THd, k_THd, v_THd = (
-        _linear(x_TD, tensors, f"{at}.{part}").reshape(len(x_TD), backbone.heads, -1)
-        for part in ("query", "key", "value")
-    )
-    scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd, optimize=True) / np.sqrt(q_THd.shape[-1])
+def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int) -> Array:
+    q_THd, k_THd, v_THd = (x_TD.reshape(len(x_TD), heads, -1) for x_TD in (q_TD, k_TD, v_TD))
+    scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd) / np.sqrt(q_THd.shape[-1])
     weights_HTT = np.exp(scores_HTT - scores_HTT.max(-1, keepdims=True))
     weights_HTT /= weights_HTT.sum(-1, keepdims=True)
-    mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd, optimize=True).reshape(x_TD.shape)
+    mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd).reshape(q_TD.shape)
     return mixed_TD
 
 

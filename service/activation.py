@@ -7,13 +7,10 @@ The database's `generations` row is the truth; `MODELS_DIR/state.json` is a copy
 import logging
 import sqlite3
 from functools import partial
-from pathlib import Path
 
-from models.builtin import publish_default
-from models.encoder import Encoder
+from models.builtin import publish_named
 from models.errors import ModelError
 from models.manifest import Manifest
-from models.publish import publish
 from models.store import Store
 from service.examples import FACT, WANTED
 from service.live import Generation
@@ -41,31 +38,38 @@ def active_generation(connection: sqlite3.Connection, store: Store, settings: Se
         row = connection.execute(
             "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        if row is None:
-            return _first(connection, store, settings)
-        number, version, fingerprint = row
-        encoder = store.open(version)
-        if encoder.manifest.fingerprint != fingerprint:
-            raise StartupError(
-                f"{version} is not the model that made the stored vectors (its fingerprint differs)."
-            )
-        wanted = store.wanted()
-        if wanted not in {None, version}:
-            log.warning(
-                "%s is wanted, but changing a served model is not built yet: %s goes on", wanted, version
-            )
-        return Generation(number, encoder)
+        generation = _first(connection, store, settings) if row is None else _again(store, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
+    except OSError as error:
+        raise StartupError(f"{store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+    version = generation.version
+    store.write_state({"live": version, "previous": None, "versions": {version: {"state": ACTIVE}}})
+    if store.wanted() not in {None, version}:
+        log.warning(
+            "%s is wanted, but changing a served model is not built yet: %s goes on", store.wanted(), version
+        )
+    return generation
+
+
+def _again(store: Store, number: int, version: str, fingerprint: str) -> Generation:
+    """What was live when the service stopped."""
+    encoder = store.open(version)
+    if encoder.manifest.fingerprint != fingerprint:
+        raise StartupError(
+            f"{version} is not the model that made the stored vectors: its fingerprint differs."
+        )
+    return Generation(number, encoder)
 
 
 def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
     version = store.wanted() if settings.model == "default" else None
     if version is None:
-        version = _publish(store, settings.model).version
+        say = partial(log.info, "Publishing %s: %s", settings.model)
+        version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder: Encoder = store.open(version)
+    encoder = store.open(version)
     manifest = encoder.manifest
     connection.execute("BEGIN IMMEDIATE")
     number = connection.execute(
@@ -76,13 +80,4 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
     connection.execute("COMMIT")
     assert number is not None  # noqa: S101  an INSERT always has one
-    store.write_state({"active": version, "previous": None, "versions": {version: {"state": ACTIVE}}})
     return Generation(number, encoder)
-
-
-def _publish(store: Store, model: str) -> Manifest:
-    """The version that SIMILE_MODEL names: `default`, or a folder."""
-    say = partial(log.info, "Publishing %s: %s", model)
-    if model == "default":
-        return publish_default(store, say)
-    return publish(store, Path(model), say=say)

@@ -6,6 +6,7 @@ stop()   finish what was accepted, close
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from pathlib import Path
@@ -47,17 +48,12 @@ class Runtime:
         self._progress = "starting"
         self._missing = 0  # documents that the index does not hold yet
         self._ownership: Ownership | None = None
-        self._published: list[str] = []
+        self.published: list[str] = []  # versions, as they stood when the service started
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def database(self) -> Path:
         return self.settings.data_dir / DATABASE
-
-    @property
-    def published(self) -> list[str]:
-        """Names of the published versions, as they stood when the service started."""
-        return self._published
 
     def open(self) -> None:
         """Own the data directory and open the active model. Does nothing when it is open already.
@@ -68,15 +64,15 @@ class Runtime:
         """
         if self._ownership is not None:
             return
-        ownership = Ownership(self.settings.data_dir)
-        try:
+        with contextlib.ExitStack() as undo:
+            ownership = Ownership(self.settings.data_dir)
+            undo.callback(ownership.release)
             migrate(self.database)
             self._connection = connect(self.database)
+            undo.callback(self._connection.close)
             self.live = Live(active_generation(self._connection, self.store, self.settings))
-        except BaseException:
-            ownership.release()
-            raise
-        self._published = [manifest.version for manifest in self.store.versions()]
+            self.published = [manifest.version for manifest in self.store.versions()]
+            undo.pop_all()
         self._ownership = ownership
 
     async def start(self) -> None:
