@@ -32,7 +32,8 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
         vectors = vectors @ dense.weight.T + (0 if dense.bias is None else dense.bias)
         vectors = np.tanh(vectors) if dense.activation == "tanh" else vectors
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    unit: Array = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit
 
 
 def hidden(backbone: Backbone, tensors: Tensors, rows: Rows) -> list[Array]:
@@ -65,10 +66,10 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
 
 def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int) -> Array:
     q_THd, k_THd, v_THd = (x_TD.reshape(len(x_TD), heads, -1) for x_TD in (q_TD, k_TD, v_TD))
-    scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd) / np.sqrt(q_THd.shape[-1])
+    scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd, optimize=True) / np.sqrt(q_THd.shape[-1])
     weights_HTT = np.exp(scores_HTT - scores_HTT.max(-1, keepdims=True))
     weights_HTT /= weights_HTT.sum(-1, keepdims=True)
-    mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd).reshape(q_TD.shape)
+    mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd, optimize=True).reshape(q_TD.shape)
     return mixed_TD
 
 
