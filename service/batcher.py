@@ -21,13 +21,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.encoder import Encoded, Encoder, Tokens
-from models.errors import BadText, BadTokens, TooLong
+from models.errors import BadInput, BadText, BadTokens, TooLong
 from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
 from service.lanes import Call, Lane, Lanes, Row, Source
 from service.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+LONG_CHARACTERS = 100_000
 CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenised
 
 
@@ -102,6 +103,8 @@ class Batcher:
         )
         if not inputs:
             return _answer(call)
+        if not truncate:
+            await self._refuse_long_texts(encoder, inputs)
         rows = [
             Row(call, position, source, _estimate(source, encoder)) for position, source in enumerate(inputs)
         ]
@@ -112,6 +115,15 @@ class Batcher:
             self._lanes.put(lane, rows)
             self._wake.notify(len(rows))
         return await call.future
+
+    async def _refuse_long_texts(self, encoder: Encoder, inputs: Sequence[Source]) -> None:
+        """Count huge texts away from the workers: megabytes would hold one for seconds."""
+        for position, source in enumerate(inputs):
+            if isinstance(source, str) and len(source) > LONG_CHARACTERS:
+                try:
+                    await asyncio.to_thread(encoder.tokenize, [source], truncate=False)
+                except BadInput as error:
+                    raise _refusal(error, position) from error
 
     def _admit(self, lane: Lane, cost: int) -> None:
         """A call larger than the whole limit is let in when nothing waits, or it could never be served."""

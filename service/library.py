@@ -121,7 +121,7 @@ class Library:
         found = await self.documents.read(lambda connection: _find(connection, generation, queries, k, where))
         if min_score is None:
             return found
-        return [[hit for hit in hits if hit.score >= min_score] for hits in found]
+        return [[hit for hit in hits if float(hit.score) >= min_score] for hits in found]
 
 
 def apply(generation: Generation, changes: Changes) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from service.api.body import Role, describe, known_parameters, read_body
@@ -14,10 +15,25 @@ from service.documents import Document, count, get, page
 from service.errors import Empty, NotFound, Validation
 from service.filters import Where
 
+
+class Anything(Convertor[str]):
+    """The rest of a path, slashes and line breaks included: an id is any text."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anything", Anything())
 router = APIRouter(prefix="/documents", tags=["documents"])
 
 MAX_ID_CHARACTERS = 512
 MAX_PAGE = 1000
+MAX_METADATA_DEPTH = 32
 
 
 class DocumentIn(BaseModel):
@@ -54,22 +70,25 @@ async def upsert(request: Request, runtime: DepRuntime) -> Response:
 def _document(given: DocumentIn, at: int) -> Document:
     if not given.text or given.text.isspace():
         raise Empty(f"documents[{at}].text is empty, or white space only. Leave the document out.")
-    if _has_nul(given.metadata):
-        raise Validation(
-            f"documents[{at}].metadata holds a null character, which no filter could match. Leave it out."
-        )
+    _check_metadata(given.metadata, f"documents[{at}].metadata")
     # No id: the text's own hash, so that sending it twice stores it once.
     id = given.id or hashlib.sha256(given.text.encode()).hexdigest()[:32]
     return Document(id, given.text, given.metadata)
 
 
-def _has_nul(value: object) -> bool:
-    """Whether U+0000 stands in a string or a key: SQLite's JSON functions would cut it there."""
+def _check_metadata(value: object, name: str, depth: int = 0) -> None:
+    """Refuse what could be stored but never be filtered by, or not be written as JSON again."""
+    if depth > MAX_METADATA_DEPTH:
+        raise Validation(f"{name} is nested more than {MAX_METADATA_DEPTH} levels deep.")
+    if isinstance(value, str) and "\0" in value:  # SQLite's JSON functions would cut it there
+        raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
     if isinstance(value, dict):
-        return any(_has_nul(key) or _has_nul(member) for key, member in value.items())
-    if isinstance(value, list):
-        return any(map(_has_nul, value))
-    return isinstance(value, str) and "\0" in value
+        for key, member in value.items():
+            _check_metadata(key, name, depth)
+            _check_metadata(member, name, depth + 1)
+    elif isinstance(value, list):
+        for member in value:
+            _check_metadata(member, name, depth + 1)
 
 
 @router.get("", **describe(Role.READ))
@@ -95,7 +114,7 @@ async def count_documents(request: Request, runtime: DepRuntime, filter: str | N
     return json_response({"count": await runtime.library.documents.read(lambda c: count(c, where))})
 
 
-@router.get("/{id:path}", **describe(Role.READ))
+@router.get("/{id:anything}", **describe(Role.READ))
 async def get_document(id: str, runtime: DepRuntime) -> Response:
     """One document, by its percent-encoded id."""
     document = await runtime.library.documents.read(lambda connection: get(connection, id))
@@ -114,7 +133,7 @@ async def delete_documents(request: Request, runtime: DepRuntime, filter: str | 
     return await _delete(runtime, where)
 
 
-@router.delete("/{id:path}", **describe(Role.WRITE))
+@router.delete("/{id:anything}", **describe(Role.WRITE))
 async def delete_document(id: str, runtime: DepRuntime) -> Response:
     """Delete one document; an id that is not there deletes 0."""
     return await _delete(runtime, Where("id = ?", [id]))

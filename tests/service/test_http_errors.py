@@ -31,6 +31,13 @@ def refused(response: object, status: int, error_type: str, *words: str) -> str:
     return str(body["error"])
 
 
+def nested(levels: int) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 # 400
 
 
@@ -202,6 +209,7 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/documents", {"documents": [{"text": "a", "id": 7}]}, "id"),
         ("/documents", {"documents": [{"id": "a"}]}, "text"),
         ("/documents", {"documents": [{"text": "a", "metadata": {"a": [{"b": "x\0y"}]}}]}, "null character"),
+        ("/documents", {"documents": [{"text": "a", "metadata": nested(33)}]}, "32 levels"),
     ],
 )
 def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: object, words: str) -> None:

@@ -1,0 +1,131 @@
+"""An opened version: batches, order, padding, threads, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.encoder import BadTokens, Encoder, TooLong
+from models.errors import Damaged
+from models.manifest import Manifest
+from models.publish import publish
+from models.store import Store
+from models.texts import PROOF_TEXTS, long_text
+from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
+
+TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_models_dir: Path) -> Encoder:
+    store = Store(tiny_models_dir)
+    return store.open(store.versions()[0].version)
+
+
+@pytest.fixture(scope="module")
+def alone(encoder: Encoder) -> np.ndarray:
+    return np.concatenate([encoder.forward([row.ids]) for row in encoder.tokenize(TEXTS)])
+
+
+def test_it_knows_what_it_serves(encoder: Encoder, tiny_models_dir: Path) -> None:
+    manifest = Manifest.read(next(tiny_models_dir.glob("2*")))
+    assert encoder.manifest == manifest
+    assert (encoder.dimension, encoder.max_length) == (WIDTH, MAX_LENGTH)
+    assert encoder.fingerprint == manifest.fingerprint
+    assert encoder.providers == ["CPUExecutionProvider"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_vector_does_not_depend_on_its_neighbours(encoder: Encoder, alone: np.ndarray, seed: int) -> None:
+    order = list(range(len(TEXTS)))
+    random.Random(seed).shuffle(order)
+    rows = encoder.tokenize([TEXTS[i] for i in order])
+    size = (1, 2, 7, 33, 81)[seed]
+    for start in range(0, len(order), size):
+        batch = encoder.forward([row.ids for row in rows[start : start + size]])
+        np.testing.assert_allclose(batch, alone[order[start : start + size]], atol=1e-6, rtol=0)
+
+
+def test_encode_keeps_the_order_and_counts_tokens(encoder: Encoder, alone: np.ndarray) -> None:
+    encoded = encoder.encode(TEXTS)
+    np.testing.assert_allclose(encoded.vectors, alone, atol=1e-6, rtol=0)
+    np.testing.assert_allclose(np.linalg.norm(encoded.vectors, axis=1), 1, atol=1e-6)
+    rows = encoder.tokenize(TEXTS)
+    assert encoded.tokens == [len(row.ids) for row in rows]
+    assert encoded.truncated == [row.truncated for row in rows]
+    assert 0 < sum(encoded.truncated) < len(TEXTS)
+    assert encoded.vectors.dtype == np.float32
+
+
+def test_many_texts_are_encoded_in_groups_and_come_back_in_order(encoder: Encoder, alone: np.ndarray) -> None:
+    encoded = encoder.encode(TEXTS * 20)  # more tokens than one group takes
+    np.testing.assert_allclose(encoded.vectors, np.tile(alone, (20, 1)), atol=1e-6, rtol=0)
+
+
+def test_nothing_encoded_is_an_empty_matrix(encoder: Encoder) -> None:
+    assert encoder.encode([]).vectors.shape == (0, WIDTH)
+
+
+def test_without_normalisation_the_vector_keeps_its_length(encoder: Encoder, alone: np.ndarray) -> None:
+    raw = encoder.forward([row.ids for row in encoder.tokenize(TEXTS)], normalize=False)
+    lengths = np.linalg.norm(raw, axis=1, keepdims=True)
+    assert abs(lengths - 1).min() > 0.1
+    np.testing.assert_allclose(raw / lengths, alone, atol=2e-6, rtol=0)
+
+
+def test_threads_share_one_encoder(encoder: Encoder, alone: np.ndarray) -> None:
+    start = threading.Barrier(8)
+
+    def work(seed: int) -> float:
+        start.wait()
+        order = random.Random(seed).sample(range(len(TEXTS)), 40)
+        vectors = encoder.encode([TEXTS[i] for i in order]).vectors
+        return float(np.abs(vectors - alone[order]).max())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert max(pool.map(work, range(32), timeout=60)) <= 1e-6
+
+
+def test_a_text_that_is_too_long_is_refused_when_it_may_not_be_cut(encoder: Encoder) -> None:
+    with pytest.raises(TooLong) as caught:
+        encoder.encode(["short", long_text(100)], truncate=False)
+    assert (caught.value.index, caught.value.allowed) == (1, MAX_LENGTH)
+    assert encoder.encode(["short"], truncate=False).truncated == [False]
+
+
+def test_token_ids_give_the_vector_of_their_text(encoder: Encoder) -> None:
+    text = "the red market"
+    ids = encoder.check_ids(list(encoder.tokenize([text])[0].ids))
+    np.testing.assert_array_equal(encoder.forward([ids.ids]), encoder.encode([text]).vectors)
+    with pytest.raises(BadTokens):
+        encoder.check_ids([2, 250, 3])  # one above the vocabulary
+
+
+def test_left_truncation_keeps_the_end(encoder: Encoder) -> None:
+    text = long_text(300)
+    end = " ".join(text.split()[-3:])
+    kept = encoder.tokenize([text], left=True)[0]
+    content = list(encoder.tokenize([end])[0].ids)[1:-1]
+    assert list(kept.ids)[-1 - len(content) : -1] == content
+    assert len(kept.ids) == MAX_LENGTH
+
+
+def test_a_manifest_with_another_fingerprint_is_refused_on_opening(tiny_models_dir: Path, tmp_path: Path) -> None:
+    other = publish(Store(tmp_path / "models"), tiny_source(tmp_path / "other", seed=1))
+    folder = shutil.copytree(next(tiny_models_dir.glob("2*")), tmp_path / "copy")
+    shutil.copy(tmp_path / "models" / other.version / "onnx" / "model.onnx", folder / "onnx" / "model.onnx")
+    with pytest.raises(Damaged, match="another fingerprint"):
+        Encoder.open(folder)
+
+
+def test_a_closed_encoder_frees_its_session(tiny_models_dir: Path) -> None:
+    encoder = Encoder.open(next(tiny_models_dir.glob("2*")))
+    encoder.close()
+    with pytest.raises(AttributeError):
+        encoder.forward([[2, 5, 3]])
