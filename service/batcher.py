@@ -9,7 +9,8 @@ all of them share. A row carries its encoder, so one batcher serves every genera
 mixes two.
 
 A failure belongs to the rows that cause it: a batch that fails is halved until it is known which.
-Not here: who goes next (lanes.py), what shares a batch (grouping.py), documents, search.
+Not here: who goes next (lanes.py), what shares a batch (grouping.py), what the tokenizer refuses
+(tokenising.py), documents, search.
 """
 
 import asyncio
@@ -20,16 +21,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.encoder import Encoded, Encoder, Tokens
-from models.errors import BadInput, BadText, BadTokens, TooLong
-from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
+from models.encoder import Encoded, Encoder
+from service.errors import Backend, Overloaded, ServiceError, Unhealthy
 from service.lanes import Call, Lane, Lanes, Row, Source
 from service.metrics import Metrics
+from service.tokenising import estimate, refuse_long_texts, tokenise
 
 log = logging.getLogger(__name__)
-
-LONG_CHARACTERS = 100_000
-CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenised
 
 
 class Batcher:
@@ -104,9 +102,9 @@ class Batcher:
         if not inputs:
             return _answer(call)
         if not truncate:
-            await self._refuse_long_texts(encoder, inputs)
+            await refuse_long_texts(encoder, inputs)
         rows = [
-            Row(call, position, source, _estimate(source, encoder)) for position, source in enumerate(inputs)
+            Row(call, position, source, estimate(source, encoder)) for position, source in enumerate(inputs)
         ]
         with self._wake:
             if self._stopping:
@@ -115,15 +113,6 @@ class Batcher:
             self._lanes.put(lane, rows)
             self._wake.notify(len(rows))
         return await call.future
-
-    async def _refuse_long_texts(self, encoder: Encoder, inputs: Sequence[Source]) -> None:
-        """Count huge texts away from the workers: megabytes would hold one for seconds."""
-        for position, source in enumerate(inputs):
-            if isinstance(source, str) and len(source) > LONG_CHARACTERS:
-                try:
-                    await asyncio.to_thread(encoder.tokenize, [source], truncate=False)
-                except BadInput as error:
-                    raise _refusal(error, position) from error
 
     def _admit(self, lane: Lane, cost: int) -> None:
         """A call larger than the whole limit is let in when nothing waits, or it could never be served."""
@@ -147,30 +136,23 @@ class Batcher:
                     self._embed(job.rows)
                 else:
                     self._tokenise(job.rows)
-            except Exception as error:  # whatever it is, it belongs to these rows, and the worker lives on
+            except Exception as error:  # a bug of ours: it belongs to these rows, and the worker lives on
                 log.exception("A batch of %d rows failed outside the model", len(job.rows))
                 self._fail(job.rows, Backend(f"The batch failed: {type(error).__name__}."))
+                if not job.embed:
+                    with self._wake:
+                        self._lanes.dropped(job.rows)
 
     def _tokenise(self, rows: list[Row]) -> None:
-        done: list[Row] = []
-        failed: list[Row] = []
-        for alike in _by_options(rows):
-            for row, outcome in zip(alike, _tokens_of(alike), strict=True):
-                if isinstance(outcome, ServiceError):
-                    self._fail([row], outcome)
-                    failed.append(row)
-                    continue
-                row.ids = outcome.ids
-                row.call.truncated[row.position] = outcome.truncated
-                done.append(row)
+        refused = tokenise(rows)
+        for row, error in refused:
+            self._fail([row], error)
         with self._wake:
-            self._lanes.tokenised(done)
-            self._lanes.dropped(failed)
-            self._wake.notify(len(done))
+            self._lanes.tokenised([row for row in rows if row.ids])
+            self._lanes.dropped([row for row, _ in refused])
+            self._wake.notify(len(rows))
 
     def _embed(self, rows: list[Row]) -> None:
-        if not rows:
-            return
         call = rows[0].call
         started = time.monotonic()
         try:
@@ -226,52 +208,6 @@ class Batcher:
     def _on_loop(self, callback: object, *arguments: object) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)  # type: ignore[arg-type]
-
-
-def _estimate(source: Source, encoder: Encoder) -> int:
-    tokens = len(source) // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str) else len(source)
-    return min(tokens, encoder.max_length)
-
-
-def _by_options(rows: list[Row]) -> list[list[Row]]:
-    """Rows that one tokenizer call can take together: same encoder and side, and none that may be refused."""
-    groups: dict[object, list[Row]] = {}
-    for row in rows:
-        call = row.call
-        alone = not call.truncate or not isinstance(row.source, str)
-        groups.setdefault(id(row) if alone else (id(call.encoder), call.left), []).append(row)
-    return list(groups.values())
-
-
-def _tokens_of(rows: list[Row]) -> list[Tokens | ServiceError]:
-    """One outcome per row. When the tokenizer refuses the rows together, each is tried alone."""
-    call = rows[0].call
-    try:
-        if not isinstance(rows[0].source, str):
-            return [call.encoder.check_ids(rows[0].source, truncate=call.truncate, left=call.left)]
-        texts = [str(row.source) for row in rows]
-        return list(call.encoder.tokenize(texts, truncate=call.truncate, left=call.left))
-    except Exception as error:  # noqa: BLE001  worded below, for the row it belongs to
-        if len(rows) > 1:
-            return [outcome for row in rows for outcome in _tokens_of([row])]
-        return [_refusal(error, rows[0].position)]
-
-
-def _refusal(error: Exception, position: int) -> ServiceError:
-    if isinstance(error, TooLong):
-        return Validation(
-            f"Input {position} has {error.given} tokens and the model takes {error.allowed}. "
-            "Shorten it, or send truncate=true."
-        )
-    if isinstance(error, BadTokens):
-        return Validation(
-            f"Input {position}: {error} Another tokenizer's ids are the usual cause: send texts "
-            "(in LangChain, check_embedding_ctx_length=False)."
-        )
-    if isinstance(error, BadText):
-        return Validation(f"Input {position}: {error}")
-    log.error("The tokenizer failed", exc_info=error)
-    return Tokenizer(f"Input {position} could not be tokenised: {type(error).__name__}: {error}")
 
 
 def _answer(call: Call) -> Encoded:

@@ -1,0 +1,104 @@
+"""python -m models, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models.__main__ import main, models_dir
+from models.store import Store
+from tests.tiny import tiny_source as make_tiny_source
+
+
+@pytest.fixture
+def root(tiny_models_dir: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(tiny_models_dir, tmp_path / "models")
+
+
+def _run(root: Path, *arguments: str) -> int:
+    return main(["--models-dir", str(root), *arguments], environ={})
+
+
+def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make_tiny_source(tmp_path / "source", seed=3)
+    assert _run(tmp_path / "models", "import", str(source), "--name", "Mine") == 0
+    first = capsys.readouterr()
+    version = first.out.split()[0]
+    assert "-mine-" in version
+    assert first.out.endswith(" published\n")
+    assert "proving" in first.err
+    assert _run(tmp_path / "models", "import", str(source)) == 0
+    assert capsys.readouterr().out == f"{version} was published before\n"
+
+
+def test_the_list_marks_what_is_wanted_and_live_and_names_what_is_not_served(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(root)
+    version = store.versions()[0].version
+    store.write_state({"live": version})
+    (root / "20200101T000000-broken-00000000").mkdir()
+    assert _run(root, "list") == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{version}  32 dimensions, 64 tokens, fp32  [wanted, live]"
+    assert second.startswith("20200101T000000-broken-00000000  not served: manifest.json cannot be read")
+
+
+def test_show_prints_the_manifest(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    version = Store(root).versions()[0].version
+    assert _run(root, "show", version) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == version
+
+
+def test_verify_checks_files_and_vectors(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    version = Store(root).versions()[0].version
+    assert _run(root, "verify", version) == 0
+    assert f"{version} is whole: 10 files" in capsys.readouterr().out
+    (root / version / "tokenizer.json").write_text("{}")
+    assert _run(root, "verify", version) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == f"python -m models: Version {version} is not served: tokenizer.json was changed after it was published."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["show", "nothing"], "There is no published version 'nothing'."),
+        (["verify", "../models"], "There is no published version '../models'."),
+        (["import", "./nowhere"], "nowhere is not a folder."),
+    ],
+)
+def test_an_error_is_one_line_and_exit_1(
+    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    assert _run(root, *arguments) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"python -m models: {reason}"
+
+
+def test_a_hub_id_without_network_says_so(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert _run(root, "import", "nobody/nothing") == 1
+    assert "nobody/nothing is no folder on this machine and could not be fetched" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["activate", "x"], ["show"], ["import"]])
+def test_wrong_usage_is_exit_2(root: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        _run(root, *arguments)
+    assert caught.value.code == 2
+    assert "usage: python -m models" in capsys.readouterr().err
+
+
+def test_the_models_folder_follows_the_settings() -> None:
+    assert models_dir({}) == Path("data/models")
+    assert models_dir({"SIMILE_DATA_DIR": "/var/simile"}) == Path("/var/simile/models")
+    assert models_dir({"SIMILE_DATA_DIR": "/var/simile", "SIMILE_MODELS_DIR": "/models"}) == Path("/models")
