@@ -21,7 +21,6 @@ from .head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalise
 from .nodes import OPSET, Nodes
 
 _OLDEST = 13  # from here on Unsqueeze and ReduceSum take their axes as an input, as head.py writes them
-_LARGEST = 2_000_000_000  # bytes; one protobuf message cannot be larger
 
 
 def load_onnx(file: Path) -> onnx.ModelProto:
@@ -33,8 +32,6 @@ def load_onnx(file: Path) -> onnx.ModelProto:
             model = version_converter.convert_version(model, OPSET)
     except Exception as error:  # noqa: BLE001  protobuf, the checker and the converter raise their own kinds
         raise Unsupported(f"{file} cannot be read as ONNX: {error}") from None
-    if model.ByteSize() > _LARGEST:
-        raise Unsupported(f"{file} is larger than 2 GB, which one ONNX file cannot hold.")
     return model
 
 

@@ -31,6 +31,8 @@ from .proof import Reference, Vectors, prove, write_golden
 from .source import Source, read_source
 from .store import Store
 
+_LARGEST = 2_000_000_000  # bytes; one protobuf message, and so one ONNX file, cannot be larger
+
 Say = Callable[[str], None]  # told each long step as it begins
 
 
@@ -133,6 +135,8 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
 def _build(
     folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say
 ) -> Manifest:
+    if prepared.model.ByteSize() > _LARGEST:
+        raise Unsupported("The model is larger than 2 GB in float32, which one ONNX file cannot hold.")
     say("writing the ONNX file")
     write_layout(prepared.source, folder)
     metadata = {

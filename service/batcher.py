@@ -168,7 +168,7 @@ class Batcher:
             self._embed(rows[:middle])
             self._embed(rows[middle:])
             return
-        self._observe(rows, started)
+        seconds = time.monotonic() - started
         finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
         if all(finite):
             self.failure = None
@@ -182,9 +182,9 @@ class Batcher:
                 row.call.vectors[row.position] = vector
                 row.call.tokens[row.position] = len(row.ids)
         self._on_loop(_settle, [row for row, good in zip(rows, finite, strict=True) if good])
+        self._observe(rows, started, seconds)
 
-    def _observe(self, rows: list[Row], started: float) -> None:
-        seconds = time.monotonic() - started
+    def _observe(self, rows: list[Row], started: float, seconds: float) -> None:
         call = rows[0].call
         metrics, lane, version = self._metrics, call.lane.value, call.encoder.manifest.version
         tokens = sum(len(row.ids) for row in rows)

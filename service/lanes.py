@@ -23,7 +23,7 @@ from service.grouping import group_of_oldest
 GROUP_WINDOW = 128  # rows looked at for one batch: more sorts better, and takes longer to plan
 BATCH_TOKENS = 1024  # larger batches leave the second-level cache
 SMALL_BATCH_TOKENS = 256  # of the background lane while interactive work is about
-ABOUT_SECONDS = 1.0  # interactive work is "about" this long after its last arrival
+ABOUT_SECONDS = 5.0  # interactive work is "about" this long after its last arrival
 BACKGROUND_EVERY = 10  # one batch in ten is background's while both lanes wait
 TOKENISE_ROWS = 64
 TOKENISE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms

@@ -1,4 +1,7 @@
-"""A process to be killed: publishes one tiny model after another. Arguments: models folder, scratch folder, seed."""
+"""A process to be killed: publishes one tiny model after another.
+
+Arguments: models folder, scratch folder, first seed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default model, from its wheel: sentence-transformers' vectors, whatever the text and whoever its neighbours."""
+"""The default model, from its wheel, gives sentence-transformers' vectors: alone and among any neighbours."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_every_golden_text_has_the_same_vector_in_a_shuffled_batch_of_64(encoder
 
 
 @needs_wheel
-def test_the_model_takes_its_own_256_tokens_and_pads_nothing(published: tuple[Store, str], encoder: Encoder) -> None:
+def test_the_model_takes_its_own_256_tokens_and_pads_nothing(
+    published: tuple[Store, str], encoder: Encoder
+) -> None:
     assert encoder.max_length == 256
     lengths = [len(row.ids) for row in encoder.tokenize(["a", long_text(200), long_text(5000)])]
     assert lengths[0] == 3

@@ -116,7 +116,9 @@ def test_left_truncation_keeps_the_end(encoder: Encoder) -> None:
     assert len(kept.ids) == MAX_LENGTH
 
 
-def test_a_manifest_with_another_fingerprint_is_refused_on_opening(tiny_models_dir: Path, tmp_path: Path) -> None:
+def test_a_manifest_with_another_fingerprint_is_refused_on_opening(
+    tiny_models_dir: Path, tmp_path: Path
+) -> None:
     other = publish(Store(tmp_path / "models"), tiny_source(tmp_path / "other", seed=1))
     folder = shutil.copytree(next(tiny_models_dir.glob("2*")), tmp_path / "copy")
     shutil.copy(tmp_path / "models" / other.version / "onnx" / "model.onnx", folder / "onnx" / "model.onnx")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -48,9 +49,13 @@ def _two_equal_shapes_exchanged(folder: Path) -> None:
 def _dense_layer(folder: Path) -> None:
     (folder / "2_Dense").mkdir()
     save_file({"linear.weight": np.eye(32, dtype=np.float32)}, folder / "2_Dense" / "model.safetensors")
-    (folder / "2_Dense" / "config.json").write_text('{"activation_function": "torch.nn.modules.linear.Identity"}')
+    (folder / "2_Dense" / "config.json").write_text(
+        '{"activation_function": "torch.nn.modules.linear.Identity"}'
+    )
     modules = json.loads((folder / "modules.json").read_bytes())
-    modules.insert(2, {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    modules.insert(
+        2, {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+    )
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -71,7 +76,9 @@ MOVES: dict[str, Callable[[Path], object]] = {
     "document prompt": lambda at: _edit(
         at / "config_sentence_transformers.json", lambda c: c.update(prompts={"passage": "passage: "})
     ),
-    "maximum length": lambda at: _edit(at / "sentence_bert_config.json", lambda c: c.update(max_seq_length=32)),
+    "maximum length": lambda at: _edit(
+        at / "sentence_bert_config.json", lambda c: c.update(max_seq_length=32)
+    ),
     "a word": lambda at: _edit(at / "tokenizer.json", lambda c: c["model"].update(unk_token="[PAD]")),
     "attention heads": lambda at: _edit(at / "config.json", lambda c: c.update(num_attention_heads=4)),
     "activation": lambda at: _edit(at / "config.json", lambda c: c.update(hidden_act="relu")),
@@ -86,7 +93,9 @@ KEEPS: dict[str, Callable[[Path], object]] = {
     "a prompt for neither": lambda at: _edit(
         at / "config_sentence_transformers.json", lambda c: c.update(prompts={"clustering": "cluster: "})
     ),
-    "config.json's other fields": lambda at: _edit(at / "config.json", lambda c: c.update(transformers_version="9")),
+    "config.json's other fields": lambda at: _edit(
+        at / "config.json", lambda c: c.update(transformers_version="9")
+    ),
 }
 
 
@@ -105,8 +114,6 @@ def test_what_moves_no_vector_keeps_it(folder: Path, what: str) -> None:
 
 
 def test_an_onnx_file_from_elsewhere_keeps_the_name_of_its_weights(folder: Path) -> None:
-    import onnx
-
     before = _fingerprint(folder)
     model = prepare(read_source(folder)).model
     for node in model.graph.node:
@@ -118,8 +125,6 @@ def test_an_onnx_file_from_elsewhere_keeps_the_name_of_its_weights(folder: Path)
 
 
 def test_a_folder_with_onnx_only_is_named_by_its_initializers(folder: Path) -> None:
-    import onnx
-
     model = prepare(read_source(folder)).model
     (folder / "model.safetensors").unlink()
     (folder / "onnx").mkdir()
@@ -129,7 +134,9 @@ def test_a_folder_with_onnx_only_is_named_by_its_initializers(folder: Path) -> N
     model.graph.node[0].name = "renamed"
     onnx.save(model, folder / "onnx" / "model.onnx")
     assert _fingerprint(folder) == before
-    weight = next(tensor for tensor in model.graph.initializer if tensor.name.endswith("layer.1.output.dense.bias"))
+    weight = next(
+        tensor for tensor in model.graph.initializer if tensor.name.endswith("layer.1.output.dense.bias")
+    )
     weight.raw_data = b"\x00\x00\x80\x3f" + weight.raw_data[4:]
     onnx.save(model, folder / "onnx" / "model.onnx")
     assert _fingerprint(folder) != before

@@ -96,7 +96,9 @@ def test_erf_is_within_the_error_its_series_promises() -> None:
     np.testing.assert_allclose(reference.erf(x), expected, atol=1.6e-7)
 
 
-def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(tiny_source: Path, tmp_path: Path) -> None:
+def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
+    tiny_source: Path, tmp_path: Path
+) -> None:
     backbone = _backbone(tiny_source)
     graph = bert_graph(backbone, read_backbone([tiny_source / "model.safetensors"], backbone))
     append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
@@ -104,7 +106,9 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(t
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 3
-    onnxruntime.InferenceSession(model_of(graph).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    onnxruntime.InferenceSession(
+        model_of(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
     assert operators["BiasGelu"] == backbone.layers
     assert operators["FusedMatMul"] == backbone.layers  # the scores, divided on the way
@@ -116,7 +120,10 @@ def test_old_names_and_half_precision_give_the_same_tensors(tiny_source: Path, t
     backbone = _backbone(tiny_source)
     stored = load_file(tiny_source / "model.safetensors")
     renamed = {
-        "bert." + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        "bert."
+        + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
         for name, tensor in stored.items()
     }
     save_file(renamed, tmp_path / "old.safetensors")
@@ -125,9 +132,13 @@ def test_old_names_and_half_precision_give_the_same_tensors(tiny_source: Path, t
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert "pooler.dense.weight" not in found
-    save_file({name: tensor.astype(np.float16) for name, tensor in stored.items()}, tmp_path / "half.safetensors")
+    save_file(
+        {name: tensor.astype(np.float16) for name, tensor in stored.items()}, tmp_path / "half.safetensors"
+    )
     half = read_backbone([tmp_path / "half.safetensors"], backbone)
-    assert all(np.array_equal(half[name], expected[name].astype(np.float16).astype(np.float32)) for name in half)
+    assert all(
+        np.array_equal(half[name], expected[name].astype(np.float16).astype(np.float32)) for name in half
+    )
 
 
 def test_bfloat16_is_read_as_the_upper_half_of_a_float32(tmp_path: Path) -> None:
@@ -172,4 +183,3 @@ def test_two_seeds_are_two_models(tiny_source: Path, tmp_path: Path) -> None:
         for at in (tiny_source, make_tiny_source(tmp_path / "other", seed=1))
     )
     assert np.abs(np.sum(one * other, axis=1)).max() < 0.9
-
