@@ -64,13 +64,14 @@ def publish_named(store: Store, name: str, origin: str = "", say: Say = silent) 
     if folder.is_dir() or not is_hub_id(name):
         return publish(store, folder, origin=origin, say=say)
     say(f"fetching {name} from the hub")
-    return publish(store, fetch(name), origin=origin or name, say=say)
+    return publish(store, fetch(name), origin=origin or name, lineage={"source": name}, say=say)
 
 
 def publish_default(store: Store, say: Say = silent) -> Manifest:
     """Publish the default model, or find it published. Raise ModelUnavailable without its wheel."""
     with default_source() as folder:
-        return publish(store, folder, origin=ORIGIN, known=reference_vectors(), say=say)
+        lineage = {"source": REQUIREMENT}
+        return publish(store, folder, origin=ORIGIN, lineage=lineage, known=reference_vectors(), say=say)
 
 
 @contextmanager

@@ -19,7 +19,8 @@ from .nodes import OPSET, Nodes
 SCOPE = "simile."
 POOLED = "pooled_embedding"
 SENTENCE = "sentence_embedding"
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens")  # as sentence-transformers names them
+# As sentence-transformers names them, in the order in which its older releases concatenate them.
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from .head import Dense
+from .head import POOLINGS, Dense
 from .source import Source, optional_json
 from .tokenizer import FILE_NAME as TOKENIZER
 
@@ -69,6 +69,9 @@ def _write_modules(source: Source, folder: Path) -> None:
 
 
 def _pooling_config(pooling: tuple[str, ...], width: int) -> dict[str, Any]:
+    """The flags that every release reads; they have no order, so another order needs the newer key."""
+    if list(pooling) != [mode for mode in POOLINGS if mode in pooling]:
+        return {"embedding_dimension": width, "pooling_mode": list(pooling)}
     return {
         "word_embedding_dimension": width,
         "pooling_mode_cls_token": "cls" in pooling,

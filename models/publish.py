@@ -64,7 +64,7 @@ def publish(
     """
     say("reading the model")
     prepared = prepare(read_source(folder))
-    manifest = _manifest(prepared, origin or folder.resolve().name, parent, lineage or {})
+    manifest = _manifest(prepared, origin or _origin_of(folder), parent, lineage or {})
     existing = store.find(manifest)
     if existing:
         return existing
@@ -96,6 +96,14 @@ def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepa
     return Prepared(source, model_of(graph), space, partial(reference.embed, backbone, tensors, source.head))
 
 
+def _origin_of(folder: Path) -> str:
+    """Of a published version its own, else the folder's name."""
+    try:
+        return Manifest.read(folder).origin
+    except (OSError, ValueError):
+        return folder.resolve().name
+
+
 def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
     """None where the folder has no safetensors, or has ONNX for a family that numpy is not taught."""
     if not source.weights or (source.onnx and source.config.get("model_type") != "bert"):
@@ -106,9 +114,7 @@ def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
 
 def _no_weights(source: Source) -> str:
     if any(source.backbone.glob("pytorch_model*.bin")):
-        return (
-            f"{source.folder} has pickled weights only, which are never read. Save the model as safetensors."
-        )
+        return f"{source.folder} has pickled weights only, which are never read. Save it as safetensors."
     return f"{source.folder} has neither model.safetensors nor onnx/model.onnx."
 
 

@@ -47,7 +47,11 @@ def check(folder: Path) -> Manifest:
     manifest = read_manifest(folder)
     _check_paths(folder, manifest)
     for path, expected in manifest.files.items():
-        if _checksum(folder / path) != expected:
+        try:
+            found = _checksum(folder / path)
+        except OSError as error:
+            raise Damaged(folder.name, f"{path} cannot be read ({error.strerror})") from None
+        if found != expected:
             raise Damaged(folder.name, f"{path} was changed after it was published")
     _check_space(folder, manifest)
     return manifest
@@ -94,7 +98,7 @@ def _check_space(folder: Path, manifest: Manifest) -> None:
     try:
         metadata = read_metadata(folder / ONNX)
         space = json.loads(metadata.get(SPACE, "{}"))
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise Damaged(folder.name, f"{ONNX} is not an ONNX file ({error})") from None
     computed = hashlib.sha256(metadata.get(SPACE, "").encode()).hexdigest()
     claims = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}

@@ -105,12 +105,12 @@ class Store:
         replace_text(self.root / "wanted", version + "\n")
 
     def read_state(self) -> dict[str, Any]:
-        """What the service last wrote; empty before that."""
+        """What the service last wrote; empty before that, or when it cannot be understood."""
         try:
-            state: dict[str, Any] = json.loads((self.root / "state.json").read_bytes())
-        except FileNotFoundError:
+            state = json.loads((self.root / "state.json").read_bytes())
+        except (FileNotFoundError, ValueError):
             return {}
-        return state
+        return state if isinstance(state, dict) else {}
 
     def write_state(self, state: dict[str, Any]) -> None:
         """For the service alone."""

@@ -25,7 +25,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 FILE_NAME = "tokenizer.json"
 _FIRST_PIECE = (
-    8  # characters per token of the maximum: English prose has 4 to 5, so one piece is nearly always enough
+    8  # characters per token of the maximum; prose has 4 to 5, so one piece is nearly always enough
 )
 _LARGEST_PIECE = 1 << 18  # characters; an encoded character takes up to 100 bytes until its piece is done
 _TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason

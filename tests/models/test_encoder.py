@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -90,6 +91,15 @@ def test_threads_share_one_encoder(encoder: Encoder, alone: np.ndarray) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert max(pool.map(work, range(32), timeout=60)) <= 1e-6
+
+
+def test_one_thread_computes_on_the_thread_that_calls(tiny_models_dir: Path) -> None:
+    before = len(os.listdir("/proc/self/task"))
+    encoder = Encoder.open(next(tiny_models_dir.glob("2*")))
+    encoder.encode(TEXTS)
+    assert len(os.listdir("/proc/self/task")) == before
+    Encoder.open(next(tiny_models_dir.glob("2*")), threads=3).encode(TEXTS)
+    assert threading.active_count() == 1
 
 
 def test_a_text_that_is_too_long_is_refused_when_it_may_not_be_cut(encoder: Encoder) -> None:

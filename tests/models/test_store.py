@@ -106,6 +106,8 @@ def test_the_state_is_what_was_written_last(store: Store, tmp_path: Path) -> Non
     store.write_state({"live": "a", "previous": None})
     store.write_state({"live": "b", "previous": "a"})
     assert Store(store.root).read_state() == {"live": "b", "previous": "a"}
+    (store.root / "state.json").write_text("half")
+    assert store.read_state() == {}
     fresh = Store(tmp_path / "new" / "models")
     assert (fresh.versions(), fresh.wanted(), fresh.problems(), fresh.read_state()) == ([], None, {}, {})
     fresh.write_state({"live": None})
