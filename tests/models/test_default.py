@@ -16,16 +16,11 @@ from models.errors import ModelUnavailable
 from models.store import Store
 from models.texts import PROOF_TEXTS, long_text
 
-needs_wheel = pytest.mark.skipif(
-    not builtin.wheel_path().is_file(),
-    reason=f"the default model is not here; fetch it with: {builtin.fetch_command()}",
-)
-
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str]:
-    store = Store(tmp_path_factory.mktemp("default"))
-    return store, builtin.publish_default(store).version
+def published(default_models_dir: Path) -> tuple[Store, str]:
+    store = Store(default_models_dir)
+    return store, store.versions()[0].version
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +29,6 @@ def encoder(published: tuple[Store, str]) -> Encoder:
     return store.open(version)
 
 
-@needs_wheel
 def test_every_golden_text_alone_has_the_vector_of_sentence_transformers(encoder: Encoder) -> None:
     expected = builtin.reference_vectors()
     assert expected.shape == (len(PROOF_TEXTS), 384)
@@ -43,7 +37,6 @@ def test_every_golden_text_alone_has_the_vector_of_sentence_transformers(encoder
         assert difference <= 1e-5, ascii(text[:60])
 
 
-@needs_wheel
 def test_every_golden_text_has_the_same_vector_in_a_shuffled_batch_of_64(encoder: Encoder) -> None:
     expected = dict(zip(PROOF_TEXTS, builtin.reference_vectors(), strict=True))
     others = [long_text(2 + 5 * n)[n:] for n in range(64 - len(PROOF_TEXTS))]
@@ -57,7 +50,6 @@ def test_every_golden_text_has_the_same_vector_in_a_shuffled_batch_of_64(encoder
             assert np.abs(grouped.vectors[at] - expected[text]).max() <= 1e-5, ascii(text[:60])
 
 
-@needs_wheel
 def test_the_model_takes_its_own_256_tokens_and_pads_nothing(
     published: tuple[Store, str], encoder: Encoder
 ) -> None:
@@ -72,7 +64,6 @@ def test_the_model_takes_its_own_256_tokens_and_pads_nothing(
     assert tokenizer["truncation"]["max_length"] == 256
 
 
-@needs_wheel
 def test_its_manifest_says_what_it_is(published: tuple[Store, str]) -> None:
     store, version = published
     manifest = store.verify(version)
