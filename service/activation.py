@@ -8,7 +8,6 @@ import logging
 import sqlite3
 from functools import partial
 
-from models.builtin import publish_named
 from models.errors import ModelError
 from models.manifest import Manifest
 from models.store import Store
@@ -66,6 +65,9 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
     version = store.wanted() if settings.model == "default" else None
     if version is None:
+        # Publishing loads the onnx package, a third of a second that no later start should pay.
+        from models.builtin import publish_named  # noqa: PLC0415
+
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
