@@ -43,7 +43,8 @@ def _direction(value: object) -> object:
 AnyCase = BeforeValidator(_direction)
 
 
-def runtime_of(request: Request) -> Runtime:
+async def runtime_of(request: Request) -> Runtime:
+    """The service, while it takes work. A plain function would cost each request a thread of its own."""
     runtime: Runtime = request.app.state.runtime
     if runtime.stopping:
         raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)

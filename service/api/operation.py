@@ -14,7 +14,7 @@ from service.runtime import Runtime
 router = APIRouter(tags=["operation"])
 
 
-def _runtime(request: Request) -> Runtime:
+async def _runtime(request: Request) -> Runtime:
     """The runtime, also while it is stopping."""
     runtime: Runtime = request.app.state.runtime
     return runtime
