@@ -98,6 +98,7 @@ def run(app: FastAPI, listener: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here reads them, and anyone may send them
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     server = Server(config, runtime)

@@ -42,6 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(Edge, settings=settings, metrics=runtime.metrics)
     errors.install(app)
     for module in (tei, search, documents, models, operation):
-        app.include_router(module.router)
+        # Not include_router: its lazy layers are walked again for every request.
+        app.router.routes.extend(module.router.routes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app

@@ -7,8 +7,8 @@ bug of ours. Plain ASGI, because each layer of a framework's middleware costs ev
 
 import asyncio
 import logging
+import os
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -185,4 +185,4 @@ def _request_id(given: bytes | None) -> str:
     text = "" if given is None else given.decode("latin-1")
     if 0 < len(text) <= 128 and text.isascii() and text.isprintable():
         return text
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()

@@ -8,12 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import Role, describe, known_parameters, read_body
-from service.api.inference import DepRuntime, check_count, inference_headers, json_response
+from service.api.body import Direct, Role, describe, known_parameters, read_body
+from service.api.inference import check_count, inference_headers, json_response, runtime_of
 from service.api.search import where_of
 from service.documents import Document, count, get, page
 from service.errors import Empty, NotFound, Validation
 from service.filters import Where
+from service.runtime import Runtime
 
 
 class Anything(Convertor[str]):
@@ -29,7 +30,7 @@ class Anything(Convertor[str]):
 
 
 register_url_convertor("anything", Anything())
-router = APIRouter(prefix="/documents", tags=["documents"])
+router = APIRouter(prefix="/documents", route_class=Direct, tags=["documents"])
 
 MAX_ID_CHARACTERS = 512
 MAX_PAGE = 1000
@@ -49,8 +50,9 @@ class DocumentsRequest(BaseModel):
 
 
 @router.post("", **describe(Role.WRITE, DocumentsRequest))
-async def upsert(request: Request, runtime: DepRuntime) -> Response:
+async def upsert(request: Request) -> Response:
     """Store documents: on disk, and in the next search, when this answers 200."""
+    runtime = runtime_of(request)
     body = await read_body(request, DocumentsRequest)
     check_count(body.documents, runtime.settings.max_inputs, "documents")
     documents = [_document(given, at) for at, given in enumerate(body.documents)]
@@ -93,9 +95,10 @@ def _check_metadata(value: object, name: str, depth: int = 0) -> None:
 
 @router.get("", **describe(Role.READ))
 async def list_documents(
-    request: Request, runtime: DepRuntime, after: str = "", limit: int = 100, filter: str | None = None
+    request: Request, after: str = "", limit: int = 100, filter: str | None = None
 ) -> Response:
     """Documents in id order, from the one after `after`; `next` is the `after` of the following page."""
+    runtime = runtime_of(request)
     known_parameters(request, "after", "limit", "filter")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
@@ -107,16 +110,18 @@ async def list_documents(
 
 
 @router.get("/count", **describe(Role.READ))
-async def count_documents(request: Request, runtime: DepRuntime, filter: str | None = None) -> Response:
+async def count_documents(request: Request, filter: str | None = None) -> Response:
     """How many documents pass the filter, or are stored in all."""
+    runtime = runtime_of(request)
     known_parameters(request, "filter")
     where = where_of(filter)
     return json_response({"count": await runtime.library.documents.read(lambda c: count(c, where))})
 
 
 @router.get("/{id:anything}", **describe(Role.READ))
-async def get_document(id: str, runtime: DepRuntime) -> Response:
+async def get_document(request: Request, id: str) -> Response:
     """One document, by its percent-encoded id."""
+    runtime = runtime_of(request)
     document = await runtime.library.documents.read(lambda connection: get(connection, id))
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
@@ -124,8 +129,9 @@ async def get_document(id: str, runtime: DepRuntime) -> Response:
 
 
 @router.delete("", **describe(Role.WRITE))
-async def delete_documents(request: Request, runtime: DepRuntime, filter: str | None = None) -> Response:
+async def delete_documents(request: Request, filter: str | None = None) -> Response:
     """Delete every document that passes the filter."""
+    runtime = runtime_of(request)
     known_parameters(request, "filter")
     where = where_of(filter)
     if where is None or not where.parameters:  # every condition binds something; `{}` has none
@@ -134,12 +140,13 @@ async def delete_documents(request: Request, runtime: DepRuntime, filter: str | 
 
 
 @router.delete("/{id:anything}", **describe(Role.WRITE))
-async def delete_document(id: str, runtime: DepRuntime) -> Response:
+async def delete_document(request: Request, id: str) -> Response:
     """Delete one document; an id that is not there deletes 0."""
+    runtime = runtime_of(request)
     return await _delete(runtime, Where("id = ?", [id]))
 
 
-async def _delete(runtime: DepRuntime, where: Where) -> Response:
+async def _delete(runtime: Runtime, where: Where) -> Response:
     deleted, sequence = await runtime.library.delete(where)
     return json_response({"deleted": deleted, "sequence": sequence})
 

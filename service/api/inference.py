@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import orjson
-from fastapi import Depends, Request
+from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, WithJsonSchema
 from starlette.responses import Response
@@ -43,15 +43,17 @@ def _direction(value: object) -> object:
 AnyCase = BeforeValidator(_direction)
 
 
-async def runtime_of(request: Request) -> Runtime:
-    """The service, while it takes work. A plain function would cost each request a thread of its own."""
+def runtime_of(request: Request) -> Runtime:
+    """The service, while it takes work.
+
+    Raises:
+        Unhealthy: it is stopping.
+
+    """
     runtime: Runtime = request.app.state.runtime
     if runtime.stopping:
         raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
     return runtime
-
-
-DepRuntime = Annotated[Runtime, Depends(runtime_of)]
 
 
 def rows_of(inputs: object, limit: int, name: str = "inputs") -> Rows:

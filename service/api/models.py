@@ -3,21 +3,22 @@
 from importlib.metadata import version as package_version
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.activation import form
-from service.api.body import Role, describe
-from service.api.inference import DepRuntime, json_response
+from service.api.body import Direct, Role, describe
+from service.api.inference import json_response, runtime_of
 from service.errors import NotFound
 from service.lanes import BATCH_TOKENS
 
-router = APIRouter(tags=["models"])
+router = APIRouter(route_class=Direct, tags=["models"])
 
 
 @router.get("/info", **describe(Role.READ))
-async def info(runtime: DepRuntime) -> Response:
+async def info(request: Request) -> Response:
     """The model in service and how it runs; text-embeddings-inference's keys and our own."""
+    runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
         answer = {
@@ -43,8 +44,9 @@ async def info(runtime: DepRuntime) -> Response:
 
 
 @router.get("/models", **describe(Role.READ))
-async def models(runtime: DepRuntime) -> Response:
+async def models(request: Request) -> Response:
     """Every published version and its state."""
+    runtime = runtime_of(request)
     active = runtime.live.generation.version
     listed: list[dict[str, Any]] = [
         {
@@ -64,6 +66,6 @@ async def models(runtime: DepRuntime) -> Response:
 
 
 @router.get("/models/{version}/report", **describe(Role.READ))
-async def report(version: str, runtime: DepRuntime) -> Response:
+async def report(request: Request, version: str) -> Response:
     """The report of a version's promotion gate; no version has one until retraining is built."""
     raise NotFound(f"There is no report of {version[:100]!r}: it came here without a promotion gate.")

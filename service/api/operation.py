@@ -1,31 +1,27 @@
 """Health, readiness and metrics: open to all, whatever keys there are."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from service.api.body import describe
+from service.api.body import Direct, describe
 from service.api.inference import json_response
 from service.errors import ServiceError, Unhealthy
 from service.runtime import Runtime
 
-router = APIRouter(tags=["operation"])
+router = APIRouter(route_class=Direct, tags=["operation"])
 
 
-async def _runtime(request: Request) -> Runtime:
+def _runtime(request: Request) -> Runtime:
     """The runtime, also while it is stopping."""
     runtime: Runtime = request.app.state.runtime
     return runtime
 
 
-DepAny = Annotated[Runtime, Depends(_runtime)]
-
-
 @router.get("/health", **describe(None))
-async def health(runtime: DepAny) -> Response:
+async def health(request: Request) -> Response:
     """200 when a real forward pass succeeded since the last failure; after a failure this tries one."""
+    runtime = _runtime(request)
     with runtime.live.borrow() as generation:
         if runtime.batcher.failure is not None:
             try:
@@ -36,8 +32,9 @@ async def health(runtime: DepAny) -> Response:
 
 
 @router.get("/ready", **describe(None))
-async def ready(runtime: DepAny) -> Response:
+async def ready(request: Request) -> Response:
     """200 while new work is taken and the index is whole, else 503 with the reason and the progress."""
+    runtime = _runtime(request)
     reason = runtime.not_ready()
     if reason is not None:
         raise Unhealthy(reason, retry_after_seconds=1)
@@ -45,6 +42,7 @@ async def ready(runtime: DepAny) -> Response:
 
 
 @router.get("/metrics", **describe(None))
-async def metrics(runtime: DepAny) -> Response:
+async def metrics(request: Request) -> Response:
     """Prometheus text; docs/METRICS.md lists the series."""
+    runtime = _runtime(request)
     return Response(generate_latest(runtime.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -10,14 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 from starlette.responses import Response
 
 from models.encoder import Encoded
-from service.api.body import Role, describe, known_parameters, read_body
+from service.api.body import Direct, Role, describe, known_parameters, read_body
 from service.api.inference import (
     VERSION_HEADER,
-    DepRuntime,
     check_count,
     check_version,
     inference_headers,
     json_response,
+    runtime_of,
     texts_of,
     unit,
     with_prompt,
@@ -27,7 +27,7 @@ from service.filters import FilterError, Where, compile_filter, parse_filter
 from service.live import Generation
 from service.runtime import Runtime
 
-router = APIRouter(tags=["search"])
+router = APIRouter(route_class=Direct, tags=["search"])
 
 MAX_K = 1000
 MODES = ("dense", "lexical", "hybrid")
@@ -57,7 +57,6 @@ def where_of(filter: object) -> Where | None:
 @router.get("/search", **describe(Role.READ))
 async def search_one(
     request: Request,
-    runtime: DepRuntime,
     q: Annotated[str, Query(description="What to look for")],
     k: int = 10,
     filter: str | None = None,
@@ -66,6 +65,7 @@ async def search_one(
     prompt_name: str | None = None,
 ) -> Response:
     """The documents nearest to one query, best first."""
+    runtime = runtime_of(request)
     started = time.perf_counter()
     known_parameters(request, "q", "k", "filter", "mode", "min_score", "prompt_name")
     check_options(k, mode, min_score)
@@ -89,8 +89,9 @@ async def search_one(
 
 
 @router.post("/search", **describe(Role.READ, SearchRequest))
-async def search_many(request: Request, runtime: DepRuntime) -> Response:
+async def search_many(request: Request) -> Response:
     """The documents nearest to each of several texts or vectors."""
+    runtime = runtime_of(request)
     body = await read_body(request, SearchRequest)
     check_options(body.k, body.mode, body.min_score)
     check_count(body.queries, runtime.settings.max_inputs, "queries")

@@ -8,10 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
 from models.encoder import Encoded
-from service.api.body import Role, describe, read_body
+from service.api.body import Direct, Role, describe, read_body
 from service.api.inference import (
     AnyCase,
-    DepRuntime,
     Inputs,
     Rows,
     check_dimensions,
@@ -19,6 +18,7 @@ from service.api.inference import (
     inference_headers,
     json_response,
     rows_of,
+    runtime_of,
     shorten,
     texts_of,
     with_prompt,
@@ -27,7 +27,7 @@ from service.errors import Empty, Validation
 from service.live import Generation
 from service.runtime import Runtime
 
-router = APIRouter(tags=["embedding"])
+router = APIRouter(route_class=Direct, tags=["embedding"])
 
 Direction = Annotated[Literal["Right", "Left"], AnyCase]
 
@@ -63,8 +63,9 @@ class SimilarityRequest(BaseModel):
 
 
 @router.post("/embed", **describe(Role.READ, EmbedRequest))
-async def embed(request: Request, runtime: DepRuntime) -> Response:
+async def embed(request: Request) -> Response:
     """Vectors, always a list of lists; for `Accept: application/octet-stream` raw little-endian float32."""
+    runtime = runtime_of(request)
     body = await read_body(request, EmbedRequest)
     rows = rows_of(body.inputs, runtime.settings.max_inputs)
     with runtime.live.borrow() as generation:
@@ -80,8 +81,9 @@ async def embed(request: Request, runtime: DepRuntime) -> Response:
 
 
 @router.post("/similarity", **describe(Role.READ, SimilarityRequest))
-async def similarity(request: Request, runtime: DepRuntime) -> Response:
+async def similarity(request: Request) -> Response:
     """Cosine of one sentence with each of others, or of each pair."""
+    runtime = runtime_of(request)
     body = await read_body(request, SimilarityRequest)
     limit = runtime.settings.max_inputs
     left, right = _sides(body, limit)
