@@ -40,6 +40,8 @@ $(VENV)/.installed-dev: EXTRAS := cpu,dev
 $(VENV)/.installed-train: EXTRAS := cpu,dev,train
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Simile needs Python 3.11 or newer; name one: make serve PYTHON=python3.11")'
+	@$(PYTHON) -c 'import ensurepip' 2> /dev/null || { echo "Python has no venv here; on Debian: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
 	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'

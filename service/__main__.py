@@ -62,6 +62,8 @@ def main() -> None:
         serve(settings)
     except StartupError as error:
         sys.exit(f"Simile cannot start: {error}")
+    except KeyboardInterrupt:  # before the service was up; what was begun is begun again by the next start
+        sys.exit("Stopped before it had started.")
 
 
 def serve(settings: Settings) -> None:

@@ -46,7 +46,7 @@ class Generation:
             self._borrowers -= 1
             last = self._retired and not self._borrowers
         if last:
-            self._close()
+            self.close()
 
     def retire(self) -> None:
         """No new borrower from now on; closes at once when nobody uses it."""
@@ -54,9 +54,10 @@ class Generation:
             self._retired = True
             idle = not self._borrowers
         if idle:
-            self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Free the index and the session. For a generation that nobody uses, or a service that stops."""
         self.index.close()
         self.encoder.close()
 

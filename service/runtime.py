@@ -111,7 +111,7 @@ class Runtime:
         self.batcher.stop()
         self.library.writer.stop()
         self.library.documents.close()
-        self.live.generation.retire()
+        self.live.generation.close()
         if self._ownership is not None:
             self._ownership.release()
             self._ownership = None

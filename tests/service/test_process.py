@@ -104,6 +104,23 @@ def test_a_stop_signal_ends_it_cleanly(tmp_path: Path, tiny_models_dir: Path, ho
         assert service.stored() == {"a": "red river"}
 
 
+def test_a_first_start_that_is_interrupted_is_begun_again(tmp_path: Path, default_models_dir: Path) -> None:
+    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        service = Service(tmp_path)
+        with service.log.open("wb") as log:
+            command = [sys.executable, "-m", "service"]
+            service.process = subprocess.Popen(command, env=service._environment, stdout=log, stderr=log)
+        while "proving" not in service.log.read_text():
+            assert service.process.poll() is None, service.log.read_text()
+            time.sleep(0.01)
+        assert service.stop(how) != 0
+        service.client.close()
+        assert "Traceback" not in service.log.read_text()
+    with Service(tmp_path) as service:
+        assert [path.name for path in (tmp_path / "models").glob(".tmp-*")] == []
+        assert service.client.get("/info").json()["dimension"] == 384
+
+
 def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir) as service:
         statuses: list[int] = []

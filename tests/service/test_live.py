@@ -1,0 +1,64 @@
+"""Who uses a generation does not own its life: it closes when its last borrower leaves."""
+
+import pytest
+
+from service.live import Generation, Live
+from tests.service.fakes import CountingEncoder
+
+
+class ClosingEncoder(CountingEncoder):
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def generation(name: int) -> tuple[Generation, ClosingEncoder]:
+    encoder = ClosingEncoder(name)
+    return Generation(name, encoder.as_encoder()), encoder
+
+
+def test_a_request_keeps_its_generation_when_another_takes_its_place() -> None:
+    old, old_encoder = generation(1)
+    new, new_encoder = generation(2)
+    live = Live(old)
+    with live.borrow() as borrowed:
+        live._generation = new
+        old.retire()
+        assert borrowed is old
+        assert not old_encoder.closed
+        with live.borrow() as later:
+            assert later is new
+    assert old_encoder.closed
+    assert not new_encoder.closed
+
+
+def test_a_retired_generation_that_nobody_uses_closes_at_once() -> None:
+    old, encoder = generation(1)
+    old.retire()
+    assert encoder.closed
+
+
+def test_a_borrower_that_fails_gives_its_generation_back() -> None:
+    old, encoder = generation(1)
+    live = Live(old)
+    with pytest.raises(ValueError, match="mine"), live.borrow():
+        raise ValueError("mine")
+    old.retire()
+    assert encoder.closed
+
+
+def test_who_comes_between_the_retirement_and_the_new_reference_gets_the_new_one() -> None:
+    old, _ = generation(1)
+    new, _ = generation(2)
+    live = Live(old)
+    enter = old._enter
+    old.retire()
+
+    def replaced_meanwhile() -> bool:
+        live._generation = new
+        return enter()
+
+    old._enter = replaced_meanwhile  # type: ignore[method-assign]
+    with live.borrow() as borrowed:
+        assert borrowed is new
