@@ -1,0 +1,65 @@
+"""Prompts come from the model's own configuration, and each route uses the ones it should."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from models.encoder import Encoder
+from service.app import create_app
+from service.settings import Settings
+from tests.service.conftest import wait_until_ready
+from tests.tiny import tiny_source
+
+PROMPTS = {"query": "market letter ", "document": "engine garden ", "other": "stone "}
+
+
+@pytest.fixture(scope="module")
+def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
+    folder = tmp_path_factory.mktemp("prompted")
+    source = tiny_source(folder / "source", seed=5, prompts=PROMPTS)
+    app = create_app(Settings(data_dir=folder / "data", model=str(source)))
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        yield client, app.state.runtime.live.generation.encoder
+
+
+def test_embed_puts_the_named_prompt_before_each_text(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    for name, prompt in PROMPTS.items():
+        answer = client.post("/embed", json={"inputs": ["red river", "cat"], "prompt_name": name}).json()
+        np.testing.assert_allclose(
+            answer, encoder.encode([prompt + "red river", prompt + "cat"]).vectors, atol=1e-6
+        )
+    plain = client.post("/embed", json={"inputs": "red river"}).json()
+    np.testing.assert_allclose(plain, encoder.encode(["red river"]).vectors, atol=1e-6)
+
+
+def test_search_uses_the_models_prompts_for_query_and_document(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
+    document = encoder.encode([PROMPTS["document"] + "red river"]).vectors[0]
+    expected = document @ encoder.encode([PROMPTS["query"] + "blue"]).vectors[0]
+    hit = client.get("/search", params={"q": "blue"}).json()["hits"][0]
+    assert hit["score"] == pytest.approx(expected, abs=2e-6)
+    assert hit["text"] == "red river", "the prompt is not part of the document"
+    named = client.get("/search", params={"q": "blue", "prompt_name": "other"}).json()["hits"][0]
+    expected = document @ encoder.encode([PROMPTS["other"] + "blue"]).vectors[0]
+    assert named["score"] == pytest.approx(expected, abs=2e-6)
+
+
+def test_similarity_uses_no_prompt_of_its_own(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    a, b = encoder.encode(["red river", "cat"]).vectors
+    assert client.post("/similarity", json={"pairs": [["red river", "cat"]]}).json() == pytest.approx(
+        [a @ b], abs=1e-6
+    )
+
+
+def test_a_prompt_with_token_ids_is_refused(prompted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = prompted
+    ids = list(encoder.tokenize(["cat"])[0].ids)
+    response = client.post("/embed", json={"inputs": [ids], "prompt_name": "query"})
+    assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
+    assert "token ids" in response.json()["error"]
