@@ -54,8 +54,10 @@ class Index:
         self._closing = threading.Event()
 
     @classmethod
-    def load(cls, dimension: int, batches: Iterable[tuple[ArrayLike, ArrayLike]]) -> Self:
+    def load(cls, dimension: int, batches: Iterable[tuple[ArrayLike, ArrayLike]], sequence: int = 0) -> Self:
         """An index of all rows of `batches`, as (revisions, vectors) each. Fastest in the order of revisions.
+
+        `sequence` is the store's operation number at that moment.
 
         Raises:
             ValueError: as `apply`.
@@ -69,13 +71,18 @@ class Index:
             names.append(rows.revisions)
             base.add(rows.vectors)
         revisions = np.concatenate(names)
-        if len(revisions):
-            index._view = View((Part.whole(_in_order(dimension, revisions, base)),))
+        parts = (Part.whole(_in_order(dimension, revisions, base)),) if len(revisions) else ()
+        index._view = View(parts, sequence)
         return index
 
     def __len__(self) -> int:
         """Living rows."""
         return sum(part.count for part in self._view.parts)
+
+    @property
+    def view(self) -> View:
+        """The present moment, to be searched later; it never changes."""
+        return self._view
 
     @property
     def nbytes(self) -> int:
@@ -111,14 +118,16 @@ class Index:
             raise KeyError(f"The index has no vector of revision {wanted[missing][0]}.")
         return vectors
 
-    def search(self, queries: ArrayLike, k: int, allowed: ArrayLike | None = None) -> list[Hits]:
+    def search(
+        self, queries: ArrayLike, k: int, allowed: ArrayLike | None = None, view: View | None = None
+    ) -> list[Hits]:
         """The best `k` rows for each of `queries` (q, dimension), as (scores float32, revisions int64).
 
         Best first, then by revision. Scores are rounded to 1e-6, so rows that tie have equal scores. A caller
         may break ties its own way: the answer holds *every* row that ties with the k-th, so it may be longer
         than `k`, by up to `segments.TIES`. It is shorter only when fewer rows live (and are allowed).
 
-        With `allowed`, rows of other revisions are not seen.
+        With `allowed`, rows of other revisions are not seen. With `view`, that moment is searched.
 
         Raises:
             ValueError: `k` below 1, another dimension, or a number that is not finite.
@@ -129,12 +138,17 @@ class Index:
         # FAISS counts threads per calling thread, and a new one would take every core from its neighbours.
         faiss.omp_set_num_threads(1)
         among = None if allowed is None else np.unique(np.asarray(allowed, np.int64))
-        return self._view.search(self._matrix(queries, "query"), k, among)
+        return (view or self._view).search(self._matrix(queries, "query"), k, among)
 
     def apply(
-        self, add: tuple[ArrayLike, ArrayLike] | None = None, remove: Sequence[int] | Revisions = ()
+        self,
+        add: tuple[ArrayLike, ArrayLike] | None = None,
+        remove: Sequence[int] | Revisions = (),
+        sequence: int = 0,
     ) -> None:
         """Add and remove rows in one step: a search sees all of it or nothing.
+
+        `sequence` is the store's operation number after the step; the larger of it and the last one counts.
 
         A revision that is here already is replaced. One that is in both is removed; removing one that is not
         here does nothing. `add` is revisions (n,) and their vectors (n, dimension), which are copied.
@@ -155,7 +169,7 @@ class Index:
                 small = [part.rows() for part in parts if len(part) < SMALL_ROWS]
                 large = [part for part in parts if len(part) >= SMALL_ROWS]
                 parts = [*large, Part.whole(build(self.dimension, [*small, fresh]))]
-            self._view = View(tuple(parts))
+            self._view = View(tuple(parts), max(sequence, self._view.sequence))
             self._start_merging()
 
     def close(self) -> None:
@@ -218,7 +232,8 @@ class Index:
         now = {part.segment: part for part in self._view.parts}
         died = [source.died_until(now.pop(source.segment, None)) for source in sources]
         whole = Part.whole(merged)
-        self._view = View((*now.values(), *_without([whole], np.concatenate(died))))
+        parts = (*now.values(), *_without([whole], np.concatenate(died)))
+        self._view = View(parts, self._view.sequence)
 
 
 def _in_order(dimension: int, revisions: Revisions, index: faiss.IndexFlatIP) -> Segment:

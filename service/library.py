@@ -4,7 +4,9 @@ A write is embedded, committed and in the index before it is answered. A search 
 its whole life, so its query and the vectors it is compared with come from one model.
 """
 
+import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,16 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.batcher import Batcher
-from service.documents import Document, Documents, by_revision, matching, texts
+from service.documents import Document, Documents, by_revision, matching, sequence, texts
 from service.errors import Unhealthy
 from service.filters import Where
+from service.index import Index
 from service.lanes import Lane
 from service.live import Generation, Live
 from service.revisions import Embedding, NeedsVectors, delete, upsert
+from service.segments import View
 from service.writer import Changes, Writer
 
-# A hit's document may be replaced between the index and the store; then the search looks again.
-ATTEMPTS = 5
+log = logging.getLogger(__name__)
+
+ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ def apply(generation: Generation, changes: Changes) -> None:
     vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(
         -1, generation.encoder.dimension
     )
-    generation.index.apply((revisions, vectors), changes.removed)
+    generation.index.apply((revisions, vectors), changes.removed, changes.sequence)
 
 
 def _find(
@@ -144,14 +149,34 @@ def _find(
     k: int,
     where: Where | None,
 ) -> list[list[Hit]]:
-    for attempt in range(ATTEMPTS):
+    """Filter, index and documents at one moment, so that no update between them hides a hit."""
+    index = generation.index
+    view = _begin(connection, index)
+    try:
         allowed = None if where is None else matching(connection, where)
-        found = generation.index.search(queries, k, allowed)
+        found = index.search(queries, k, allowed, view)
         wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
         documents = by_revision(connection, wanted)
-        if len(documents) == len(wanted) or attempt == ATTEMPTS - 1:
-            break
+    finally:
+        connection.execute("ROLLBACK")
     return [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]
+
+
+def _begin(connection: sqlite3.Connection, index: Index) -> View:
+    """Begin a reading transaction at the moment of a view of the index, and return the view.
+
+    A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
+    """
+    for _ in range(ATTEMPTS):
+        view = index.view
+        connection.execute("BEGIN")
+        if sequence(connection) == view.sequence:
+            return view
+        connection.execute("ROLLBACK")
+        time.sleep(PAUSE_SECONDS)
+    connection.execute("BEGIN")
+    log.warning("A search found no moment at which index and store agree")
+    return index.view
 
 
 def _ranked(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from service.documents import by_revision, revisions, vectors
+from service.documents import by_revision, revisions, sequence, vectors
 from service.errors import Backend
 from service.index import Index
 from service.library import Library
@@ -25,7 +25,9 @@ STEP_DOCUMENTS = 64
 def load(transaction: Transaction, generation: Generation) -> None:
     """The generation's index from the stored vectors; a writer's job, so that no write is missed."""
     dimension = generation.encoder.dimension
-    index = Index.load(dimension, vectors(transaction.connection, generation.number, dimension))
+    connection = transaction.connection
+    stored = vectors(connection, generation.number, dimension)
+    index = Index.load(dimension, stored, sequence(connection))
     generation.index, old = index, generation.index
     old.close()
 

@@ -64,7 +64,7 @@ def upsert(
             truncated += kept
     if lacking:
         raise NeedsVectors(lacking)
-    return truncated, sequence(transaction.connection)
+    return truncated, _sequence(transaction)
 
 
 def delete(transaction: Transaction, where: Where) -> tuple[int, int]:
@@ -72,7 +72,7 @@ def delete(transaction: Transaction, where: Where) -> tuple[int, int]:
     revisions = matching(transaction.connection, where).tolist()
     for revision in revisions:
         _remove(transaction, revision)
-    return len(revisions), sequence(transaction.connection)
+    return len(revisions), _sequence(transaction)
 
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
@@ -81,6 +81,12 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
     for revision in sorted(alive):
         _add_vector(transaction, generation, revision, rows[revision])
     return len(alive)
+
+
+def _sequence(transaction: Transaction) -> int:
+    """The operation number that this job leads to; the index learns it with the rows."""
+    transaction.changes.sequence = sequence(transaction.connection)
+    return transaction.changes.sequence
 
 
 def _put(

@@ -170,9 +170,13 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One moment of an index. A revision is alive in at most one part."""
+    """One moment of an index. A revision is alive in at most one part.
+
+    `sequence` is the store's operation number that this moment belongs to.
+    """
 
     parts: tuple[Part, ...] = ()
+    sequence: int = 0
 
     def search(self, queries: Vectors, k: int, allowed: Revisions | None) -> list[Hits]:
         """As `Index.search`, in this moment; `queries` are checked."""

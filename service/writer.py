@@ -30,15 +30,20 @@ GROUP_JOBS = 256  # jobs of one commit at most
 
 @dataclass
 class Changes:
-    """What a commit did to the vectors: `added[generation]` are (revision, vector)."""
+    """What a commit did to the vectors: `added[generation]` are (revision, vector).
+
+    `sequence` is the operation number after it, 0 when nothing was operated on.
+    """
 
     added: dict[int, list[tuple[int, NDArray[np.float32]]]] = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
+    sequence: int = 0
 
     def merge(self, later: "Changes") -> None:
         for generation, rows in later.added.items():
             self.added.setdefault(generation, []).extend(rows)
         self.removed.extend(later.removed)
+        self.sequence = max(self.sequence, later.sequence)
 
 
 @dataclass

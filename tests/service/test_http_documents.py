@@ -1,5 +1,6 @@
 """`/documents` and `/search`: what was stored is found, by the scores that numpy would give."""
 
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
@@ -223,3 +224,34 @@ def test_writers_and_readers_at_once_see_whole_documents(client: TestClient) -> 
         for future in done:
             future.result()
     assert client.get("/documents/count").json() == {"count": 4}
+
+
+@pytest.mark.parametrize("filter", [None, '{"kind": "kept"}'])
+def test_a_document_that_is_being_updated_is_never_missing_from_a_search(
+    client: TestClient, filter: str | None
+) -> None:
+    """Read apart, an update between filter, index and store hides a hit; so they are read at one moment."""
+    ids = [f"u-{number}" for number in range(20)]
+    stop = threading.Event()
+
+    def update(number: int) -> None:
+        step = 0
+        while not stop.is_set():
+            step += 1
+            id = ids[(number * 5 + step) % 20]
+            metadata = {"kind": "kept", "step": step}
+            put(client, {"id": id, "text": f"red {WORDS[(number + step) % 16]}", "metadata": metadata})
+
+    put(client, *({"id": id, "text": "red river", "metadata": {"kind": "kept"}} for id in ids))
+    options = {} if filter is None else {"filter": filter}
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(update, number) for number in range(3)]
+        try:
+            for _ in range(150):
+                assert sorted(str(hit["id"]) for hit in search(client, "red", k=100, **options)) == sorted(
+                    ids
+                )
+        finally:
+            stop.set()
+        for writer in writers:
+            writer.result()
