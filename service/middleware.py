@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Internal, Overloaded, ServiceError, Timeout, TooLarge, Validation, response
@@ -107,6 +108,8 @@ class Exchange:
             if not self._gone:
                 raise
             task.uncancel()
+        except ClientDisconnect:  # in the middle of its body: nobody is left to answer
+            self._gone = True
         except Exception:
             log.exception("Request %s failed: %s %s", self._request_id, self._scope["method"], self._route)
             await self._refuse(

@@ -57,7 +57,7 @@ class SimilarityRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     inputs: SimilarityInputs | None = None
-    parameters: Parameters = Parameters()
+    parameters: Parameters | None = None
     pairs: list[Any] | None = None
     model: StrictStr | None = None
 
@@ -89,7 +89,9 @@ async def similarity(request: Request) -> Response:
     left, right = _sides(body, limit)
     with runtime.live.borrow() as generation:
         check_version(request, generation, body.model, runtime.published)
-        encoded = await _encode(runtime, generation, [*left, *right], body.parameters, normalize=True)
+        encoded = await _encode(
+            runtime, generation, [*left, *right], body.parameters or Parameters(), normalize=True
+        )
         headers = inference_headers(generation, encoded)
     a, b = encoded.vectors[: len(left)], encoded.vectors[len(left) :]
     # One left side broadcasts over every right one.

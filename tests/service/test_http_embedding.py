@@ -163,7 +163,7 @@ def test_unknown_fields_are_ignored_on_teis_routes(client: TestClient) -> None:
 
 def test_similarity_is_the_cosine_in_the_order_of_the_sentences(client: TestClient, encoder: Encoder) -> None:
     vectors = encoder.encode(TEXTS).vectors
-    body = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}
+    body = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}, "parameters": None}
     response = client.post("/similarity", json=body)
     np.testing.assert_allclose(response.json(), vectors[1:] @ vectors[0], atol=1e-6)
 

@@ -234,6 +234,16 @@ def test_a_body_that_is_too_large_is_answered_while_it_is_still_being_sent(serve
     assert server.client.get("/health").status_code == 200
 
 
+def test_a_client_that_hangs_up_in_its_body_is_no_bug_of_ours(server: Service) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+            raw.sendall(head_of(1000) + b'{"inputs": "half a')
+            time.sleep(0.1)
+    assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200
+    assert "Traceback" not in server.log.read_text()
+    assert 'route="/embed",status="499"} 3.0' in server.client.get("/metrics").text
+
+
 def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> None:
     body = b'{"inputs": [' + b",".join([b'"' + b"river " * 200 + b'"'] * 1500) + b"]}"
     for _ in range(5):
