@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from service import cpus
+from service import check, cpus
 from service.distributions import refuse_clashes
 from service.settings import Settings, StartupError, read
 
@@ -121,3 +121,16 @@ def test_the_first_version_of_cgroups_is_read_too(tmp_path: Path) -> None:
     assert cpus.quota(tmp_path) == 1.5
     (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
     assert cpus.quota(tmp_path) is None
+
+
+def test_check_prints_every_setting_with_its_source_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMILE_DATA_DIR", str(tmp_path / "new"))
+    said = check.report(read())
+    for name in Settings.model_fields:
+        [line] = [line for line in said.splitlines() if line.startswith(f"SIMILE_{name.upper()} ")]
+        assert line.endswith("environment" if name == "data_dir" else "default")
+    assert "CPUExecutionProvider" in said
+    assert "none published yet" in said
+    assert not (tmp_path / "new").exists()
