@@ -155,18 +155,13 @@ class Batcher:
     def _embed(self, rows: list[Row]) -> None:
         call = rows[0].call
         started = time.monotonic()
+        failure: Exception | None = None
         try:
             vectors = call.encoder.forward([row.ids for row in rows], normalize=call.normalize)
-        except Exception as error:
-            self.failure = f"the model failed: {type(error).__name__}: {error}"
-            self._metrics.inference_failures.inc()
-            log.exception("A forward pass over %d rows failed", len(rows))
-            if len(rows) == 1:
-                self._fail(rows, Backend(f"The model failed on this input: {type(error).__name__}: {error}"))
-                return
-            middle = len(rows) // 2
-            self._embed(rows[:middle])
-            self._embed(rows[middle:])
+        except Exception as error:  # noqa: BLE001  the model's, whatever it is: answered below
+            failure = error
+        if failure is not None:
+            self._split(rows, failure)
             return
         seconds = time.monotonic() - started
         finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
@@ -183,6 +178,19 @@ class Batcher:
                 row.call.tokens[row.position] = len(row.ids)
         self._on_loop(_settle, [row for row, good in zip(rows, finite, strict=True) if good])
         self._observe(rows, started, seconds)
+
+    def _split(self, rows: list[Row], failure: Exception) -> None:
+        """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""
+        self.failure = f"the model failed: {type(failure).__name__}: {failure}"
+        self._metrics.inference_failures.inc()
+        if len(rows) == 1:
+            log.error("The model failed on one input", exc_info=failure)
+            self._fail(rows, Backend(f"The model failed on this input: {type(failure).__name__}: {failure}"))
+            return
+        log.warning("A forward pass over %d rows failed (%s) and is tried in halves", len(rows), failure)
+        middle = len(rows) // 2
+        self._embed(rows[:middle])
+        self._embed(rows[middle:])
 
     def _observe(self, rows: list[Row], started: float, seconds: float) -> None:
         call = rows[0].call

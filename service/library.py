@@ -100,6 +100,20 @@ class Library:
             Embedding(vector, cut) for vector, cut in zip(encoded.vectors, encoded.truncated, strict=True)
         ]
 
+    @staticmethod
+    def check_whole(generation: Generation) -> None:
+        """Refuse a search, before it costs anything, while the index does not hold every document.
+
+        Raises:
+            Unhealthy: it is being rebuilt.
+
+        """
+        if not generation.whole:
+            raise Unhealthy(
+                "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
+                retry_after_seconds=5,
+            )
+
     async def search(
         self,
         generation: Generation,
@@ -114,15 +128,7 @@ class Library:
         Args:
             generation: borrowed by the caller, who made `queries` (n, dimension) with its encoder.
 
-        Raises:
-            Unhealthy: the index does not hold every document yet.
-
         """
-        if not generation.whole:
-            raise Unhealthy(
-                "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
-                retry_after_seconds=5,
-            )
         found = await self.documents.read(lambda connection: _find(connection, generation, queries, k, where))
         if min_score is None:
             return found

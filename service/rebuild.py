@@ -20,6 +20,7 @@ from service.writer import Transaction
 log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
+HARMLESS_TEXT = "A short sentence."
 
 
 def load(transaction: Transaction, generation: Generation) -> None:
@@ -32,10 +33,17 @@ def load(transaction: Transaction, generation: Generation) -> None:
     old.close()
 
 
-async def complete(library: Library, generation: Generation, tell: Callable[[int, int], None]) -> None:
+async def complete(library: Library, generation: Generation, tell: Callable[[int, int], None]) -> int:
     """Embed and index every document that the index lacks; `tell(done, total)` as it goes.
 
-    A text that the model fails on is left out of the index and named in the log.
+    Can be called again after it failed, and goes on where it was.
+
+    Returns:
+        How many documents were left out because the model fails on their text; the log names them.
+
+    Raises:
+        ServiceError: the model fails on any text, the queue is full, or the disk is.
+
     """
     stored = await library.documents.read(revisions)
     lacking = np.setdiff1d(stored, generation.index.revisions()).tolist()
@@ -43,23 +51,27 @@ async def complete(library: Library, generation: Generation, tell: Callable[[int
         log.warning(
             "%d of %d documents have no sound vector and are embedded again", len(lacking), len(stored)
         )
+    left_out = 0
     for done in range(0, len(lacking), STEP_DOCUMENTS):
         tell(len(stored) - len(lacking) + done, len(stored))
-        await _embed_step(library, generation, lacking[done : done + STEP_DOCUMENTS])
+        left_out += await _embed_step(library, generation, lacking[done : done + STEP_DOCUMENTS])
+    return left_out
 
 
-async def _embed_step(library: Library, generation: Generation, step: list[int]) -> None:
+async def _embed_step(library: Library, generation: Generation, step: list[int]) -> int:
+    """Embed and store some documents; how many of them were left out."""
     documents = await library.documents.read(lambda connection: by_revision(connection, step))
     try:
         embedded = await library.embed(generation, [document.text for document in documents.values()])
     except Backend:
         if len(documents) > 1:
-            for revision in documents:
-                await _embed_step(library, generation, [revision])
-            return
+            return sum([await _embed_step(library, generation, [revision]) for revision in documents])
+        # Is it this text, or the model? A failure here is the model's, and the caller's to wait for.
+        await library.embed(generation, [HARMLESS_TEXT])
         log.exception(
             "Document %r is left out of the index", [document.id for document in documents.values()]
         )
-        return
+        return 1
     rows: dict[int, Embedding] = dict(zip(documents, embedded, strict=True))
     await library.writer.run(lambda transaction: add_vectors(transaction, generation.number, rows))
+    return 0

@@ -30,6 +30,7 @@ from service.writer import Changes, Transaction, Writer
 log = logging.getLogger(__name__)
 
 DATABASE = "simile.db"
+RETRY_SECONDS = 2
 
 
 class Runtime:
@@ -117,15 +118,20 @@ class Runtime:
             self._ownership = None
 
     async def _become_ready(self, generation: Generation) -> None:
-        """Load the index, embed what it lacks, load the examples."""
+        """Load the index, embed what it lacks, load the examples; after a failure, again until it is done."""
         try:
             await self.library.writer.run(lambda transaction: load(transaction, generation))
-            await complete(self.library, generation, self._tell)
-            self._missing = 0
-            generation.whole = True
-            self._progress = "loading the example documents"
-            await load_examples(self.library)
-            self.ready.set()
+            while not self.ready.is_set():
+                try:
+                    self._missing = await complete(self.library, generation, self._tell)
+                    generation.whole = True
+                    self._progress = "loading the example documents"
+                    await load_examples(self.library)
+                    self.ready.set()
+                except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
+                    log.warning("Not ready yet, trying again in %d s: %s", RETRY_SECONDS, error.message)
+                    self._progress = error.message
+                    await asyncio.sleep(RETRY_SECONDS)
         except Exception as error:
             log.exception("The index could not be made whole; start the service again")
             self._progress = f"the index could not be made whole ({type(error).__name__}: {error})"

@@ -73,6 +73,7 @@ async def search_one(
     where = where_of(filter)
     with runtime.live.borrow() as generation:
         check_version(request, generation, None, runtime.published)
+        runtime.library.check_whole(generation)
         encoded = await embed_queries(runtime, generation, queries, prompt_name)
         [hits] = await runtime.library.search(
             generation, encoded.vectors, k, where=where, min_score=min_score
@@ -98,6 +99,7 @@ async def search_many(request: Request) -> Response:
     where = where_of(body.filter)
     with runtime.live.borrow() as generation:
         check_version(request, generation, body.model, runtime.published)
+        runtime.library.check_whole(generation)
         encoded: Encoded | None = None
         if isinstance(body.queries[0], list):
             vectors = vectors_of(body.queries, body.model, generation)

@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,56 @@ def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_prog
         assert "d160" not in stored, "a delete during the rebuild was undone"
         best = client.get("/search", params={"q": "completely new", "k": 1}).json()["hits"][0]
         assert (best["id"], best["text"]) == ("d150", "completely new")
+
+
+def test_a_text_that_the_model_fails_on_is_left_out_and_counted(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(filled, "DELETE FROM vectors")
+    app = create_app(filled)
+    app.state.runtime.open()
+    encoder = app.state.runtime.live.generation.encoder
+    [poison] = [tuple(tokens.ids) for tokens in encoder.tokenize([str(DOCUMENTS[7]["text"])])]
+    forward = encoder.forward
+
+    def fails_on_one(ids: list[list[int]], *, normalize: bool = True) -> object:
+        if any(tuple(row) == poison for row in ids):
+            raise RuntimeError("injected")
+        return forward(ids, normalize=normalize)
+
+    monkeypatch.setattr(encoder, "forward", fails_on_one)
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        found = [id for id, _ in ranking(client)]
+        assert sorted(found) == sorted({str(document["id"]) for document in DOCUMENTS} - {"d007"})
+        assert "simile_index_missing_documents 1.0" in client.get("/metrics").text
+        assert "simile_documents 200.0" in client.get("/metrics").text
+        assert "['d007'] is left out" in caplog.text
+
+
+def test_a_model_that_fails_on_everything_is_waited_for(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(filled, "DELETE FROM vectors WHERE revision % 2 = 0")
+    monkeypatch.setattr("service.runtime.RETRY_SECONDS", 0.05)
+    app = create_app(filled)
+    app.state.runtime.open()
+    encoder = app.state.runtime.live.generation.encoder
+
+    def broken(ids: list[list[int]], *, normalize: bool = True) -> object:
+        raise RuntimeError("injected")
+
+    with TestClient(app) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(encoder, "forward", broken)
+            deadline = time.monotonic() + 10
+            while "injected" not in client.get("/ready").text:
+                assert time.monotonic() < deadline, client.get("/ready").text
+                time.sleep(0.01)
+            assert client.get("/ready").status_code == 503
+            assert client.get("/search", params={"q": "a"}).status_code == 503
+        wait_until_ready(client)
+        assert len(ranking(client)) == 200
 
 
 def test_an_index_that_cannot_follow_a_write_is_loaded_again_from_the_store(
