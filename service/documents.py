@@ -48,11 +48,15 @@ class Documents:
         self._path = path
         self._local = threading.local()
         self._open: list[sqlite3.Connection] = []
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read", initializer=self._connect)
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
 
-    def _connect(self) -> None:
-        self._local.connection = connect(self._path, read_only=True)
-        self._open.append(self._local.connection)
+    def _connection(self) -> sqlite3.Connection:
+        """One of this thread's own, opened when it is first needed: a failure costs one request, not the pool."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = connect(self._path, read_only=True)
+            self._open.append(self._local.connection)
+        connection: sqlite3.Connection = self._local.connection
+        return connection
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -70,7 +74,12 @@ class Documents:
 
     def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return query(self._local.connection)
+            connection = self._connection()
+            try:
+                return query(connection)
+            finally:
+                if connection.in_transaction:  # or the next query on this thread would see an old moment
+                    connection.rollback()
         except sqlite3.Error as error:
             raise (storage_error(error) or error) from error
 

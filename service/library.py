@@ -157,14 +157,11 @@ def _find(
 ) -> list[list[Hit]]:
     """Filter, index and documents at one moment, so that no update between them hides a hit."""
     index = generation.index
-    view = _begin(connection, index)
-    try:
-        allowed = None if where is None else matching(connection, where)
-        found = index.search(queries, k, allowed, view)
-        wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
-        documents = by_revision(connection, wanted)
-    finally:
-        connection.execute("ROLLBACK")
+    view = _begin(connection, index)  # the transaction ends with the query, in documents.py
+    allowed = None if where is None else matching(connection, where)
+    found = index.search(queries, k, allowed, view)
+    wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
+    documents = by_revision(connection, wanted)
     return [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]
 
 

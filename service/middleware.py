@@ -83,6 +83,8 @@ class Exchange:
         self._timeout_ms = headers.get(b"x-timeout-ms")
         self._request_id = _request_id(headers.get(b"x-request-id"))
         self._body_read = asyncio.Event()
+        if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
+            self._body_read.set()  # there is none, and no route will ask for it
         self._gone = False
         self._status = 0
         self._error_type = ""

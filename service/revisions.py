@@ -108,6 +108,9 @@ def _put(
         embeddings[number] = found
     cut = any(embedding.truncated for embedding in embeddings.values())
     if same_text and old[2] == metadata:
+        for number, embedding in embeddings.items():
+            if _stored(transaction, number, old[0]) is None:  # lost or damaged: sending it again mends it
+                _add_vector(transaction, number, old[0], embedding)
         return cut
     if old is not None:
         _remove(transaction, old[0])

@@ -147,7 +147,15 @@ class Runtime:
             apply(generation, changes)
         except Exception:  # the write is on disk all the same, and the index is made anew from there
             log.exception("The index could not follow a write; it is loaded again")
+            self._reload(generation)
+
+    def _reload(self, generation: Generation) -> None:
+        try:
             load(Transaction(self._connection), generation)
+        except Exception:  # the write is kept, but what the index lacks must not be searched around
+            log.exception("The index could not be loaded; start the service again")
+            self._progress = "the index could not follow a write nor be loaded again; start the service again"
+            generation.whole = False
 
     def _show(self) -> None:
         """Point the gauges at what they show."""

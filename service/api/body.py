@@ -91,11 +91,21 @@ async def read_body(request: Request, model: type[M]) -> M:
         value = orjson.loads(await request.body())
     except orjson.JSONDecodeError as error:
         raise Validation(f"The body is not valid JSON: {error}.") from error
+    return validated(model, value)
+
+
+def validated(model: type[M], value: object, name: str = "") -> M:
+    """`value` as `model`; a refusal names the field, behind `name`.
+
+    Raises:
+        Validation: a field is wrong.
+
+    """
     try:
         return model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        where = ".".join(str(part) for part in (name, *first["loc"]) if part != "") or "the body"
         raise Validation(f"{where}: {first['msg']}.") from error
 
 

@@ -1,14 +1,14 @@
 """Storing, reading and deleting documents."""
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import Direct, Role, describe, known_parameters, read_body
+from service.api.body import Direct, Role, describe, known_parameters, read_body, validated
 from service.api.inference import check_count, inference_headers, json_response, runtime_of
 from service.api.search import where_of
 from service.documents import Document, count, get, page
@@ -44,9 +44,13 @@ class DocumentIn(BaseModel):
     metadata: dict[str, Any] = {}
 
 
+_MANY_DOCUMENTS = {"type": "array", "items": DocumentIn.model_json_schema()}
+
+
 class DocumentsRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    documents: list[DocumentIn]
+    # Validated one by one, after they were counted: millions at once would hold the event loop for seconds.
+    documents: Annotated[list[Any], WithJsonSchema(_MANY_DOCUMENTS)]
 
 
 @router.post("", **describe(Role.WRITE, DocumentsRequest))
@@ -55,7 +59,8 @@ async def upsert(request: Request) -> Response:
     runtime = runtime_of(request)
     body = await read_body(request, DocumentsRequest)
     check_count(body.documents, runtime.settings.max_inputs, "documents")
-    documents = [_document(given, at) for at, given in enumerate(body.documents)]
+    given = [validated(DocumentIn, value, f"documents.{at}") for at, value in enumerate(body.documents)]
+    documents = [_document(document, at) for at, document in enumerate(given)]
     # Of two equal ids the last wins.
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.library.put(distinct)
@@ -64,7 +69,7 @@ async def upsert(request: Request) -> Response:
         "truncated": stored.truncated,
         "sequence": stored.sequence,
     }
-    if any(given.id is None for given in body.documents):
+    if any(document.id is None for document in given):
         answer["ids"] = [document.id for document in documents]
     return json_response(answer, inference_headers(runtime.live.generation))
 

@@ -168,6 +168,38 @@ def test_an_index_that_cannot_follow_a_write_is_loaded_again_from_the_store(
         np.testing.assert_allclose(hits[0]["score"], 1.0, atol=1e-5)
 
 
+def test_sending_a_document_again_mends_its_lost_vector(filled: Settings) -> None:
+    app = create_app(filled)
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        damage(filled, "DELETE FROM vectors WHERE revision = 5")
+        app.state.runtime.live.generation.index.apply(None, [5])
+        text = str(DOCUMENTS[4]["text"])
+        assert "d004" not in dict(ranking(client))
+        assert (
+            client.post("/documents", json={"documents": [{"id": "d004", "text": text}]}).status_code == 200
+        )
+        assert "d004" in dict(ranking(client))
+
+
+def test_an_index_that_cannot_even_be_loaded_is_not_searched(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+
+        def broken(*arguments: object) -> None:
+            raise MemoryError("injected")
+
+        monkeypatch.setattr(Index, "apply", broken)
+        monkeypatch.setattr(Index, "load", broken)
+        new = {"documents": [{"id": "new", "text": "a harbour"}]}
+        assert client.post("/documents", json=new).status_code == 200
+        assert client.get("/search", params={"q": "a"}).status_code == 503
+        assert client.get("/ready").status_code == 503
+        assert client.get("/documents/new").status_code == 200
+
+
 def test_the_examples_are_loaded_once_and_only_when_asked_for(tmp_path: Path, tiny_models_dir: Path) -> None:
     settings = new_settings(tmp_path, tiny_models_dir, examples=True)
     with TestClient(create_app(settings)) as client:
