@@ -51,7 +51,7 @@ class Documents:
         self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
 
     def _connection(self) -> sqlite3.Connection:
-        """One of this thread's own, opened when it is first needed: a failure costs one request, not the pool."""
+        """A connection of this thread, opened when first needed: a failure costs one request only."""
         if not hasattr(self._local, "connection"):
             self._local.connection = connect(self._path, read_only=True)
             self._open.append(self._local.connection)
