@@ -110,9 +110,14 @@ class Batcher:
             if self._stopping:
                 raise _stopped()
             self._admit(lane, sum(row.cost for row in rows))
-            self._lanes.put(lane, rows)
+            self._lanes.put(call, rows)
             self._wake.notify(len(rows))
-        return await call.future
+        try:
+            return await call.future
+        except BaseException:  # refused, out of time, or its client is gone: what still waits is dropped
+            with self._wake:
+                self._lanes.discard(call)
+            raise
 
     def _admit(self, lane: Lane, cost: int) -> None:
         """A call larger than the whole limit is let in when nothing waits, or it could never be served."""
@@ -153,6 +158,8 @@ class Batcher:
             self._wake.notify(len(rows))
 
     def _embed(self, rows: list[Row]) -> None:
+        if not (rows := _awaited(rows)):
+            return
         call = rows[0].call
         started = time.monotonic()
         failure: Exception | None = None
@@ -161,7 +168,9 @@ class Batcher:
         except Exception as error:  # noqa: BLE001  the model's, whatever it is: answered below
             failure = error
         if failure is not None:
-            self._split(rows, failure)
+            # When nobody waits any more, the encoder may have been closed under this batch.
+            if rows := _awaited(rows):
+                self._split(rows, failure)
             return
         seconds = time.monotonic() - started
         finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
@@ -210,12 +219,17 @@ class Batcher:
             self._tokens_per_second += 0.1 * (rate - self._tokens_per_second)
 
     def _fail(self, rows: list[Row], error: ServiceError) -> None:
-        """Fail the calls of `rows`; their other rows are dropped when their turn comes."""
+        """Fail the calls of `rows`; `embed` drops their other rows."""
         self._on_loop(_refuse, [row.call for row in rows], error)
 
     def _on_loop(self, callback: object, *arguments: object) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback, *arguments)  # type: ignore[arg-type]
+
+
+def _awaited(rows: list[Row]) -> list[Row]:
+    """Those of `rows` that somebody still waits for."""
+    return [row for row in rows if not row.call.future.done()]
 
 
 def _answer(call: Call) -> Encoded:

@@ -1,7 +1,9 @@
 """The rows that wait for the encoder, and who goes next.
 
 Two lanes. Interactive goes first; background gets at least one batch in ten while both wait, and only small
-batches while interactive work is about, so that nobody waits long behind one.
+batches while interactive work is about, so that nobody waits long behind one. Within a lane calls take
+turns: the call at the front has its oldest row in the next batch and then goes to the back, so that a call
+of two thousand texts delays a call of one by a batch and not by all of its own.
 
 Policy alone: no thread, no lock (the batcher holds one around every call), no tokenizer, no model.
 """
@@ -9,9 +11,10 @@ Policy alone: no thread, no lock (the batcher holds one around every call), no t
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -52,6 +55,9 @@ class Call:
     truncated: list[bool]
     missing: int  # rows not yet filled
     arrived: float  # time.monotonic()
+    fresh: "deque[Row]" = field(default_factory=deque)  # not tokenised yet
+    waiting: "deque[Row]" = field(default_factory=deque)  # for a batch
+    gone: bool = False  # nobody waits for the answer any more
 
 
 @dataclass(eq=False, slots=True)
@@ -74,67 +80,110 @@ class Job:
 
 
 class _Line:
-    """The rows of one lane: first to be tokenised, then waiting for a batch."""
+    """One lane. A call is in `new` or `fresh` while it has rows to be tokenised, and in `waiting` while some
+    wait for a batch; in each, whoever was served goes to the back.
+    """
 
     def __init__(self) -> None:
-        self.fresh: deque[Row] = deque()
-        self.waiting: deque[Row] = deque()
+        self.new: deque[Call] = deque()  # no row tokenised yet
+        self.fresh: deque[Call] = deque()
+        self.waiting: deque[Call] = deque()
+        self.ahead = 0  # rows that wait for a batch
         self.tokens = 0
+        self._tokenised_last = False
 
-    def put(self, rows: list[Row]) -> None:
-        self.fresh.extend(rows)
+    def put(self, call: Call, rows: list[Row]) -> None:
+        call.fresh.extend(rows)
+        self.new.append(call)
         self.tokens += sum(row.cost for row in rows)
 
-    def take(self, budget_tokens: int) -> Job | None:
-        """The next job. Rows are tokenised ahead only as far as one batch can look."""
-        if self.fresh and len(self.waiting) < GROUP_WINDOW:
-            rows = self._take_fresh()
-            if rows:
-                return Job(rows, embed=False)
-        rows = self._take_group(budget_tokens)
-        return Job(rows, embed=True) if rows else None
+    def tokenised(self, row: Row) -> None:
+        call = row.call
+        if call.gone:
+            self.tokens -= row.cost
+            return
+        self.tokens += len(row.ids) - row.cost
+        row.cost = len(row.ids)
+        self.ahead += 1
+        if not call.waiting:
+            self.waiting.append(call)
+        call.waiting.append(row)
 
-    def _take_fresh(self) -> list[Row]:
+    def discard(self, call: Call) -> None:
+        """Forget every row of `call`."""
+        if call.gone:
+            return
+        call.gone = True
+        self.tokens -= sum(row.cost for rows in (call.fresh, call.waiting) for row in rows)
+        if call.fresh:
+            (self.new if call in self.new else self.fresh).remove(call)
+            call.fresh.clear()
+        if call.waiting:
+            self.ahead -= len(call.waiting)
+            self.waiting.remove(call)
+            call.waiting.clear()
+
+    def take(self, budget_tokens: int) -> Job | None:
+        """The next job. Rows are tokenised ahead only as far as one batch can look, but a new call's first
+        ones at once, so that it can take its turn; between two such looks a batch is computed.
+        """
+        few = self.ahead < GROUP_WINDOW
+        calls = self.new or self.fresh
+        if calls and (few or (self.new and not self._tokenised_last)):
+            self._tokenised_last = True
+            return Job(self._take_fresh(calls), embed=False)
+        self._tokenised_last = False
+        return Job(self._take_group(budget_tokens), embed=True) if self.waiting else None
+
+    def _take_fresh(self, calls: deque[Call]) -> list[Row]:
         rows: list[Row] = []
         characters = 0
-        while len(rows) < TOKENISE_ROWS and characters < TOKENISE_CHARACTERS:
-            row = self._next(self.fresh)
-            if row is None:
-                break
+        for row in _in_turn([call.fresh for call in islice(calls, TOKENISE_ROWS)]):
             rows.append(row)
             characters += len(row.source)
+            if len(rows) == TOKENISE_ROWS or characters >= TOKENISE_CHARACTERS:
+                break
+        for row in rows:
+            row.call.fresh.popleft()
+        for call in dict.fromkeys(row.call for row in rows):
+            calls.remove(call)
+            if call.fresh:
+                self.fresh.append(call)
         return rows
 
     def _take_group(self, budget_tokens: int) -> list[Row]:
-        """The batch that holds the oldest waiting row, among the rows that can share a batch with it."""
-        looked_at: list[Row] = []
-        while len(looked_at) < GROUP_WINDOW and (row := self._next(self.waiting)):
-            looked_at.append(row)
-        if not looked_at:
-            return []
-        first = looked_at[0].call
-        window = [
-            row
-            for row in looked_at
-            if row.call.encoder is first.encoder and row.call.normalize == first.normalize
+        """The batch that holds the oldest row of the call in front, among the rows that can share it."""
+        first = self.waiting[0]
+        alike = [
+            call.waiting
+            for call in islice(self.waiting, GROUP_WINDOW)
+            if call.encoder is first.encoder and call.normalize == first.normalize
         ]
+        window = list(islice(_in_turn(alike), GROUP_WINDOW))
         group = [window[at] for at in group_of_oldest([len(row.ids) for row in window], budget_tokens)]
         taken = set(map(id, group))
-        self.waiting.extendleft(row for row in reversed(looked_at) if id(row) not in taken)
+        for call in dict.fromkeys(row.call for row in group):
+            call.waiting = deque(row for row in call.waiting if id(row) not in taken)
+            if not call.waiting:
+                self.waiting.remove(call)
+        if first.waiting:
+            self.waiting.rotate(-1)
+        self.ahead -= len(group)
         self.tokens -= sum(row.cost for row in group)
         return group
 
-    def _next(self, rows: deque[Row]) -> Row | None:
-        """The oldest of `rows` that somebody still waits for; the others are dropped on the way.
 
-        Nobody waits any more when a deadline passed, a client left, or another row failed the call.
-        """
-        while rows:
-            row = rows.popleft()
-            if not row.call.future.done():
-                return row
-            self.tokens -= row.cost
-        return None
+def _in_turn(lines: Sequence[Iterable[Row]]) -> Iterator[Row]:
+    """The first row of each of `lines`, then the second of each that has one, and so on."""
+    turns: list[Iterator[Row]] = [iter(rows) for rows in lines]
+    while turns:
+        left = []
+        for rows in turns:
+            row = next(rows, None)
+            if row is not None:
+                left.append(rows)
+                yield row
+        turns = left
 
 
 class Lanes:
@@ -150,24 +199,25 @@ class Lanes:
         """Tokens that wait in `lane`."""
         return self._lines[lane].tokens
 
-    def put(self, lane: Lane, rows: list[Row]) -> None:
-        """New rows, not yet tokenised."""
-        self._lines[lane].put(rows)
-        if lane is Lane.INTERACTIVE:
+    def put(self, call: Call, rows: list[Row]) -> None:
+        """A new call and its rows, not yet tokenised."""
+        self._lines[call.lane].put(call, rows)
+        if call.lane is Lane.INTERACTIVE:
             self._last_interactive = self._clock()
 
     def tokenised(self, rows: list[Row]) -> None:
         """Rows whose `ids` are known now; they wait for a batch."""
         for row in rows:
-            line = self._lines[row.call.lane]
-            line.tokens += len(row.ids) - row.cost
-            row.cost = len(row.ids)
-            line.waiting.append(row)
+            self._lines[row.call.lane].tokenised(row)
 
     def dropped(self, rows: list[Row]) -> None:
         """Rows that were taken to be tokenised and failed."""
         for row in rows:
             self._lines[row.call.lane].tokens -= row.cost
+
+    def discard(self, call: Call) -> None:
+        """A call that nobody waits for any more: its rows free their places at once."""
+        self._lines[call.lane].discard(call)
 
     def take(self) -> Job | None:
         """The next job for a free worker, None when nothing waits."""
@@ -187,6 +237,9 @@ class Lanes:
 
     def drain(self) -> list[Row]:
         """Take every row out, to be failed: the service is stopping."""
-        rows = [row for line in self._lines.values() for row in (*line.fresh, *line.waiting)]
-        self._lines = {lane: _Line() for lane in Lane}
+        rows = []
+        for line in self._lines.values():
+            for call in {*line.new, *line.fresh, *line.waiting}:
+                rows += [*call.fresh, *call.waiting]
+                line.discard(call)
         return rows

@@ -36,6 +36,7 @@ class Settings(BaseSettings):
     workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
     timeout_seconds: float = Field(120.0, gt=0)
     max_inputs: int = Field(2048, ge=1)
+    max_hits: int = Field(50_000, ge=1000)
     max_body_mb: int = Field(16, ge=1)
     max_admitted_mb: int = Field(256, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)

@@ -96,6 +96,7 @@ async def search_many(request: Request) -> Response:
     body = await read_body(request, SearchRequest)
     check_options(body.k, body.mode, body.min_score)
     check_count(body.queries, runtime.settings.max_inputs, "queries")
+    _check_hits(len(body.queries) * body.k, runtime.settings.max_hits)
     where = where_of(body.filter)
     with runtime.live.borrow() as generation:
         check_version(request, generation, body.model, runtime.published)
@@ -113,6 +114,13 @@ async def search_many(request: Request) -> Response:
         headers = inference_headers(generation, encoded)
     results = [[hit.as_json() for hit in hits] for hits in found]
     return json_response({"model": headers[VERSION_HEADER], "results": results}, headers)
+
+
+def _check_hits(asked: int, limit: int) -> None:
+    if asked > limit:
+        raise Validation(
+            f"The queries ask for {asked} hits together; at most {limit} (SIMILE_MAX_HITS) go in one answer."
+        )
 
 
 def check_options(k: int, mode: str, min_score: float | None) -> None:

@@ -1,12 +1,13 @@
 """Many small requests, few encoder calls, and nobody suffers for another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.errors import Backend, Overloaded, Tokenizer, Unhealthy, Validation
@@ -205,6 +206,91 @@ def test_who_has_left_costs_no_batch_and_no_place_in_the_queue() -> None:
             after = await batcher.embed(encoder.as_encoder(), ["here"])
             assert after.vectors[0].tolist() == [1, 4, ord("h")]
         assert encoder.batches == [[1], [4]]
+
+    run(body)
+
+
+def test_a_call_of_many_texts_delays_a_call_of_one_by_a_batch_and_not_by_all_of_its_own() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder(seconds=0.001)
+        encoder.max_length = 512
+        async with running() as batcher:
+            huge = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["h" * 500] * 300))
+            await asyncio.sleep(0.02)
+            before = len(encoder.batches)
+            await batcher.embed(encoder.as_encoder(), ["one"])
+            assert len(encoder.batches) - before <= 3
+            assert not huge.done()
+            await huge
+        assert sum(map(len, encoder.batches)) == 301
+
+    run(body)
+
+
+def test_calls_of_many_texts_take_turns() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        encoder.max_length = 512
+        order: list[int] = []
+        forward = encoder.forward
+
+        def noted(ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
+            order.append(ids[0][0])
+            return forward(ids, normalize=normalize)
+
+        encoder.forward = noted  # type: ignore[method-assign]
+        async with running() as batcher:
+            encoder.gate.clear()
+            tasks = [
+                asyncio.create_task(batcher.embed(encoder.as_encoder(), [name * 500] * 20)) for name in "abc"
+            ]
+            await asyncio.sleep(0.05)
+            encoder.gate.set()
+            await asyncio.gather(*tasks)
+        turns = "".join(map(chr, order[1:]))
+        assert len(turns) == 59
+        for at in range(0, 54, 3):
+            assert set(turns[at : at + 3]) == set("abc"), turns
+
+    run(body)
+
+
+def test_who_leaves_frees_the_places_of_all_its_rows_at_once() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running(max_queue_tokens=100) as batcher:
+            encoder.gate.clear()
+            running_now = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+            await asyncio.sleep(0.05)
+            waiting = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 60] * 6))
+            await asyncio.sleep(0.05)
+            with pytest.raises(Overloaded):
+                await batcher.embed(encoder.as_encoder(), ["c" * 60] * 6)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert batcher._lanes.tokens(Lane.INTERACTIVE) == 0
+            encoder.gate.set()
+            await batcher.embed(encoder.as_encoder(), ["d" * 60] * 6)
+            await running_now
+
+    run(body)
+
+
+def test_an_encoder_closed_under_a_batch_that_nobody_waits_for_is_no_failure() -> None:
+    async def body() -> None:
+        encoder = CountingEncoder()
+        async with running() as batcher:
+            await batcher.embed(encoder.as_encoder(), ["well"])
+            encoder.gate.clear()
+            encoder.failing = lambda ids: True
+            left = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+            await asyncio.sleep(0.05)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+            encoder.gate.set()
+            await asyncio.to_thread(batcher.stop)  # every batch has ended
+            assert len(encoder.batches) == 2
+            assert batcher.failure is None
 
     run(body)
 
