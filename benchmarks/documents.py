@@ -64,7 +64,7 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
         documents = [Document(f"stored-{row}", texts[row % len(texts)], {"row": row}) for row in rows]
         embedded = {at: Embedding(vector, truncated=False) for at, vector in enumerate(vectors)}
         connection.execute("BEGIN IMMEDIATE")
-        upsert(Transaction(connection), documents, {generation: embedded}, [generation])
+        upsert(Transaction(connection), documents, {generation: embedded})
         connection.execute("COMMIT")
     connection.close()
     return time.perf_counter() - started

@@ -1,6 +1,7 @@
-"""python -m models import | list | show | verify: look after the published versions of a models folder.
+"""python -m models COMMAND: look after the published versions of a models folder; --help lists the commands.
 
-Which version is served is the service's matter: nothing here changes it.
+`activate` and `rollback` say what is wanted; the running service builds its index and swaps, or the next one
+to start does. Nothing here touches a version that is in use.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .builtin import publish_named
-from .errors import ModelError
+from .errors import InUse, ModelError
+from .manifest import Manifest
 from .proof import check_golden
 from .seal import read_manifest
 from .store import Store
@@ -59,10 +62,20 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     for name, run, text in (
         ("show", _show, "print a version's manifest"),
         ("verify", _verify, "check every file of a version and compute its golden vectors again"),
+        ("activate", _activate, "verify a version and want it: the service builds its index and swaps"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("version", metavar="VERSION")
         command.set_defaults(run=run)
+    command = commands.add_parser("prune", help="delete versions that nothing needs any more")
+    command.add_argument("versions", metavar="VERSION", nargs="*", help="these; each must be out of use")
+    command.add_argument(
+        "--keep", type=int, metavar="N", help="all but the newest N, and those that are in use"
+    )
+    command.set_defaults(run=_prune)
+    commands.add_parser("rollback", help="go back to the version that was live before").set_defaults(
+        run=_rollback
+    )
     return parser
 
 
@@ -75,12 +88,25 @@ def _import(store: Store, options: argparse.Namespace) -> None:
 def _list(store: Store, options: argparse.Namespace) -> None:
     state = store.read_state()
     roles = {"wanted": store.wanted(), "live": state.get("live"), "previous": state.get("previous")}
+    known = state.get("versions", {})
     for manifest in store.versions():
         marks = ", ".join(role for role, version in roles.items() if version == manifest.version)
+        marks = ", ".join(filter(None, [marks, _stage(manifest, known.get(manifest.version, {}))]))
         size = f"{manifest.dimension} dimensions, {manifest.max_length} tokens, {manifest.precision}"
         print(f"{manifest.version}  {size}{f'  [{marks}]' if marks else ''}")
     for name, reason in store.problems().items():
         print(f"{name}  not served: {reason}")
+
+
+def _stage(manifest: Manifest, state: Mapping[str, Any]) -> str:
+    """What else there is to say of a version: how far its build is, or why it is not served."""
+    if state.get("state") in {"building", "ready"}:
+        return f"{state['state']} {state.get('done')}/{state.get('total')}"
+    if state.get("state") == "failed":
+        return f"failed: {state.get('reason')}"
+    if manifest.gate is not None and manifest.gate.verdict == "refused":
+        return f"refused: {manifest.gate.reason}"
+    return ""
 
 
 def _show(store: Store, options: argparse.Namespace) -> None:
@@ -95,6 +121,41 @@ def _verify(store: Store, options: argparse.Namespace) -> None:
     print(
         f"{options.version} is whole: {len(encoder.manifest.files)} files, golden vectors within {worst:.1g}"
     )
+
+
+def _activate(store: Store, options: argparse.Namespace) -> None:
+    _verify(store, options)
+    store.want(options.version, "activate")
+    print(f"{options.version} is wanted; `python -m models list` or GET /models shows how far it is")
+
+
+def _rollback(store: Store, options: argparse.Namespace) -> None:
+    state = store.read_state()
+    back = state.get("previous")
+    if not back:
+        raise ModelError("There is no version to go back to.")
+    store.want(back, "rollback")
+    print(f"{back} is wanted again, instead of {state.get('live')}")
+
+
+def _prune(store: Store, options: argparse.Namespace) -> None:
+    """Named versions are refused while in use; with --keep those are passed over."""
+    if bool(options.versions) == (options.keep is not None):
+        raise ModelError("Name the versions to prune, or say how many to --keep.")
+    if options.versions:
+        for version in options.versions:
+            store.prune(version)
+            print(f"{version} is deleted")
+        return
+    if options.keep < 0:
+        raise ModelError("--keep must be 0 or more.")
+    versions = [manifest.version for manifest in store.versions()]
+    for version in versions[: max(0, len(versions) - options.keep)]:
+        try:
+            store.prune(version)
+            print(f"{version} is deleted")
+        except InUse as kept:
+            print(kept)
 
 
 def _progress(step: str) -> None:

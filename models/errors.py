@@ -6,6 +6,7 @@ ModelError
 ├── ProofFailed        what was built does not compute what it should; nothing was published
 ├── Damaged            a published folder that must not be served, with the reason
 ├── UnknownVersion     no such version in the store
+├── InUse              a version that is live, previous, wanted or being built: not pruned
 └── BadInput           one text or one row of ids that cannot be encoded
     ├── BadText        not text: it holds half of a surrogate pair
     ├── BadTokens      ids that the model's own tokenizer could not have made
@@ -42,6 +43,11 @@ class Damaged(ModelError):
         super().__init__(f"Version {version} is not served: {reason}.")
         self.version = version
         self.reason = reason
+
+
+class InUse(ModelError):
+    def __init__(self, version: str, use: str) -> None:
+        super().__init__(f"Version {version} is kept: it is {use}.")
 
 
 class BadInput(ModelError):

@@ -15,9 +15,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 FILE_NAME = "manifest.json"
+REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Gate(BaseModel):
+    """What a promotion gate said when the version was published; the numbers are in report.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Literal["on", "off"]
+    verdict: Literal["accepted", "refused", "not asked"]
+    reason: str = ""
 
 
 class Manifest(BaseModel):
@@ -42,6 +53,7 @@ class Manifest(BaseModel):
     precision: str = "fp32"
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)
+    gate: Gate | None = None  # None: it came here without one
     calibration: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, Sha256] = Field(default_factory=dict)  # path inside the folder, "/" between its parts
 

@@ -8,6 +8,7 @@
     │   └── config.json  tokenizer.json  model.safetensors  modules.json  1_Pooling/ …
     ├── .tmp-9f8e7d6c/                               being built; locked by its builder, swept once it died
     ├── wanted                                       the version to serve next: anyone may write it
+    ├── asked.json                                   how it was asked for: a mere wish, or insisted on
     ├── state.json                                   what is live and previous: written by the service only
     └── .lock                                        held for the moment of a rename
 
@@ -24,16 +25,30 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from .encoder import Encoder
-from .errors import Damaged, ModelError, UnknownVersion
+from .errors import Damaged, InUse, ModelError, UnknownVersion
 from .fsync import replace_text, sync
 from .manifest import Manifest, is_version
 from .seal import check, read_manifest, seal
 
 Build = Callable[[Path], Manifest]
+Kind = Literal["want", "activate", "rollback"]
 _TEMPORARY = ".tmp-"
+_KEPT_STATES = {"building", "ready"}
+
+
+class Wish(NamedTuple):
+    """Which version is wanted, and how it was asked for.
+
+    `want` is a wish that the service may refuse (the version failed before, or was rolled back from);
+    `activate` and `rollback` are somebody's express decision. `id` tells one wish from its repetition.
+    """
+
+    version: str
+    kind: Kind
+    id: str
 
 
 class Store:
@@ -70,6 +85,12 @@ class Store:
         """Every version with a readable manifest, oldest first; `problems` names the others."""
         return [entry for _, entry in self._entries() if isinstance(entry, Manifest)]
 
+    def names(self) -> set[str]:
+        """The names of the folders that may be versions; nothing in them is read."""
+        with contextlib.suppress(FileNotFoundError):
+            return {path.name for path in self.root.iterdir() if is_version(path.name)}
+        return set()
+
     def problems(self) -> dict[str, str]:
         """Folder names that are no readable version, and the reason. Checksums are `verify`'s work."""
         found = {name: entry.reason for name, entry in self._entries() if isinstance(entry, Damaged)}
@@ -99,10 +120,42 @@ class Store:
         known = pointer and is_version(pointer) and self._path(pointer).is_dir()
         return pointer if known else None
 
-    def want(self, version: str) -> None:
+    def want(self, version: str, kind: Kind = "want") -> None:
         """Raise UnknownVersion, or Damaged when its manifest cannot be read."""
         read_manifest(self.folder(version))
+        asked = Wish(version, kind, secrets.token_hex(8))
+        replace_text(self.root / "asked.json", json.dumps(asked._asdict()) + "\n")
         replace_text(self.root / "wanted", version + "\n")
+
+    def wish(self) -> Wish | None:
+        """What `wanted` names and how it was asked for; who writes that file alone merely wants."""
+        version = self.wanted()
+        if version is None:
+            return None
+        try:
+            asked = Wish(**json.loads((self.root / "asked.json").read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return Wish(version, "want", "")
+        known = asked.version == version and asked.kind in get_args(Kind)
+        return asked if known else Wish(version, "want", "")
+
+    def prune(self, version: str) -> None:
+        """Delete a version. Raise UnknownVersion, or InUse when something still needs it."""
+        state = self.read_state()
+        states = state.get("versions", {})
+        uses = {
+            "wanted": version == self._pointer(),
+            "live": version == state.get("live"),
+            "what a rollback goes to": version == state.get("previous"),
+            "being built": states.get(version, {}).get("state") in _KEPT_STATES,
+        }
+        for use, holds in uses.items():
+            if holds:
+                raise InUse(version, use)
+        folder = self.folder(version)
+        with self._locked():
+            removed = folder.rename(self.root / f"{_TEMPORARY}{secrets.token_hex(4)}")
+        shutil.rmtree(removed)  # what a crash leaves of it is swept by the next publication
 
     def read_state(self) -> dict[str, Any]:
         """What the service last wrote; empty before that, or when it cannot be understood."""

@@ -1,7 +1,6 @@
-"""Which model version serves: the one that was live, or on the very first start the one that is asked for.
+"""Which model version a start serves: the one that was live, or on the very first start the one asked for.
 
-The database's `generations` row is the truth; `MODELS_DIR/state.json` is a copy for readers such as
-`python -m models list`.
+What is wanted meanwhile is worked towards afterwards (watch.py).
 """
 
 import logging
@@ -9,21 +8,15 @@ import sqlite3
 from functools import partial
 
 from models.errors import ModelError
-from models.manifest import Manifest
 from models.store import Store
 from service.examples import FACT, WANTED
+from service.form import form
+from service.generations import ACTIVE, insert
 from service.live import Generation
 from service.settings import Settings, StartupError
+from service.writer import Transaction
 
 log = logging.getLogger(__name__)
-
-ACTIVE = "active"
-RUNTIME = "onnxruntime"
-
-
-def form(manifest: Manifest) -> str:
-    """How vectors of this version are computed here; beside the fingerprint, part of what names a space."""
-    return f"{manifest.precision}/{RUNTIME}"
 
 
 def active_generation(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
@@ -37,18 +30,11 @@ def active_generation(connection: sqlite3.Connection, store: Store, settings: Se
         row = connection.execute(
             "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        generation = _first(connection, store, settings) if row is None else _again(store, *row)
+        return _first(connection, store, settings) if row is None else _again(store, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
-    version = generation.version
-    store.write_state({"live": version, "previous": None, "versions": {version: {"state": ACTIVE}}})
-    if store.wanted() not in {None, version}:
-        log.warning(
-            "%s is wanted, but changing a served model is not built yet: %s goes on", store.wanted(), version
-        )
-    return generation
 
 
 def _again(store: Store, number: int, version: str, fingerprint: str) -> Generation:
@@ -72,14 +58,9 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
     encoder = store.open(version)
-    manifest = encoder.manifest
     connection.execute("BEGIN IMMEDIATE")
-    number = connection.execute(
-        "INSERT INTO generations (version, fingerprint, form, dimension, state) VALUES (?, ?, ?, ?, ?)",
-        (version, manifest.fingerprint, form(manifest), manifest.dimension, ACTIVE),
-    ).lastrowid
+    number = insert(Transaction(connection), encoder.manifest, form(encoder.manifest), ACTIVE)
     if settings.examples:
         connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
     connection.execute("COMMIT")
-    assert number is not None  # noqa: S101  an INSERT always has one
     return Generation(number, encoder)

@@ -136,9 +136,16 @@ def matching(connection: sqlite3.Connection, where: Where) -> NDArray[np.int64]:
 
 
 def vectors(
-    connection: sqlite3.Connection, generation: int, dimension: int, batch: int = 4096
+    connection: sqlite3.Connection,
+    generation: int,
+    dimension: int,
+    damaged: list[int],
+    batch: int = 4096,
 ) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """The sound vectors of a generation's living documents, in batches, by rising revision."""
+    """The sound vectors of a generation's living documents, in batches, by rising revision.
+
+    The revisions of the others are appended to `damaged`.
+    """
     cursor = connection.execute(
         "SELECT revision, vector, checksum FROM vectors JOIN documents USING (revision) "
         "WHERE generation = ? ORDER BY revision",
@@ -146,15 +153,15 @@ def vectors(
     )
     while rows := cursor.fetchmany(batch):
         sound = [(revision, blob) for revision, blob, checksum in rows if is_sound(blob, checksum, dimension)]
+        damaged += {row[0] for row in rows} - {revision for revision, _ in sound}
         revisions = np.array([revision for revision, _ in sound], dtype=np.int64)
         joined = b"".join(blob for _, blob in sound)
         yield revisions, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
 
 
-def revisions(connection: sqlite3.Connection) -> NDArray[np.int64]:
-    """The revisions of all living documents, rising."""
-    rows = connection.execute("SELECT revision FROM documents ORDER BY revision")
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)
+def last_revision(connection: sqlite3.Connection) -> int:
+    """The highest revision of a living document, 0 when there is none."""
+    return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
 
 
 def sequence(connection: sqlite3.Connection) -> int:

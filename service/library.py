@@ -4,10 +4,12 @@ A write is embedded, committed and in the index before it is answered. A search 
 its whole life, so its query and the vectors it is compared with come from one model.
 """
 
+import asyncio
+import contextlib
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.documents import Document, Documents, by_revision, matching, sequence, texts
-from service.errors import Unhealthy
+from service.errors import ServiceError, Unhealthy
 from service.filters import Where
 from service.index import Index
 from service.lanes import Lane
@@ -61,30 +63,46 @@ class Library:
         self._batcher = batcher
 
     async def put(self, documents: Sequence[Document]) -> Stored:
-        """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again."""
-        with self.live.borrow() as generation:
-            stored = await self.documents.read(
-                lambda connection: texts(connection, [d.id for d in documents])
-            )
-            changed = [
-                at for at, document in enumerate(documents) if stored.get(document.id) != document.text
-            ]
-            embedded: dict[int, Embedding] = {}
-            while True:
-                fresh = await self.embed(generation, [documents[at].text for at in changed])
-                embedded.update(zip(changed, fresh, strict=True))
-                job = partial(
-                    upsert,
-                    documents=documents,
-                    embedded={generation.number: embedded},
-                    generations=[generation.number],
-                )
+        """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
+
+        What changed is embedded by the live generation and by those that follow it. A follower that fails
+        on a text fails nobody: its builder finds the gap.
+        """
+        stored = await self.documents.read(lambda connection: texts(connection, [d.id for d in documents]))
+        changed = {at for at, document in enumerate(documents) if stored.get(document.id) != document.text}
+        embedded: dict[int, dict[int, Embedding]] = {}
+        while True:
+            with self.live.borrow_all() as generations:
+                await self._embed_changed(generations, documents, changed, embedded)
                 try:
-                    truncated, sequence = await self.writer.run(job)
-                except NeedsVectors as error:  # changed by somebody else since we looked
-                    changed = error.positions
-                    continue
-                return Stored(truncated, sequence)
+                    job = partial(upsert, documents=documents, embedded=embedded)
+                    return Stored(*await self.writer.run(job))
+                except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
+                    changed.update(error.positions)
+
+    async def _embed_changed(
+        self,
+        generations: Sequence[Generation],
+        documents: Sequence[Document],
+        changed: set[int],
+        embedded: dict[int, dict[int, Embedding]],
+    ) -> None:
+        """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
+
+        async def by(generation: Generation) -> None:
+            rows = embedded.setdefault(generation.number, {})
+            lacking = sorted(changed - rows.keys())
+            fresh = await self.embed(generation, [documents[at].text for at in lacking])
+            rows.update(zip(lacking, fresh, strict=True))
+
+        live, *followers = generations
+        tasks = [asyncio.ensure_future(_lenient(by(follower))) for follower in followers]
+        try:
+            await by(live)
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def delete(self, where: Where) -> tuple[int, int]:
         """Delete what passes `where`: how many there were, and the operation sequence."""
@@ -135,11 +153,17 @@ class Library:
         return [[hit for hit in hits if float(hit.score) >= min_score] for hits in found]
 
 
+async def _lenient(embedding: Awaitable[None]) -> None:
+    """A follower's part of a write, which may fail without failing the write."""
+    with contextlib.suppress(ServiceError):
+        await embedding
+
+
 def apply(generation: Generation, changes: Changes) -> None:
-    """Bring the generation's index up to date with a commit; runs on the writer's thread."""
+    """Bring a generation's index up to date with a commit; runs on the writer's thread."""
     removed = set(changes.removed)
     rows = [row for row in changes.added.get(generation.number, []) if row[0] not in removed]
-    if not rows and not removed:
+    if not rows and not removed and changes.sequence <= generation.index.view.sequence:
         return
     revisions = np.array([revision for revision, _ in rows], dtype=np.int64)
     vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(

@@ -1,13 +1,17 @@
-"""The generation in service, and who is using it.
+"""The generation in service, those that follow it, and who is using them.
 
-A generation is one model version together with the index that it made. A request borrows it once and uses
-it for everything, so a query's vector and the vectors it is compared with always come from one model. Who
-uses a generation does not own its life: the last borrower of a retired one closes it.
+    live ──▶ followers: the one being built, the one kept for a rollback     both follow every write
+      ▲          │
+      └─ swap ◀──┘   one assignment on the writer's thread
+
+A generation is one model version together with the index that it made. A request borrows the live one once
+and uses it for everything, so a query's vector and the vectors it is compared with always come from one
+model. Who uses a generation does not own its life: the last borrower of a retired one closes it.
 """
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from models.encoder import Encoder
 from models.manifest import Manifest
@@ -22,6 +26,9 @@ class Generation:
         self.encoder = encoder
         self.index: Index = Index(encoder.dimension)
         self.whole = False  # the index holds every stored document
+        self.missing = 0  # stored documents that the index does not hold, as far as known
+        self.kept = False  # it is the one that a rollback goes to
+        self.complete_to = 0  # no living revision up to this one lacks a vector
         self._borrowers = 0
         self._retired = False
         self._lock = threading.Lock()
@@ -51,6 +58,8 @@ class Generation:
     def retire(self) -> None:
         """No new borrower from now on; closes at once when nobody uses it."""
         with self._lock:
+            if self._retired:
+                return
             self._retired = True
             idle = not self._borrowers
         if idle:
@@ -63,22 +72,66 @@ class Generation:
 
 
 class Live:
-    """The one reference that a swap replaces."""
+    """The one reference that a swap replaces: the live generation, and behind it those that follow."""
 
     def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+        self._generations: tuple[Generation, ...] = (generation,)
+        self._changing = threading.Lock()
 
     @property
     def generation(self) -> Generation:
         """The generation in service, for reading its name and numbers; to use it, borrow it."""
-        return self._generation
+        return self._generations[0]
+
+    @property
+    def generations(self) -> tuple[Generation, ...]:
+        """The live one and its followers: every commit is brought into their indexes."""
+        return self._generations
+
+    @property
+    def followers(self) -> tuple[Generation, ...]:
+        return self._generations[1:]
+
+    def follow(self, generation: Generation) -> None:
+        """From now on every write is brought into this generation, too."""
+        with self._changing:
+            if generation not in self._generations:
+                self._generations = (*self._generations, generation)
+
+    def replace(self, generation: Generation) -> None:
+        """The swap: `generation` is live, with its index; the one that was live follows it."""
+        with self._changing:
+            others = [other for other in self._generations if other is not generation]
+            self._generations = (generation, *others)
+
+    def leave(self, generation: Generation) -> None:
+        """A follower follows no longer; it closes when its last borrower leaves."""
+        with self._changing:
+            self._generations = tuple(other for other in self._generations if other is not generation)
+        generation.retire()
 
     @contextmanager
     def borrow(self) -> Iterator[Generation]:
         """The generation in service, kept open until the block ends, also across a swap."""
-        while not (generation := self._generation)._enter():  # noqa: SLF001  retired between the two: look again
+        while not (generation := self.generation)._enter():  # noqa: SLF001  retired between the two: look again
             pass
         try:
             yield generation
         finally:
             generation._leave()  # noqa: SLF001
+
+    @contextmanager
+    def borrow_all(self) -> Iterator[list[Generation]]:
+        """For a write: the generation in service and its followers, all kept open until the block ends."""
+        with self.borrow() as live, ExitStack() as leaving:
+            borrowed = [live]
+            for other in self._generations:
+                if other is not live and other._enter():  # noqa: SLF001
+                    leaving.callback(other._leave)  # noqa: SLF001
+                    borrowed.append(other)
+            yield borrowed
+
+    def close(self) -> None:
+        """Close every generation: the service has stopped."""
+        for generation in self._generations:
+            generation.close()

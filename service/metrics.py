@@ -6,6 +6,7 @@ Labels are route templates, statuses, lanes and model versions: never a user's t
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 LANES = ("interactive", "background")
+SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -97,6 +98,26 @@ class Metrics:
         self.model = Gauge(
             "simile_model_info", "1 for the active version", ["version", "fingerprint"], registry=registry
         )
+        self.swaps = Counter(
+            "simile_swaps",
+            "Versions that were worked towards: came to live, were gone back to, failed, or were given up",
+            ["outcome"],
+            registry=registry,
+        )
+        self.swap_pause_seconds = Histogram(
+            "simile_swap_pause_seconds",
+            "Seconds from the swap's last look to the new generation being live; only writes wait for it",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.build_done = Gauge(
+            "simile_build_done_documents",
+            "Documents embedded by the version in the making",
+            registry=registry,
+        )
+        self.build_total = Gauge(
+            "simile_build_total_documents", "Documents that it has to embed in all", registry=registry
+        )
         self._touch()
 
     def _touch(self) -> None:
@@ -109,6 +130,13 @@ class Metrics:
                 self.inference_seconds,
             ):
                 series.labels(lane)
+        for outcome in SWAP_OUTCOMES:
+            self.swaps.labels(outcome)
+
+    def build(self, done: int, total: int) -> None:
+        """How far the version in the making is; zeros when there is none."""
+        self.build_done.set(done)
+        self.build_total.set(total)
 
     def serve(self, version: str, fingerprint: str) -> None:
         """`version` is the active one from now on."""

@@ -1,12 +1,14 @@
 """What a write does to the store: jobs for the writer, each inside one transaction.
 
 A document's text is an immutable revision. An upsert removes the old revision and puts a new one, with a
-vector for every generation that is live or being built; a builder's vector is stored only while its revision
-lives, so it can never undo an update or a delete that came after it.
+vector of the live generation and, where they are at hand, of the one that is being built or kept for a
+rollback; a builder's vector is stored only while its revision lives, so it can never undo an update or a
+delete that came after it.
 """
 
+import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 
 from service.documents import DEFAULT_COLLECTION, Document, by_revision, is_sound, matching, sequence
 from service.filters import Where
+from service.generations import kept_numbers, live_number
 from service.writer import Transaction
 
 
@@ -27,7 +30,10 @@ class Embedding:
 
 
 class NeedsVectors(Exception):
-    """These documents (positions in the request) must be embedded first. Nothing was stored."""
+    """These documents (positions in the request) must first be embedded by the live generation.
+
+    Nothing was stored.
+    """
 
     def __init__(self, positions: list[int]) -> None:
         super().__init__(f"{len(positions)} documents lack a vector")
@@ -38,30 +44,32 @@ def upsert(
     transaction: Transaction,
     documents: Sequence[Document],
     embedded: Mapping[int, Mapping[int, Embedding]],
-    generations: Sequence[int],
 ) -> tuple[int, int]:
-    """Store `documents` (distinct ids) with a vector for each of `generations`.
+    """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
 
     Args:
         embedded: generation to position in `documents` to its embedding. A position may be absent where
             the stored text is the same: the stored vector is kept.
 
     Returns:
-        How many texts are longer than the model sees, and the operation sequence.
+        How many texts are longer than the live model sees, and the operation sequence.
 
     Raises:
-        NeedsVectors: some texts are neither embedded nor stored unchanged.
+        NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged. It may
+            have come to live since they were embedded.
 
     """
+    live = live_number(transaction.connection)
+    others = kept_numbers(transaction.connection) - {live}
     truncated = 0
     lacking = []
     for position, document in enumerate(documents):
-        given = {number: embedded[number][position] for number in embedded if position in embedded[number]}
-        kept = _put(transaction, document, given, generations)
-        if kept is None:
+        given = {number: rows[position] for number, rows in embedded.items() if position in rows}
+        cut = _put(transaction, document, given, live, others)
+        if cut is None:
             lacking.append(position)
         else:
-            truncated += kept
+            truncated += cut
     if lacking:
         raise NeedsVectors(lacking)
     return truncated, _sequence(transaction)
@@ -77,10 +85,67 @@ def delete(transaction: Transaction, where: Where) -> tuple[int, int]:
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
     """Store a builder's vectors for those of its revisions that still live. Returns how many."""
+    if generation not in kept_numbers(transaction.connection):  # dropped while they were made
+        return 0
     alive = by_revision(transaction.connection, list(rows))
     for revision in sorted(alive):
         _add_vector(transaction, generation, revision, rows[revision])
     return len(alive)
+
+
+def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:
+    """Bring some stored vectors into a generation's index, those of the revisions after `after`.
+
+    A vector that is damaged is deleted, so that its text is embedded again.
+
+    Returns:
+        The last revision looked at, None when there are no more.
+
+    """
+    execute = transaction.connection.execute
+    rows = execute(
+        "SELECT v.revision, vector, checksum, dimension, d.revision IS NOT NULL FROM vectors v "
+        "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
+        "WHERE generation = ? AND v.revision > ? ORDER BY v.revision LIMIT ?",
+        (generation, after, limit),
+    ).fetchall()
+    added = transaction.changes.added.setdefault(generation, [])
+    unusable = []
+    for revision, blob, checksum, dimension, alive in rows:
+        if alive and is_sound(blob, checksum, dimension):
+            added.append((revision, np.frombuffer(blob, dtype="<f4")))
+        else:
+            unusable.append(revision)
+    _delete_vectors(transaction, generation, unusable)
+    _sequence(transaction)
+    return int(rows[-1][0]) if len(rows) == limit else None
+
+
+def forget(transaction: Transaction, generation: int, damaged: Iterable[int]) -> None:
+    """Before a generation is made whole: damaged vectors go, and texts that were skipped get a new chance."""
+    transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
+    _delete_vectors(transaction, generation, damaged)
+
+
+def skip(transaction: Transaction, generation: int, revision: int, reason: str) -> None:
+    """Note that a generation's model fails on a text, if it still lives."""
+    transaction.connection.execute(
+        "INSERT OR REPLACE INTO skipped (generation, revision, reason) "
+        "SELECT ?, revision, ? FROM documents WHERE revision = ?",
+        (generation, reason, revision),
+    )
+
+
+def lacking(connection: sqlite3.Connection, generation: int, after: int, limit: int) -> list[int]:
+    """The first revisions after `after` that have no vector of `generation` and were not skipped, rising."""
+    rows = connection.execute(
+        "SELECT revision FROM documents d WHERE revision > ?2 "
+        "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "
+        "AND NOT EXISTS (SELECT 1 FROM skipped s WHERE s.generation = ?1 AND s.revision = d.revision) "
+        "ORDER BY revision LIMIT ?3",
+        (generation, after, limit),
+    )
+    return [row[0] for row in rows]
 
 
 def _sequence(transaction: Transaction) -> int:
@@ -90,9 +155,16 @@ def _sequence(transaction: Transaction) -> int:
 
 
 def _put(
-    transaction: Transaction, document: Document, given: Mapping[int, Embedding], generations: Sequence[int]
+    transaction: Transaction,
+    document: Document,
+    given: Mapping[int, Embedding],
+    live: int,
+    others: Iterable[int],
 ) -> bool | None:
-    """Store one document. Returns whether the model cuts its text, None when a vector is missing."""
+    """Store one document. Returns whether the live model cuts its text, None when its vector is missing.
+
+    A generation of `others` whose vector is not at hand is left to its builder, which looks for such gaps.
+    """
     execute = transaction.connection.execute
     metadata = orjson.dumps(document.metadata).decode()
     old = execute(
@@ -101,12 +173,13 @@ def _put(
     ).fetchone()
     same_text = old is not None and old[1] == document.text
     embeddings: dict[int, Embedding] = {}
-    for number in generations:
+    for number in (live, *others):
         found = given.get(number) or (_stored(transaction, number, old[0]) if same_text else None)
-        if found is None:
-            return None
-        embeddings[number] = found
-    cut = any(embedding.truncated for embedding in embeddings.values())
+        if found is not None:
+            embeddings[number] = found
+    if live not in embeddings:
+        return None
+    cut = embeddings[live].truncated
     if same_text and old[2] == metadata:
         for number, embedding in embeddings.items():
             if _stored(transaction, number, old[0]) is None:  # lost or damaged: sending it again mends it
@@ -128,10 +201,11 @@ def _put(
 def _remove(transaction: Transaction, revision: int) -> None:
     execute = transaction.connection.execute
     execute("DELETE FROM documents WHERE revision = ?", (revision,))
-    execute(
-        "DELETE FROM vectors WHERE generation IN (SELECT number FROM generations) AND revision = ?",
-        (revision,),
-    )
+    for table in ("vectors", "skipped"):
+        execute(
+            f"DELETE FROM {table} WHERE generation IN (SELECT number FROM generations) AND revision = ?",
+            (revision,),
+        )
     execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
     transaction.changes.removed.append(revision)
 
@@ -144,6 +218,13 @@ def _add_vector(transaction: Transaction, generation: int, revision: int, embedd
         (generation, revision, blob, zlib.crc32(blob), embedding.truncated),
     )
     transaction.changes.added.setdefault(generation, []).append((revision, embedding.vector))
+
+
+def _delete_vectors(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:
+    transaction.connection.executemany(
+        "DELETE FROM vectors WHERE generation = ? AND revision = ?",
+        ((generation, revision) for revision in revisions),
+    )
 
 
 def _stored(transaction: Transaction, generation: int, revision: int) -> Embedding | None:

@@ -15,6 +15,7 @@ from models.store import Store
 from service import cpus
 from service.activation import active_generation
 from service.batcher import Batcher
+from service.build import Builder, load_all
 from service.documents import Documents
 from service.errors import ServiceError
 from service.examples import load_examples
@@ -22,9 +23,9 @@ from service.library import Library, apply
 from service.live import Generation, Live
 from service.metrics import Metrics
 from service.ownership import Ownership
-from service.rebuild import complete, load
 from service.schema import connect, migrate
 from service.settings import Settings
+from service.watch import Watcher
 from service.writer import Changes, Transaction, Writer
 
 log = logging.getLogger(__name__)
@@ -46,10 +47,9 @@ class Runtime:
         self.batcher = Batcher(self.metrics, workers=self.workers, max_queue_tokens=settings.max_queue_tokens)
         self.live: Live
         self.library: Library
+        self.watcher: Watcher
         self._progress = "starting"
-        self._missing = 0  # documents that the index does not hold yet
         self._ownership: Ownership | None = None
-        self.published: list[str] = []  # versions, as they stood when the service started
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -72,7 +72,6 @@ class Runtime:
             self._connection = connect(self.database)
             undo.callback(self._connection.close)
             self.live = Live(active_generation(self._connection, self.store, self.settings))
-            self.published = [manifest.version for manifest in self.store.versions()]
             undo.pop_all()
         self._ownership = ownership
 
@@ -83,6 +82,8 @@ class Runtime:
         self.batcher.start()
         writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
         self.library = Library(self.live, self.batcher, Documents(self.database), writer)
+        self.watcher = Watcher(self.store, self.library, self.settings, self.metrics)
+        self.watcher.published = await asyncio.to_thread(self.store.names)
         self._show()
         try:
             await self.batcher.embed(generation.encoder, ["The first forward pass."])
@@ -112,18 +113,22 @@ class Runtime:
         self.batcher.stop()
         self.library.writer.stop()
         self.library.documents.close()
-        self.live.generation.close()
+        self.live.close()
         if self._ownership is not None:
             self._ownership.release()
             self._ownership = None
 
     async def _become_ready(self, generation: Generation) -> None:
-        """Load the index, embed what it lacks, load the examples; after a failure, again until it is done."""
+        """Load the index, embed what it lacks, load the examples; after a failure, again until it is done.
+
+        Then follow what is wanted.
+        """
+        builder = Builder(self.library, generation, self._tell)
         try:
-            await self.library.writer.run(lambda transaction: load(transaction, generation))
+            await self.library.writer.run(lambda transaction: load_all(transaction, generation))
             while not self.ready.is_set():
                 try:
-                    self._missing = await complete(self.library, generation, self._tell)
+                    await builder.embed()
                     generation.whole = True
                     self._progress = "loading the example documents"
                     await load_examples(self.library)
@@ -132,26 +137,29 @@ class Runtime:
                     log.warning("Not ready yet, trying again in %d s: %s", RETRY_SECONDS, error.message)
                     self._progress = error.message
                     await asyncio.sleep(RETRY_SECONDS)
+            await self.watcher.run()
         except Exception as error:
             log.exception("The index could not be made whole; start the service again")
             self._progress = f"the index could not be made whole ({type(error).__name__}: {error})"
 
     def _tell(self, done: int, total: int) -> None:
-        self._missing = total - done
         self._progress = f"{done} of {total} documents are in the index"
 
     def _on_commit(self, changes: Changes) -> None:
         """On the writer's thread, before the write is answered."""
-        generation = self.live.generation
-        try:
-            apply(generation, changes)
-        except Exception:  # the write is on disk all the same, and the index is made anew from there
-            log.exception("The index could not follow a write; it is loaded again")
-            self._reload(generation)
+        for generation in self.live.generations:
+            try:
+                apply(generation, changes)
+            except Exception:  # the write is on disk all the same, and an index can be made anew from there
+                log.exception("The index of %s could not follow a write", generation.version)
+                if generation is self.live.generation:
+                    self._reload(generation)
+                else:
+                    self.live.leave(generation)
 
     def _reload(self, generation: Generation) -> None:
         try:
-            load(Transaction(self._connection), generation)
+            load_all(Transaction(self._connection), generation)
         except Exception:  # the write is kept, but what the index lacks must not be searched around
             log.exception("The index could not be loaded; start the service again")
             self._progress = "the index could not follow a write nor be loaded again; start the service again"
@@ -161,7 +169,9 @@ class Runtime:
         """Point the gauges at what they show."""
         generation = self.live.generation
         self.metrics.serve(generation.version, generation.manifest.fingerprint)
-        self.metrics.documents.set_function(lambda: len(self.live.generation.index) + self._missing)
-        self.metrics.index_missing.set_function(lambda: self._missing)
+        self.metrics.documents.set_function(
+            lambda: len(self.live.generation.index) + self.live.generation.missing
+        )
+        self.metrics.index_missing.set_function(lambda: self.live.generation.missing)
         self.metrics.index_bytes.set_function(lambda: self.live.generation.index.nbytes)
         self.metrics.ready.set_function(lambda: self.not_ready() is None)

@@ -4,6 +4,9 @@
     vectors      one row per generation and revision, written in the transaction of its document
     operations   what happened, in order: a generation that is being built catches up from here
     generations  which model version made which vectors, and which of them is live
+    skipped      texts that a generation's model fails on: there is no vector, and nobody waits for one
+    history      the versions in the order in which they came to live; the last one is live
+    verdicts     versions that failed or were rolled back from: not chosen again by themselves
     facts        single values, such as whether the example corpus was loaded
 
 A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
@@ -48,6 +51,24 @@ MIGRATIONS = (
         state       TEXT NOT NULL
     );
     CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE skipped (
+        generation INTEGER NOT NULL,
+        revision   INTEGER NOT NULL,
+        reason     TEXT NOT NULL,
+        PRIMARY KEY (generation, revision)
+    ) WITHOUT ROWID;
+    CREATE TABLE history (
+        position INTEGER PRIMARY KEY AUTOINCREMENT,
+        version  TEXT NOT NULL
+    );
+    CREATE TABLE verdicts (
+        version TEXT PRIMARY KEY,
+        state   TEXT NOT NULL CHECK (state IN ('failed', 'rolled back')),
+        reason  TEXT NOT NULL
+    ) WITHOUT ROWID;
+    INSERT INTO history (version) SELECT version FROM generations WHERE state = 'active';
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -40,10 +40,12 @@ class Settings(BaseSettings):
     max_body_mb: int = Field(16, ge=1)
     max_admitted_mb: int = Field(256, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
+    activate: Literal["auto", "manual"] = "auto"
+    grace_seconds: float = Field(600.0, ge=0)
+    build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
-    activate: Literal["auto", "manual"] = "auto"
     device: str = "cpu"
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
     cache_mb: int = Field(64, ge=0)
@@ -69,7 +71,6 @@ class Settings(BaseSettings):
 
 
 _NOT_BUILT = {
-    "activate": "only `auto` is there yet; leave it unset.",
     "device": "only `cpu` is there yet; leave it unset.",
     "precision": "only `fp32` is there yet; leave it unset.",
     "cache_mb": "the vector cache is not there yet; leave it unset, or 0 to say that there must be none.",

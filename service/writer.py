@@ -52,6 +52,7 @@ class Transaction:
 
     connection: sqlite3.Connection
     changes: Changes = field(default_factory=Changes)
+    then: list[Callable[[], None]] = field(default_factory=list)  # after the commit and the indexes' step
 
 
 class Writer:
@@ -128,12 +129,12 @@ class Writer:
 
     def _commit(self, jobs: list[tuple[Callable[[Transaction], Any], Future[Any]]]) -> None:
         started = time.monotonic()
-        changes = Changes()
+        whole = Transaction(self._connection)
         results: list[tuple[Future[Any], Any]] = []
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             for job, future in jobs:
-                self._attempt(job, future, changes, results)
+                self._attempt(job, future, whole, results)
             self._connection.execute("COMMIT")
         except Exception as error:
             log.exception("A commit of %d jobs failed", len(jobs))
@@ -143,7 +144,9 @@ class Writer:
                 _fail(future, _worded(error))
             return
         self._observe_seconds(time.monotonic() - started)
-        self._on_commit(changes)
+        self._on_commit(whole.changes)
+        for call in whole.then:
+            call()
         for future, result in results:
             future.set_result(result)
 
@@ -151,7 +154,7 @@ class Writer:
         self,
         job: Callable[[Transaction], Any],
         future: Future[Any],
-        changes: Changes,
+        whole: Transaction,
         results: list[tuple[Future[Any], Any]],
     ) -> None:
         self._connection.execute("SAVEPOINT job")
@@ -166,7 +169,8 @@ class Writer:
             _fail(future, _worded(error))
             return
         self._connection.execute("RELEASE job")
-        changes.merge(transaction.changes)
+        whole.changes.merge(transaction.changes)
+        whole.then += transaction.then
         results.append((future, result))
 
 

@@ -1,6 +1,6 @@
 """What every embedding route shares: reading inputs, prompts, the pinned version, vectors as bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -126,7 +126,7 @@ def with_prompt(rows: Rows, name: str | None, prompts: Mapping[str, str]) -> Row
 
 
 def check_version(
-    request: Request, generation: Generation, model: str | None, published: Sequence[str]
+    request: Request, generation: Generation, model: str | None, published: Container[str]
 ) -> None:
     """Refuse a request that names a published version which is not the one in service.
 
@@ -175,6 +175,8 @@ def inference_headers(generation: Generation, encoded: Encoded | None = None) ->
     return headers | {"x-truncated": str(cut)} if cut else headers
 
 
-def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
     """`value` as JSON, numpy arrays and numbers straight to text (float32 in its shortest form)."""
-    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), 200, headers, "application/json")
+    return Response(
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json"
+    )

@@ -1,16 +1,21 @@
 """What is served, and which versions there are."""
 
+import asyncio
 from importlib.metadata import version as package_version
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from service.activation import form
+from models.errors import Damaged, UnknownVersion
+from models.manifest import REPORT, Manifest, is_version
+from models.store import Kind
 from service.api.body import Direct, Role, describe
 from service.api.inference import json_response, runtime_of
-from service.errors import NotFound
+from service.errors import Conflict, NotFound, Storage
+from service.form import form
 from service.lanes import BATCH_TOKENS
+from service.runtime import Runtime
 
 router = APIRouter(route_class=Direct, tags=["models"])
 
@@ -45,27 +50,83 @@ async def info(request: Request) -> Response:
 
 @router.get("/models", **describe(Role.READ))
 async def models(request: Request) -> Response:
-    """Every published version and its state."""
+    """Every published version and its state; `done` and `total` are documents, while it is built."""
     runtime = runtime_of(request)
-    active = runtime.live.generation.version
-    listed: list[dict[str, Any]] = [
-        {
-            "version": manifest.version,
-            "fingerprint": manifest.fingerprint,
-            "state": "active" if manifest.version == active else "candidate",
-            "done": None,
-            "total": None,
-            "reason": None,
-            "created": manifest.created,
-            "parent": manifest.parent,
-            "scores": manifest.scores,
-        }
-        for manifest in runtime.store.versions()
-    ]
-    return json_response({"active": active, "wanted": runtime.store.wanted(), "models": listed})
+    store = runtime.store
+    manifests, problems = await asyncio.to_thread(lambda: (store.versions(), store.problems()))
+    states = await runtime.watcher.states()
+    listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
+    listed += [_damaged(name, reason) for name, reason in problems.items() if is_version(name)]
+    wanted = await asyncio.to_thread(store.wanted)
+    return json_response({"active": runtime.live.generation.version, "wanted": wanted, "models": listed})
+
+
+def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
+    gate = manifest.gate
+    if state is None:
+        refused = gate is not None and gate.verdict == "refused"
+        state = {"state": "refused" if refused else "candidate", "done": None, "total": None, "reason": None}
+        if gate is not None and refused:
+            state["reason"] = gate.reason
+    return {
+        "version": manifest.version,
+        "fingerprint": manifest.fingerprint,
+        **state,
+        "created": manifest.created,
+        "parent": manifest.parent,
+        "scores": manifest.scores,
+        "gate": None if gate is None else gate.mode,
+    }
+
+
+def _damaged(name: str, reason: str) -> dict[str, Any]:
+    absent = dict.fromkeys(("fingerprint", "done", "total", "created", "parent", "gate"))
+    return {"version": name, **absent, "state": "failed", "reason": reason, "scores": {}}
 
 
 @router.get("/models/{version}/report", **describe(Role.READ))
 async def report(request: Request, version: str) -> Response:
-    """The report of a version's promotion gate; no version has one until retraining is built."""
-    raise NotFound(f"There is no report of {version[:100]!r}: it came here without a promotion gate.")
+    """What the promotion gate measured of a version, and its verdict."""
+    runtime = runtime_of(request)
+    try:
+        folder = await asyncio.to_thread(runtime.store.folder, version)
+        content = await asyncio.to_thread((folder / REPORT).read_bytes)
+    except UnknownVersion as error:
+        raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
+    except FileNotFoundError as error:
+        raise NotFound(f"There is no report of {version}: it came here without a promotion gate.") from error
+    return Response(content, headers={"content-type": "application/json"})
+
+
+@router.post("/models/{version}/activate", status_code=202, **describe(Role.ADMIN))
+async def activate(request: Request, version: str) -> Response:
+    """Work towards a version: 202, and `GET /models` shows how far it is. The active one: 200."""
+    runtime = runtime_of(request)
+    if version == runtime.live.generation.version:
+        if await asyncio.to_thread(runtime.store.wanted) not in {None, version}:
+            await _want(runtime, version, "activate")  # whatever is in the making is dropped
+        return json_response({"wanted": version})
+    return await _want(runtime, version, "activate")
+
+
+@router.post("/models/rollback", status_code=202, **describe(Role.ADMIN))
+async def rollback(request: Request) -> Response:
+    """Go back to the version that was active before, and do not choose this one again by itself."""
+    runtime = runtime_of(request)
+    back = await runtime.watcher.previous()
+    if back is None:
+        raise Conflict("There is no version to go back to.")
+    return await _want(runtime, back, "rollback")
+
+
+async def _want(runtime: Runtime, version: str, kind: Kind) -> Response:
+    try:
+        await asyncio.to_thread(runtime.store.want, version, kind)
+    except UnknownVersion as error:
+        raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
+    except Damaged as error:
+        raise Conflict(str(error)) from error
+    except OSError as error:
+        raise Storage(f"The models folder cannot be written ({error}). Repair it, then ask again.") from error
+    runtime.watcher.poke()
+    return json_response({"wanted": version}, status=202)

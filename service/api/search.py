@@ -72,7 +72,7 @@ async def search_one(
     queries = texts_of([q], 1, "q")
     where = where_of(filter)
     with runtime.live.borrow() as generation:
-        check_version(request, generation, None, runtime.published)
+        check_version(request, generation, None, runtime.watcher.published)
         runtime.library.check_whole(generation)
         encoded = await embed_queries(runtime, generation, queries, prompt_name)
         [hits] = await runtime.library.search(
@@ -99,7 +99,7 @@ async def search_many(request: Request) -> Response:
     _check_hits(len(body.queries) * body.k, runtime.settings.max_hits)
     where = where_of(body.filter)
     with runtime.live.borrow() as generation:
-        check_version(request, generation, body.model, runtime.published)
+        check_version(request, generation, body.model, runtime.watcher.published)
         runtime.library.check_whole(generation)
         encoded: Encoded | None = None
         if isinstance(body.queries[0], list):

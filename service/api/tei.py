@@ -69,7 +69,7 @@ async def embed(request: Request) -> Response:
     body = await read_body(request, EmbedRequest)
     rows = rows_of(body.inputs, runtime.settings.max_inputs)
     with runtime.live.borrow() as generation:
-        check_version(request, generation, body.model, runtime.published)
+        check_version(request, generation, body.model, runtime.watcher.published)
         check_dimensions(body.dimensions, generation.encoder.dimension)
         encoded = await _encode(runtime, generation, rows, body, normalize=body.normalize)
         headers = inference_headers(generation, encoded)
@@ -88,7 +88,7 @@ async def similarity(request: Request) -> Response:
     limit = runtime.settings.max_inputs
     left, right = _sides(body, limit)
     with runtime.live.borrow() as generation:
-        check_version(request, generation, body.model, runtime.published)
+        check_version(request, generation, body.model, runtime.watcher.published)
         encoded = await _encode(
             runtime, generation, [*left, *right], body.parameters or Parameters(), normalize=True
         )

@@ -71,7 +71,7 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
         else:
             document = Document(id, text, {"step": step})
             given = {GENERATION: {0: Embedding(vector_of(text), truncated=False)}}
-            job = partial(upsert, documents=[document], embedded=given, generations=[GENERATION])
+            job = partial(upsert, documents=[document], embedded=given)
             writer.submit(job).result()
         say("ack", str(thread), id, text)
 

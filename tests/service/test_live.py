@@ -23,8 +23,10 @@ def test_a_request_keeps_its_generation_when_another_takes_its_place() -> None:
     new, new_encoder = generation(2)
     live = Live(old)
     with live.borrow() as borrowed:
-        live._generation = new
-        old.retire()
+        live.follow(new)
+        live.replace(new)
+        assert live.followers == (old,)
+        live.leave(old)
         assert borrowed is old
         assert not old_encoder.closed
         with live.borrow() as later:
@@ -56,7 +58,7 @@ def test_who_comes_between_the_retirement_and_the_new_reference_gets_the_new_one
     old.retire()
 
     def replaced_meanwhile() -> bool:
-        live._generation = new
+        live.replace(new)
         return enter()
 
     old._enter = replaced_meanwhile  # type: ignore[method-assign]

@@ -1,0 +1,128 @@
+"""Make a generation whole: its index from the stored vectors, then whatever those lack.
+
+    load()    every stored vector into the index          at start, or when a build goes on after a restart
+    embed()   every text that has no vector yet           in the background lane, a step at a time
+
+Writes go on meanwhile. Both work through the revisions in rising order, and a new or changed document always
+has a higher one, so the end is reached however much is written. Each step is on disk before the next begins:
+a build that is stopped goes on where it was. A vector is stored only while its revision lives.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from functools import partial
+
+from service.documents import by_revision, count, last_revision, sequence, vectors
+from service.errors import Backend
+from service.index import Index
+from service.library import Library
+from service.live import Generation
+from service.revisions import Embedding, add_stored, add_vectors, forget, lacking, skip
+from service.writer import Transaction
+
+log = logging.getLogger(__name__)
+
+STEP_DOCUMENTS = 64
+LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
+HARMLESS_TEXT = "A short sentence."
+
+Tell = Callable[[int, int], None]  # documents done, and of how many
+
+
+def load_all(transaction: Transaction, generation: Generation) -> None:
+    """The generation's index from the stored vectors, in one job: while nothing is served from it yet.
+
+    A damaged vector is deleted, so that its text is embedded again.
+    """
+    number, dimension = generation.number, generation.encoder.dimension
+    connection = transaction.connection
+    damaged: list[int] = []
+    stored = vectors(connection, number, dimension, damaged)
+    index = Index.load(dimension, stored, sequence(connection))
+    forget(transaction, number, damaged)
+    generation.index, old = index, generation.index
+    old.close()
+
+
+class Builder:
+    """Makes one generation whole. `documents_per_second` bounds the work; 0: as fast as the lane allows."""
+
+    def __init__(
+        self, library: Library, generation: Generation, tell: Tell, documents_per_second: float = 0
+    ) -> None:
+        self._library = library
+        self._generation = generation
+        self._tell = tell
+        self._pace = documents_per_second
+        self.left_out = 0  # documents that the model fails on; the log names them
+
+    async def load(self) -> None:
+        """Bring the stored vectors into the index, in steps that let writes pass."""
+        number = self._generation.number
+        await self._library.writer.run(lambda transaction: forget(transaction, number, []))
+        after: int | None = 0
+        while after is not None:
+            step = partial(add_stored, generation=number, after=after, limit=LOAD_ROWS)
+            after = await self._library.writer.run(step)
+
+    async def embed(self) -> None:
+        """Embed and index every document that lacks a vector, those written meanwhile included.
+
+        Can be called again after it failed, and goes on where it was.
+
+        Raises:
+            ServiceError: the model fails on any text, the queue is full, or the disk is.
+
+        """
+        generation = self._generation
+        total = await self._library.documents.read(count)
+        while True:
+            step, last = await self._library.documents.read(self._next)
+            done = len(generation.index) + self.left_out
+            self._tell(done, max(total, done))
+            generation.missing = max(total - done, 0) + self.left_out
+            if not step:
+                generation.complete_to, generation.missing = last, self.left_out
+                return
+            started = time.monotonic()
+            await self._embed(step)
+            generation.complete_to = step[-1]
+            if self._pace:
+                await asyncio.sleep(max(0.0, len(step) / self._pace - (time.monotonic() - started)))
+
+    def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int]:
+        """The next revisions to embed; and, of the same moment, the last revision there is."""
+        connection.execute("BEGIN")
+        after = self._generation.complete_to
+        return lacking(connection, self._generation.number, after, self._step()), last_revision(connection)
+
+    def _step(self) -> int:
+        """Documents of one step: a slow pace keeps its pauses short."""
+        return min(STEP_DOCUMENTS, max(1, int(self._pace / 10))) if self._pace else STEP_DOCUMENTS
+
+    async def _embed(self, step: list[int]) -> None:
+        library, generation = self._library, self._generation
+        documents = await library.documents.read(lambda connection: by_revision(connection, step))
+        try:
+            embedded = await library.embed(generation, [document.text for document in documents.values()])
+        except Backend as error:
+            if len(documents) > 1:
+                for revision in documents:
+                    await self._embed([revision])
+                return
+            # Is it this text, or the model? A failure here is the model's, and the caller's to deal with.
+            await library.embed(generation, [HARMLESS_TEXT])
+            for revision, document in documents.items():
+                await self._leave_out(revision, document.id, error)
+            return
+        rows: dict[int, Embedding] = dict(zip(documents, embedded, strict=True))
+        await library.writer.run(lambda transaction: add_vectors(transaction, generation.number, rows))
+
+    async def _leave_out(self, revision: int, id: str, error: Backend) -> None:
+        log.error("Document %r is left out of the index: %s", id, error.message)
+        self.left_out += 1
+        number, reason = self._generation.number, error.message
+        await self._library.writer.run(lambda transaction: skip(transaction, number, revision, reason))

@@ -1,0 +1,34 @@
+"""Which version to work towards: a pure function of what is wanted and what is known."""
+
+from collections.abc import Container
+
+from models.store import Wish
+
+
+def aim(
+    wish: Wish | None,
+    *,
+    live: str,
+    handled: str | None,
+    judged: Container[str],
+    refused: bool,
+) -> Wish | None:
+    """The wish to carry out, None when there is nothing to do.
+
+    Args:
+        live: the version in service.
+        handled: the id of the last wish that was carried out or failed. Its repetition is a mere wish.
+        judged: versions that failed or were rolled back from.
+        refused: whether a promotion gate refused the version.
+
+    A version that was judged or refused is chosen only by somebody's express decision, and each decision
+    counts once.
+
+    """
+    if wish is None or wish.version == live:
+        return None
+    if wish.kind != "want" and wish.id == handled:
+        wish = wish._replace(kind="want")
+    if wish.kind == "want" and (wish.version in judged or refused):
+        return None
+    return wish

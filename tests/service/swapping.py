@@ -1,0 +1,87 @@
+"""Several tiny models, and answers that can be checked: which version made this vector, this score?
+
+Texts come from a fixed list, so that the vector that any version gives to any of them is known here.
+"""
+
+import http.client
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from models.publish import publish
+from models.store import Store
+from tests.tiny import tiny_source
+
+WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
+TEXTS = [f"{a} {b} {n}" for a in WORDS for b in WORDS for n in ("red", "green")]
+QUERIES = ["red river", "the cat sleeps", "a letter from the harbour", "how do i open my account"]
+TOLERANCE = 1e-4
+
+
+def published(root: Path, count: int) -> list[str]:
+    """Publish `count` models of different weights into `root`; the first is wanted."""
+    store = Store(root)
+    versions = []
+    for seed in range(count):
+        source = tiny_source(root.parent / f"source-{seed}", seed)
+        versions.append(publish(store, source, origin=f"tiny-{seed}").version)
+        shutil.rmtree(source)
+    store.want(versions[0])
+    return versions
+
+
+class Client:
+    """One connection, and as little between it and the test as possible: sixteen share one interpreter."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+
+    def send(self, method: str, path: str, body: object = None) -> tuple[Any, str]:
+        """The answer's JSON, and the version that made it. Anything but a 200 is an AssertionError."""
+        content = None if body is None else orjson.dumps(body)
+        self._connection.request(method, path, content, {"Content-Type": "application/json"})
+        answer = self._connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, f"{method} {path}: {answer.status} {text!r}"
+        return orjson.loads(text), answer.headers.get("x-model-version", "")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Oracle:
+    """What each version answers."""
+
+    def __init__(self, root: Path, versions: Sequence[str]) -> None:
+        self._vectors: dict[str, dict[str, NDArray[np.float32]]] = {}
+        for version in versions:
+            encoder = Store(root).open(version)
+            texts = [*TEXTS, *QUERIES]
+            self._vectors[version] = dict(zip(texts, encoder.encode(texts).vectors, strict=True))
+            encoder.close()
+
+    def differ(self) -> bool:
+        """Whether every two versions give every text vectors that cannot be taken for each other."""
+        versions = list(self._vectors)
+        return all(
+            np.abs(self._vectors[a][text] - self._vectors[b][text]).max() > 100 * TOLERANCE
+            for at, a in enumerate(versions)
+            for b in versions[:at]
+            for text in TEXTS
+        )
+
+    def check_vector(self, version: str, text: str, vector: Sequence[float]) -> None:
+        difference = np.abs(np.subtract(vector, self._vectors[version][text])).max()
+        assert difference < TOLERANCE, f"the vector of {text!r} is not {version}'s"
+
+    def check_search(self, answer: Mapping[str, Any]) -> None:
+        """Every score is the named version's, for this query and this hit's text."""
+        known = self._vectors[answer["model"]]
+        expected = np.array([known[hit["text"]] for hit in answer["hits"]]) @ known[answer["query"]]
+        difference = np.abs([hit["score"] for hit in answer["hits"]] - expected).max()
+        assert difference < TOLERANCE, f"a score is not {answer['model']}'s"

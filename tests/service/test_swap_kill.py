@@ -1,0 +1,56 @@
+"""kill -9 at twenty random points of a swap: one whole generation is there again, and the swap is finished."""
+
+import random
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from tests.service.process import Service
+from tests.service.swapping import QUERIES, TEXTS, Client, Oracle, published
+from tests.service.test_swap_under_load import wait_until_active
+
+KILLS = 20
+DOCUMENTS = 150
+BUILD_RATE = 300  # half a second for all of them
+
+
+def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> str:
+    """Every document is found, each score made by the one version that the answer names."""
+    client = Client(service.port)
+    answer, version = client.send("GET", f"/search?k=1000&q={quote(QUERIES[0])}")
+    client.close()
+    assert answer["model"] == version
+    assert {hit["id"]: hit["text"] for hit in answer["hits"]} == expected
+    oracle.check_search(answer)
+    return version
+
+
+def test_a_kill_at_any_point_of_a_swap_leaves_one_whole_generation_and_the_swap_is_finished(
+    tmp_path: Path,
+) -> None:
+    versions = published(tmp_path / "models", 3)
+    oracle = Oracle(tmp_path / "models", versions)
+    rng = random.Random(5)
+    expected = {f"d{at}": TEXTS[at] for at in range(DOCUMENTS)}
+    service = Service(tmp_path, SIMILE_BUILD_RATE=str(BUILD_RATE))
+    found: list[bool] = []
+    with service:
+        service.put(expected)
+        active = versions[0]
+        for kill in range(KILLS):
+            target = versions[(versions.index(active) + 1) % 3]
+            assert service.client.post(f"/models/{target}/activate").status_code == 202
+            time.sleep(rng.uniform(0, 0.75))
+            changed = f"d{rng.randrange(DOCUMENTS)}"
+            expected[changed] = rng.choice(TEXTS)
+            assert service.put({changed: expected[changed]}).status_code == 200
+            service.kill()
+            service.start()
+            version = check_whole(service, oracle, expected)
+            assert version in {active, target}, f"kill {kill}"
+            found.append(version == target)
+            wait_until_active(service, target)
+            assert check_whole(service, oracle, expected) == target
+            active = target
+        assert service.stop() == 0
+    assert 3 <= sum(found) <= KILLS - 3, "the kills came all before, or all behind, the swap"
