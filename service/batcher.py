@@ -18,6 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -45,15 +46,21 @@ class Batcher:
             for number in range(workers)
         ]
         self._loop: asyncio.AbstractEventLoop
-        self.failure: str | None = "no forward pass has run yet"  # None: the last one succeeded
+        self._outcomes: WeakKeyDictionary[Encoder, str | None] = WeakKeyDictionary()
 
     def start(self) -> None:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = asyncio.get_running_loop()
         self._metrics.queue_tokens.set_function(lambda: sum(self._lanes.tokens(lane) for lane in Lane))
-        self._metrics.healthy.set_function(lambda: self.failure is None)
         for thread in self._threads:
             thread.start()
+
+    def failure(self, encoder: Encoder) -> str | None:
+        """Why the last forward pass of `encoder` failed, None when it succeeded.
+
+        A model that is still in the making may fail without the service being ill.
+        """
+        return self._outcomes.get(encoder, "no forward pass has run yet")
 
     def stop(self) -> None:
         """Let running batches end, fail what still waits, join the workers."""
@@ -175,9 +182,9 @@ class Batcher:
         seconds = time.monotonic() - started
         finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
         if all(finite):
-            self.failure = None
+            self._outcomes[call.encoder] = None
         else:
-            self.failure = "the model gave a vector that is not finite"
+            self._outcomes[call.encoder] = "the model gave a vector that is not finite"
             self._metrics.inference_failures.inc()
             bad = [row for row, good in zip(rows, finite, strict=True) if not good]
             self._fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
@@ -190,7 +197,7 @@ class Batcher:
 
     def _split(self, rows: list[Row], failure: Exception) -> None:
         """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""
-        self.failure = f"the model failed: {type(failure).__name__}: {failure}"
+        self._outcomes[rows[0].call.encoder] = f"the model failed: {type(failure).__name__}: {failure}"
         self._metrics.inference_failures.inc()
         if len(rows) == 1:
             log.error("The model failed on one input", exc_info=failure)

@@ -174,4 +174,5 @@ class Runtime:
         )
         self.metrics.index_missing.set_function(lambda: self.live.generation.missing)
         self.metrics.index_bytes.set_function(lambda: self.live.generation.index.nbytes)
+        self.metrics.healthy.set_function(lambda: self.batcher.failure(self.live.generation.encoder) is None)
         self.metrics.ready.set_function(lambda: self.not_ready() is None)

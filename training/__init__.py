@@ -1,1 +1,1 @@
-"""Offline: recipes, trainer, evaluation, retraining. Imports no service. Not built yet."""
+"""Offline: recipes, trainer, evaluation, retraining. Imports no service."""

@@ -1,9 +1,38 @@
-"""`python -m training`: nothing to run yet, and it says so."""
+"""`python -m training COMMAND`: train, evaluate, export, retrain. Each command is a module of its own.
 
+Exit status: 0 done, 1 it cannot be done (the message says why), 2 wrong usage; `retrain` adds 3 refused and
+4 nothing to learn.
+"""
+
+import argparse
 import sys
+from collections.abc import Sequence
+
+from models.errors import ModelError
+from training import errors, export, train
+from training.evaluation import command as evaluate
+
+COMMANDS = (train, evaluate, export)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m training", description="Train, evaluate and publish sentence encoders."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except (errors.TrainingError, ModelError, OSError) as error:
+        print(f"python -m training: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    return status
+
 
 if __name__ == "__main__":
-    sys.exit(
-        "Training is not built yet: this version serves. `python -m models import FOLDER` publishes an "
-        "encoder that was trained elsewhere."
-    )
+    sys.exit(main())

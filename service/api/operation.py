@@ -23,7 +23,7 @@ async def health(request: Request) -> Response:
     """200 when a real forward pass succeeded since the last failure; after a failure this tries one."""
     runtime = _runtime(request)
     with runtime.live.borrow() as generation:
-        if runtime.batcher.failure is not None:
+        if runtime.batcher.failure(generation.encoder) is not None:
             try:
                 await runtime.batcher.embed(generation.encoder, ["Is the model well?"])
             except ServiceError as error:

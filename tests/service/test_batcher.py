@@ -99,7 +99,7 @@ def test_a_failed_batch_fails_its_own_callers_and_the_next_is_served() -> None:
             encoder.failing = lambda ids: False
             again = await batcher.embed(encoder.as_encoder(), ["!bad!"])
             assert again.vectors[0].tolist() == [1, 5, ord("!")]
-            assert batcher.failure is None
+            assert batcher.failure(encoder.as_encoder()) is None
 
     run(body)
 
@@ -108,13 +108,13 @@ def test_a_failing_model_is_remembered_until_a_pass_succeeds() -> None:
     async def body() -> None:
         encoder = CountingEncoder()
         async with running() as batcher:
-            assert batcher.failure is not None, "nothing has run yet"
+            assert batcher.failure(encoder.as_encoder()) is not None, "nothing has run yet"
             await batcher.embed(encoder.as_encoder(), ["a"])
-            assert batcher.failure is None
+            assert batcher.failure(encoder.as_encoder()) is None
             encoder.failing = lambda ids: True
             with pytest.raises(Backend):
                 await batcher.embed(encoder.as_encoder(), ["a"])
-            assert "the model broke" in str(batcher.failure)
+            assert "the model broke" in str(batcher.failure(encoder.as_encoder()))
 
     run(body)
 
@@ -290,7 +290,7 @@ def test_an_encoder_closed_under_a_batch_that_nobody_waits_for_is_no_failure() -
             encoder.gate.set()
             await asyncio.to_thread(batcher.stop)  # every batch has ended
             assert len(encoder.batches) == 2
-            assert batcher.failure is None
+            assert batcher.failure(encoder.as_encoder()) is None
 
     run(body)
 

@@ -1,4 +1,4 @@
-"""kill -9 at twenty random points of a swap: one whole generation is there again, and the swap is finished."""
+"""kill -9 at twenty random points of a swap: one whole generation again, and the swap is finished."""
 
 import random
 import time

@@ -1,0 +1,52 @@
+"""A corpus that the tiny model can learn, and the shortest way to a run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.corpus import Corpus
+from training.recipe import Recipe, load_recipe
+from training.result import Result
+from training.train import train
+
+RECIPE_TEXT = (resources.files("training") / "recipes" / "simcse-unsup.toml").read_text(encoding="utf-8")
+WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Corpus:
+    """64 texts of three words, no two of the same words."""
+    triples = itertools.islice(itertools.combinations(WORDS, 3), 0, 64 * 5, 5)
+    return Corpus.of((" ".join(triple) for triple in triples), "words")
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return load_recipe("simcse-unsup")
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Run:
+    """Train the tiny model in fp32 on one thread, each step recorded; keywords as for `train`."""
+
+    def begin(out: str, **changed: Any) -> Result:
+        given: dict[str, Any] = {
+            "recipe": recipe,
+            "corpus": corpus,
+            "base": tiny_source,
+            "steps": 6,
+            "batch": 16,
+        }
+        given |= {"precision": "fp32", "device": "cpu", "threads": 1, "record_steps": 1} | changed
+        return train(out=tmp_path / out, **given)
+
+    return begin

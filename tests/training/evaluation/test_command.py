@@ -1,0 +1,121 @@
+"""python -m training evaluate, as a person uses it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.store import Store
+from tests.tiny import tiny_source as make_tiny_source
+from tests.training.evaluation.pairs import small_data
+from training.__main__ import main
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return small_data(tmp_path / "data")
+
+
+@pytest.fixture(autouse=True)
+def models_dir(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
+    monkeypatch.delenv("SIMILE_EVAL_DATA", raising=False)
+    return tiny_models_dir
+
+
+def test_a_version_is_scored_as_a_table_and_as_json(
+    data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = Store(models_dir).versions()[0]
+    file = tmp_path / "scores.json"
+    assert main(["evaluate", version.version, "--data", str(data), "--json", str(file)]) == 0
+    scores = json.loads(file.read_text())
+    assert (scores["model"], scores["version"]) == (version.version, version.version)
+    assert scores["fingerprint"] == version.fingerprint
+    assert list(scores["sts"]) == ["sts12", "stsb", "sickr"]
+    assert scores["absent"] == ["sts13", "sts14", "sts15", "sts16"]
+    assert scores["date"].endswith("+00:00")
+    assert scores["seconds"] >= 0
+    captured = capsys.readouterr()
+    assert f"version: {version.version}" in captured.out
+    stsb = next(line for line in captured.out.splitlines() if line.startswith("STS-B"))
+    assert stsb.split()[1] == f"{100 * scores['sts']['stsb']['spearman_all']:.2f}"
+    assert "absent: STS13, STS14, STS15, STS16" in captured.out
+    assert "encoding the sentences …" in captured.err
+
+
+def test_a_folder_is_scored_published_or_not(
+    data: Path, tmp_path: Path, tiny_source: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = Store(models_dir).versions()[0].version
+    found = {}
+    for name in (str(models_dir / version), str(tiny_source)):
+        assert main(["evaluate", name, "--data", str(data), "--json", "-"]) == 0
+        found[name] = json.loads(capsys.readouterr().out)
+    published, source = found.values()
+    assert source["version"] == published["version"] == version  # the same space, so the same version
+    assert source["sts"] == published["sts"]
+    assert source["geometry"] == published["geometry"]
+
+
+def test_a_model_that_is_not_published_has_no_version(
+    data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(models_dir.iterdir())
+    folder = make_tiny_source(tmp_path / "other", seed=5)
+    assert main(["evaluate", str(folder), "--data", str(data), "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    scores = json.loads(captured.out)
+    assert scores["version"] is None
+    assert len(scores["fingerprint"]) == 64
+    assert "not published in the models folder" in captured.err  # the table, since stdout is JSON
+    assert sorted(models_dir.iterdir()) == before
+
+
+def test_a_damaged_version_is_not_scored(
+    data: Path, tmp_path: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = Store(models_dir).versions()[0].version
+    folder = shutil.copytree(models_dir / version, tmp_path / version)
+    (folder / "tokenizer.json").write_text("{}")
+    assert main(["evaluate", str(folder), "--data", str(data)]) == 1
+    assert "tokenizer.json was changed after it was published" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["nowhere"], "nowhere is not a model: name `default`, a version, a folder or a server's URL."),
+        (["20200101T000000-none-00000000"], "There is no published version '20200101T000000-none-00000000'."),
+        (["default", "--suite", "sts,transfer"], "The suite transfer is not built yet."),
+        (["default", "--suite", "all"], "There is no suite 'all'."),
+        (["default", "--json", "/nowhere/at/all.json"], "/nowhere/at/all.json cannot be written"),
+        (["default", "--data", "/nowhere"], "/nowhere is not a folder. Name its folder with --data"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_line_and_exit_1(
+    data: Path, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments if "--data" in arguments else [*arguments, "--data", str(data)]
+    assert main(["evaluate", *given]) == 1
+    assert capsys.readouterr().err.startswith(f"python -m training: {reason}")
+
+
+def test_a_failed_evaluation_leaves_the_last_one_as_it_was(
+    data: Path, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "scores.json"
+    file.write_text("the last one")
+    (data / "sick" / "test.tsv.gz").unlink()
+    assert main(["evaluate", str(tiny_source), "--data", str(data), "--json", str(file)]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].endswith("sick/test.tsv.gz is missing.")
+    assert file.read_text() == "the last one"
+
+
+def test_evaluation_needs_no_torch() -> None:
+    program = "import sys, training.gate, training.evaluation.command; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,97 @@
+"""The default model's figures, and what the gate's thresholds rest on, on the public sets that are here."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from models.store import Store
+from tests.evaldata import FOLDER, needs
+from training import gate
+from training.evaluation.data import SETS, is_absent, load
+from training.evaluation.encoding import Encode, encode_once
+from training.evaluation.sts import cosines, spearman
+from training.evaluation.suites import score
+
+SPLITS = ("train", "dev", "test")
+# sentence-transformers' vectors scored with scipy, Spearman over all pairs of a set.
+REFERENCE = {"sts12": 0.7237, "sts14": 0.7560, "sts16": 0.7899, "stsb": 0.8203, "sickr": 0.7715}
+
+
+def all_five(test: Callable[..., None]) -> Callable[..., None]:
+    """A test whose figures are over the five sets: skipped where one is absent."""
+    for name in ("sts12", "sts14", "sts16", "stsb", "sick"):
+        test = needs(name)(test)
+    return test
+
+
+class Measured(NamedTuple):
+    encode: Encode  # looks vectors up
+    scores: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def default(default_models_dir: Path) -> Measured:
+    store = Store(default_models_dir)
+    encoder = store.open(store.versions()[0].version, threads=2)
+    there = [known.key for known in SETS if not is_absent(known.key, FOLDER)]
+    files = [load(key, FOLDER, split) for key in there for split in (SPLITS if key == "stsb" else ["test"])]
+    sentences = {text for pairs in files for text in (*pairs.left, *pairs.right)}
+    encode = encode_once(lambda texts: encoder.encode(texts).vectors, sentences)
+    return Measured(encode, score(encode, FOLDER))
+
+
+@pytest.mark.parametrize(
+    "key", [pytest.param(key, marks=needs("sick" if key == "sickr" else key)) for key in REFERENCE]
+)
+def test_the_default_model_scores_what_sentence_transformers_gives(default: Measured, key: str) -> None:
+    found = default.scores["sts"][key]
+    assert found["spearman_all"] == pytest.approx(REFERENCE[key], abs=0.0005)
+    assert found["pairs"] == next(known.published for known in SETS if known.key == key)
+    assert (found["unscored"], found["undefined"]) == (0, 0)
+
+
+@needs("stsb")
+def test_the_default_models_geometry_is_that_of_all_of_sts_b(default: Measured) -> None:
+    splits = [load("stsb", FOLDER, split) for split in SPLITS]
+    left = default.encode([text for pairs in splits for text in pairs.left])
+    right = default.encode([text for pairs in splits for text in pairs.right])
+    alike = np.concatenate([pairs.gold for pairs in splits]) > 4
+    found = default.scores["geometry"]
+    assert found["pairs"] == alike.sum()
+    # Vectors of length 1: |x - y|² is 2 - 2 cos.
+    assert found["alignment"] == pytest.approx(np.mean(2 - 2 * cosines(left, right)[0][alike]), abs=1e-6)
+    assert found["uniformity"] == pytest.approx(-3.816, abs=0.001)
+
+
+@all_five
+def test_the_means_limit_is_about_its_standard_error(default: Measured) -> None:
+    generator = np.random.default_rng(0)
+    errors = {}
+    means = np.zeros(60)
+    for key in REFERENCE:
+        pairs = load(key, FOLDER)
+        cosine, _ = cosines(default.encode(pairs.left), default.encode(pairs.right))
+        draws = generator.integers(0, len(cosine), (len(means), len(cosine)))
+        found = np.array([spearman(cosine[draw], pairs.gold[draw]) for draw in draws])
+        errors[key] = found.std()
+        means += found / len(REFERENCE)
+    limits = gate.Thresholds()
+    assert 0.6 < means.std() / limits.mean_fall < 1.4
+    assert 0.4 < max(errors.values()) / limits.set_fall < 1
+
+
+@all_five
+@pytest.mark.parametrize(("length", "accepted"), [(0.0, True), (0.25, True), (1.0, False)])
+def test_a_common_direction_is_seen_by_uniformity_alone(
+    default: Measured, length: float, accepted: bool
+) -> None:
+    direction = np.random.default_rng(1).normal(size=384)
+    common = (length * direction / np.linalg.norm(direction)).astype(np.float32)
+    crowded = score(lambda texts: default.encode(texts) + common, FOLDER)
+    verdict = gate.compare(crowded, default.scores)
+    assert verdict.accepted is accepted
+    assert {row.name for row in verdict.rows if not row.passed} <= {"uniformity"}
+    assert crowded["mean"]["spearman_all"] == pytest.approx(default.scores["mean"]["spearman_all"], abs=0.002)

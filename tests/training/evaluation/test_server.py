@@ -1,0 +1,163 @@
+"""A server's URL as an encoder: the real service, and servers that misbehave."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.store import Store
+from tests.service.process import Service, free_port
+from tests.training.evaluation.pairs import small_data
+from training.errors import TrainingError
+from training.evaluation.scorable import open_scorable
+from training.evaluation.server import Server
+from training.evaluation.suites import score
+
+Headers = dict[str, str]
+Answer = tuple[int, Headers, bytes]
+INFO: Answer = (200, {}, b'{"model_version": "v1", "fingerprint": "f1"}')
+
+
+@contextmanager
+def _server(embed: Callable[[list[str]], Answer], info: Answer = INFO) -> Iterator[str]:
+    """A real HTTP server whose `/embed` answers as told; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(info)
+
+        def do_POST(self) -> None:
+            body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            assert self.headers["accept"] == "application/octet-stream"
+            self._answer(embed(body["inputs"]))
+
+        def _answer(self, answer: Answer) -> None:
+            status, headers, content = answer
+            self.send_response(status)
+            for name, value in ({"content-length": str(len(content))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Nothing on the test's stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _numbers(texts: list[str], version: str = "v1") -> Answer:
+    """Two numbers for each text: itself and its double."""
+    vectors = np.array([[float(text), 2 * float(text)] for text in texts], "<f4")
+    headers = {"x-model-version": version, "x-embedding-shape": f"{len(texts)},2"}
+    return 200, headers, vectors.tobytes()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("service"), tiny_models_dir, SIMILE_WORKERS="1") as running:
+        yield running
+
+
+def test_a_service_scores_as_the_version_that_it_serves(
+    service: Service, tiny_models_dir: Path, tmp_path: Path
+) -> None:
+    data = small_data(tmp_path)
+    version = Store(tiny_models_dir).versions()[0]
+    texts = ["the cat sleeps", "天地 with a stone", "x " * 300]
+    with (
+        open_scorable(f"http://127.0.0.1:{service.port}/") as served,
+        open_scorable(version.version, {"SIMILE_MODELS_DIR": str(tiny_models_dir)}) as local,
+    ):
+        assert (served.version, served.fingerprint) == (version.version, version.fingerprint)
+        assert served.encode(texts) == pytest.approx(local.encode(texts), abs=1e-6)
+        over_http, here = score(served.encode, data), score(local.encode, data)
+    for key in ("sts12", "stsb", "sickr"):
+        assert over_http["sts"][key] == pytest.approx(here["sts"][key], abs=1e-6)
+    assert over_http["geometry"]["uniformity"] == pytest.approx(here["geometry"]["uniformity"], abs=1e-6)
+
+
+def test_many_texts_go_in_batches_of_256_and_come_back_in_order() -> None:
+    sizes: list[int] = []
+
+    def embed(texts: list[str]) -> Answer:
+        sizes.append(len(texts))
+        return _numbers(texts)
+
+    with _server(embed) as url, Server(url) as server:
+        vectors = server.encode([str(number) for number in range(600)])
+        assert server.encode([]).shape == (0, 0)
+    assert sizes == [256, 256, 88]
+    assert np.array_equal(vectors, np.outer(np.arange(600), [1, 2]))
+
+
+def test_a_version_that_changes_between_batches_is_refused() -> None:
+    versions = iter(["v1", "v2"])
+    with (
+        _server(lambda texts: _numbers(texts, next(versions))) as url,
+        Server(url) as server,
+        pytest.raises(TrainingError, match="changed from v1 to v2 during the evaluation"),
+    ):
+        server.encode(["1"] * 300)
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    answers = iter([(429, {"retry-after": "0"}, b"busy"), (503, {"retry-after": "0"}, b"starting")])
+    with _server(lambda texts: next(answers, None) or _numbers(texts)) as url, Server(url) as server:
+        assert server.encode(["3"]).tolist() == [[3, 6]]
+
+
+def test_a_server_that_stays_busy_is_refused_with_its_own_words() -> None:
+    with (
+        _server(lambda _: (429, {"retry-after": "0"}, b"the queue is full")) as url,
+        Server(url) as server,
+        pytest.raises(TrainingError, match=r"/embed refused \(429\): the queue is full"),
+    ):
+        server.encode(["1"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((200, {"x-model-version": "v1"}, b"[[1, 2]]"), r"gave no float32 vectors \(8 bytes"),
+        ((200, {"x-model-version": "v1", "x-embedding-shape": "1,2"}, b"1234"), "gave no float32 vectors"),
+        (
+            (200, {"x-model-version": "v1", "x-embedding-shape": "2,1"}, bytes(8)),
+            "gave 2 vectors for 1 texts",
+        ),
+        ((413, {}, b"too large"), r"/embed refused \(413\): too large"),
+    ],
+)
+def test_an_answer_that_is_not_the_texts_vectors_is_refused(answer: Answer, reason: str) -> None:
+    with (
+        _server(lambda _: answer) as url,
+        Server(url) as server,
+        pytest.raises(TrainingError, match=reason),
+    ):
+        server.encode(["1"])
+
+
+def test_a_page_of_something_else_is_no_server_of_embeddings() -> None:
+    with (
+        _server(_numbers, info=(200, {}, b"<html>")) as url,
+        pytest.raises(TrainingError, match="is not an embedding server's: it gave no JSON object"),
+    ):
+        Server(url)
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(TrainingError, match=f"{url}/info does not answer"):
+        Server(url)

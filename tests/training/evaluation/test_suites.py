@@ -1,0 +1,124 @@
+"""All figures of one encoder: what is measured, what is absent, and how often a sentence is encoded."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.evaluation.pairs import EAST, TWO_SOURCES, TWO_SOURCES_ALL, encode, write
+from training.errors import TrainingError
+from training.evaluation.encoding import Vectors, encode_once
+from training.evaluation.suites import score
+from training.evaluation.table import table
+
+
+def _data(folder: Path, rows: Sequence[tuple[str, object, float]] = TWO_SOURCES) -> Path:
+    """STS14 is `rows`; STS-B has three splits with other cosines."""
+    write(folder / "sts14" / "test.tsv.gz", [(name, gold, EAST, cosine) for name, cosine, gold in rows])
+    for split, cosines in {"train": (0.0,), "dev": (0.5,), "test": (0.5, 0.0, -1.0)}.items():
+        stsb = [(gold, EAST, cosine) for gold, cosine in zip((5, 3, 1), cosines, strict=False)]
+        write(folder / "stsb" / f"{split}.tsv.gz", stsb, "score sentence1 sentence2")
+    return folder
+
+
+def test_every_suite_is_measured_on_what_is_there_and_the_rest_is_named(tmp_path: Path) -> None:
+    found = score(encode, _data(tmp_path))
+    assert list(found["sts"]) == ["sts14", "stsb"]
+    assert found["sts"]["sts14"]["spearman_all"] == pytest.approx(TWO_SOURCES_ALL)
+    assert found["sts"]["stsb"]["spearman_all"] == pytest.approx(1)
+    assert found["mean"] == {
+        "spearman_all": pytest.approx((TWO_SOURCES_ALL + 1) / 2),
+        "sets": ["sts14", "stsb"],
+    }
+    # Train, dev and test: cosines 0, 0.5 and 0.5 have a gold score of 5, at squared distances 2, 1 and 1.
+    assert found["geometry"]["alignment"] == pytest.approx(4 / 3)
+    assert found["geometry"]["sentences"] == 4
+    assert found["absent"] == ["sts12", "sts13", "sts15", "sts16", "sickr"]
+
+
+def test_a_suite_that_is_not_asked_for_is_not_measured(tmp_path: Path) -> None:
+    data = _data(tmp_path)
+    assert "geometry" not in score(encode, data, ["sts"])
+    geometric = score(encode, data, ["geometry"])
+    assert "sts" not in geometric
+    assert geometric["absent"] == []
+
+
+def test_without_sts_b_there_is_no_geometry(tmp_path: Path) -> None:
+    write(tmp_path / "sts12" / "test.tsv.gz", [("A", 1, EAST, 0.5), ("A", 2, EAST, 0.6)])
+    found = score(encode, tmp_path)
+    assert "geometry" not in found
+    assert "stsb" in found["absent"]
+
+
+def test_a_folder_without_any_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="holds none of sts12, sts13, sts14, sts15, sts16, stsb, sickr"):
+        score(encode, tmp_path)
+    with pytest.raises(TrainingError, match=r"holds none of stsb\."):
+        score(encode, tmp_path, ["geometry"])
+
+
+@pytest.mark.parametrize(
+    ("suites", "reason"),
+    [
+        (["sts", "transfer"], r"The suite transfer is not built yet\. There are: sts, geometry\."),
+        (["retrieval"], r"The suite retrieval is not built yet\."),
+        (["stss"], r"There is no suite 'stss'\. There are: sts, geometry\."),
+        ([" "], r"No suite is named\."),
+    ],
+)
+def test_a_suite_that_there_is_not_is_refused_by_name(tmp_path: Path, suites: list[str], reason: str) -> None:
+    with pytest.raises(TrainingError, match=reason):
+        score(encode, _data(tmp_path), suites)
+
+
+def test_a_figure_that_is_no_number_is_null_in_json_and_said_in_the_table(tmp_path: Path) -> None:
+    found = score(lambda texts: np.zeros((len(texts), 3), np.float32), _data(tmp_path))
+    plain = json.loads(json.dumps(found, allow_nan=False))
+    assert plain["sts"]["sts14"]["spearman_all"] is None
+    assert plain["sts"]["sts14"]["undefined"] == 5
+    assert plain["mean"]["spearman_all"] is None
+    assert plain["geometry"]["uniformity"] is None
+    lines = table(found).splitlines()
+    assert next(line for line in lines if line.startswith("STS14")).split()[1] == "undefined"
+    assert any("5 cosines undefined, counted as 0" in line for line in lines)
+
+
+def test_the_table_gives_hundredths_and_names_what_keeps_a_figure_from_being_compared(tmp_path: Path) -> None:
+    rows = [*((name, gold, EAST, cosine) for name, cosine, gold in TWO_SOURCES), ("A", "", EAST, 0.4)]
+    write(_data(tmp_path) / "sts14" / "test.tsv.gz", rows)
+    lines = table(score(encode, tmp_path)).splitlines()
+    sts14 = next(line for line in lines if line.startswith("STS14"))
+    assert sts14.split()[:4] == ["STS14", "-60.00", "0.00", "20.00"]
+    assert sts14.endswith("5  the published set has 3750; 1 without a gold score left out")
+    assert next(line for line in lines if line.startswith("STS13")).split() == ["STS13", "absent"]
+    assert next(line for line in lines if line.startswith("mean of 2")).split()[-1] == "20.00"
+    assert next(line for line in lines if line.startswith("alignment")).split()[1] == "1.3333"
+    assert next(line for line in lines if line.startswith("absent: ")).startswith(
+        "absent: STS12, STS13, STS15, STS16, SICK-R"
+    )
+
+
+def test_each_sentence_is_encoded_once(tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+
+    def counting(sentences: list[str]) -> Vectors:
+        seen.update(sentences)
+        return encode(sentences)
+
+    found = score(counting, _data(tmp_path))
+    assert set(seen.values()) == {1}
+    assert found["sentences"] == len(seen) == 9
+
+
+def test_many_sentences_keep_their_own_vectors() -> None:
+    sentences = [str(number / 3000) for number in range(3000)]
+    assert np.array_equal(encode_once(encode, sentences)(sentences), encode(sentences))
+
+
+def test_a_model_that_gives_another_number_of_vectors_is_refused() -> None:
+    with pytest.raises(TrainingError, match=r"gave vectors of shape \(1, 2\) for 2 sentences"):
+        encode_once(lambda sentences: encode(sentences)[:1], ["0.1", "0.2"])

@@ -1,0 +1,140 @@
+"""The building blocks against numbers worked out by hand or in numpy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.backbone import Backbone, read_backbone
+from models.export import DenseLayer, pool
+from models.reference import embed
+from models.source import read_source
+from tests.tiny import tiny_source as make_tiny_source
+from training.encoder import Encoder, load_encoder
+from training.objectives import InfoNCE, Reps, info_nce
+from training.recipe import Recipe
+from training.views import Same, Tokens, join
+
+
+def tokens(*rows: list[int]) -> Tokens:
+    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    return Tokens(torch.tensor([id for row in rows for id in row]), starts)
+
+
+ROWS = tokens([2, 90, 91, 92, 3], [2, 95, 3], [2, 100, 101, 3])
+
+
+def encoder_of(folder: Path, recipe: Recipe) -> Encoder:
+    return load_encoder(folder, recipe, torch.device("cpu"))[0]
+
+
+def test_info_nce_is_the_loss_worked_out_by_hand() -> None:
+    # Three texts at right angles, whose second views point at the first, at both, and away.
+    queries = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 3]])
+    keys = torch.tensor([[4.0, 0, 0], [1, 1, 0], [0, 0, -1]])
+    half = math.sqrt(0.5)
+    # cosines: [1, √½, 0], [0, √½, 0], [0, 0, -1]
+    rows = [
+        -math.log(math.exp(2) / (math.exp(2) + math.exp(2 * half) + 1)),
+        -math.log(math.exp(2 * half) / (1 + math.exp(2 * half) + 1)),
+        -math.log(math.exp(-2) / (1 + 1 + math.exp(-2))),
+    ]
+    assert info_nce(queries, keys, tau=0.5).item() == pytest.approx(sum(rows) / 3, abs=1e-6)
+
+
+def test_info_nce_agrees_with_numpy() -> None:
+    generator = np.random.default_rng(0)
+    q, k = generator.normal(size=(2, 7, 5))
+    scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
+    expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
+    assert info_nce(torch.tensor(q), torch.tensor(k), tau=0.05).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_loss_is_in_float32_under_autocast() -> None:
+    generator = np.random.default_rng(1)
+    q, k = generator.normal(size=(2, 32, 16))
+    scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
+    expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = info_nce(torch.tensor(q).float(), torch.tensor(k).float(), tau=0.05)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_equal_texts_are_not_negatives() -> None:
+    torch.manual_seed(0)
+    z = torch.randn(3, 2, 8)
+    z[2, 1] = z[0, 1]  # texts 0 and 2 are one and the same
+    found = InfoNCE(tau=0.1)(Reps(z, torch.tensor([5, 6, 5])))
+    q, k = (torch.nn.functional.normalize(z[:, view], dim=-1).double().numpy() for view in (0, 1))
+    scores = np.exp(q @ k.T / 0.1)
+    scores[0, 2] = scores[2, 0] = 0
+    assert found.item() == pytest.approx(np.mean(np.log(scores.sum(1) / np.diag(scores))), rel=1e-5)
+    assert found.item() < InfoNCE(tau=0.1)(Reps(z, torch.tensor([5, 6, 7]))).item()
+
+
+def test_a_view_does_not_change_what_it_is_given() -> None:
+    ids, starts = ROWS.ids.clone(), ROWS.starts.clone()
+    Same()(ROWS, torch.Generator())
+    joined = join([ROWS, ROWS])
+    joined.ids[:] = 0
+    assert torch.equal(ROWS.ids, ids)
+    assert torch.equal(ROWS.starts, starts)
+
+
+def test_joined_views_stand_below_each_other() -> None:
+    ids, mask = join([tokens([1, 2], [3]), tokens([4, 5, 6], [7])]).padded(0)
+    assert ids.tolist() == [[1, 2, 0], [3, 0, 0], [4, 5, 6], [7, 0, 0]]
+    assert mask.tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 0, 0]]
+
+
+def test_the_encoder_computes_what_numpy_does(tiny_source: Path, recipe: Recipe) -> None:
+    source = read_source(tiny_source)
+    backbone = Backbone.from_config(source.config)
+    weights = read_backbone(source.weights, backbone)
+    rows = [[2, 90, 91, 92, 3], [2, 95, 3], [2, 100, 101, 3]]
+    found = torch.nn.functional.normalize(encoder_of(tiny_source, recipe)(ROWS), dim=-1).detach().numpy()
+    assert np.abs(found - embed(backbone, weights, source.head, rows)).max() < 1e-5
+
+
+def test_two_dropout_views_differ_and_without_dropout_they_do_not(tiny_source: Path, recipe: Recipe) -> None:
+    encoder = encoder_of(tiny_source, recipe)
+    with torch.no_grad():
+        first, second = encoder(join([ROWS, ROWS]), dropout=0.1).unflatten(0, (2, 3))
+        assert ((first - second).abs().amax(1) > 1e-3).all()
+        for none in (0.0, 1e-9):  # the argument decides, not what config.json says
+            first, second = encoder(join([ROWS, ROWS]), dropout=none).unflatten(0, (2, 3))
+            assert (first - second).abs().max() < 1e-6
+
+
+def test_the_poolings_are_those_of_the_published_head() -> None:
+    hidden = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [9.0, 9.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    root = math.sqrt(2)
+    for mode, expected in {
+        "cls": [1, -4],
+        "max": [3, -2],
+        "mean": [2, -3],
+        "mean_sqrt_len_tokens": [4 / root, -6 / root],
+    }.items():
+        assert pool(hidden, mask, [mode])[0].tolist() == pytest.approx(expected), mode
+    assert pool(hidden, mask, ["mean", "cls"])[0].tolist() == [2, -3, 1, -4]
+
+
+def test_a_base_keeps_its_own_pooling_and_a_raw_backbone_takes_the_recipe_s(
+    tmp_path: Path, recipe: Recipe
+) -> None:
+    folder = make_tiny_source(tmp_path / "base", pooling="max")
+    encoder, head = load_encoder(folder, recipe, torch.device("cpu"))
+    assert encoder.source.head.pooling == ("max",)
+    assert isinstance(head, torch.nn.Identity)
+    for name in ("modules.json", "sentence_bert_config.json"):
+        (folder / name).unlink()
+    encoder, head = load_encoder(folder, recipe, torch.device("cpu"))
+    assert encoder.source.head.pooling == ("cls",)
+    assert isinstance(head, DenseLayer)
+    assert head.linear.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert len(encoder.dense) == 0, "a head that is not kept must not be published"

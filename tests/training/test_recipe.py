@@ -1,0 +1,74 @@
+"""Recipes are read strictly: what is not understood is refused by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import RECIPE_TEXT as TEXT
+from training.errors import TrainingError
+from training.heads import Tanh
+from training.objectives import InfoNCE
+from training.recipe import Recipe, load_recipe, read_recipe
+from training.views import Same
+
+
+def test_unsupervised_simcse_has_the_published_numbers(recipe: Recipe) -> None:
+    assert recipe.views == (Same(), Same())
+    assert (recipe.pool, recipe.head) == ("cls", Tanh(keep=False))
+    assert recipe.objectives == ((1.0, InfoNCE(tau=0.05)),)
+    assert (recipe.dropout, recipe.max_length, recipe.seed) == (0.1, 32, 42)
+    optim = recipe.optim
+    assert (optim.lr, optim.batch, optim.warmup) == (3e-5, 64, 0.0)
+    assert (optim.weight_decay, optim.epsilon, optim.clip) == (0.0, 1e-8, 1.0)
+
+
+def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
+    lines = [line for line in TEXT.splitlines() if line and not line.startswith("#")]
+    assert len(lines) <= 15
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("dropout =", "droput =", "the recipe has no key 'droput'; 'dropout' is"),
+        ("max_length = 32", "", "the recipe lacks max_length"),
+        ("weight_decay = 0.0", "weight_decy = 0.0", "optim has no key 'weight_decy'; 'weight_decay' is"),
+        ('"same"]', '"sane"]', "view 'sane' is not known; 'same' is. There are: same"),
+        ('"same", "same"', '"same"', "there are 1"),
+        ('"tanh"', '"bn"', "head 'bn' is not known. There are: tanh"),
+        ('"info_nce"', '"triplet"', "objective 'triplet' is not known"),
+        ("tau = 0.05", "temperature = 0.05", "the objective has no key 'temperature'"),
+        ("tau = 0.05", 'tau = "warm"', "tau must be a number, not 'warm'"),
+        ("keep = false", "keep = 0", "keep must be true or false, not 0"),
+        ('pool = "cls"', 'pool = "clss"', "pool 'clss' is not known; 'cls' is"),
+        ('source = "lines"', 'source = "triples"', "source 'triples' is not known"),
+        ("batch = 64", "batch = 64.0", "batch must be a whole number, not 64.0"),
+        ("batch = 64", "batch = 1", "batch must be from 2"),
+        ("lr = 3e-5", "lr = nan", "lr must be from 0 to 1, not nan"),
+        ("lr = 3e-5", "lr = true", "lr must be a number, not True"),
+        ("[optim]", "[optim", "is not TOML"),
+    ],
+)
+def test_what_a_recipe_gets_wrong_is_named(old: str, new: str, message: str) -> None:
+    assert old in TEXT
+    with pytest.raises(TrainingError) as refused:
+        read_recipe(TEXT.replace(old, new, 1), "mine")
+    assert str(refused.value).startswith("The recipe mine")
+    assert message in str(refused.value)
+
+
+def test_the_digest_names_the_method_and_not_its_file_or_seed(recipe: Recipe, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(TEXT.replace("seed = 42", "seed = 7  # another"), encoding="utf-8")
+    mine = load_recipe(str(file))
+    assert (mine.name, mine.seed) == ("mine", 7)
+    assert mine.digest() == recipe.digest()
+    assert read_recipe(TEXT.replace("tau = 0.05", "tau = 0.1"), "x").digest() != recipe.digest()
+    assert read_recipe(TEXT.replace("lr = 3e-5", "lr = 1e-5"), "x").digest() != recipe.digest()
+
+
+def test_a_recipe_that_is_nowhere_is_refused_with_those_there_are() -> None:
+    with pytest.raises(TrainingError, match="no recipe 'simcse': name a TOML file or one of simcse-unsup"):
+        load_recipe("simcse")

@@ -1,0 +1,5 @@
+"""What training refuses, in one line that says what to do."""
+
+
+class TrainingError(Exception):
+    """A recipe, a corpus or a data set that cannot be used."""

@@ -1,0 +1,87 @@
+"""`python -m training evaluate MODEL`: the scores as a table, and as JSON where it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from models.fsync import replace_text
+from training.errors import TrainingError
+
+from .data import data_folder
+from .scorable import open_scorable
+from .suites import SUITES, check_suites, score
+from .table import table
+
+_STDOUT = "-"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "evaluate",
+        help="score a model: similarity (STS) and geometry",
+        description="Score a model on the public sets that --data holds; absent ones are named.",
+    )
+    command.add_argument(
+        "model", metavar="MODEL", help="`default`, a published version, a folder or a server's URL"
+    )
+    command.add_argument(
+        "--data",
+        metavar="DIR",
+        help="where the sets are: DIR/stsb/test.tsv.gz … (SIMILE_EVAL_DATA, else ../shared/data)",
+    )
+    command.add_argument(
+        "--suite",
+        metavar="NAMES",
+        default=",".join(SUITES),
+        help="which figures, with commas between them (default: %(default)s)",
+    )
+    command.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the figures as fractions; - prints them, and the table goes to stderr",
+    )
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What can be refused is refused before the model is opened."""
+    suites = check_suites(options.suite.split(","))
+    data = data_folder(options.data)
+    _check_target(options.json)
+    with open_scorable(options.model, os.environ, _say) as scorable:
+        about = {
+            "model": options.model,
+            "version": scorable.version,
+            "fingerprint": scorable.fingerprint,
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        scores = about | score(scorable.encode, data, suites, _say)
+    text = json.dumps(scores, indent=2, allow_nan=False) + "\n"
+    if options.json == _STDOUT:
+        sys.stdout.write(text)
+    elif options.json:
+        replace_text(Path(options.json), text)
+    out = sys.stderr if options.json == _STDOUT else sys.stdout
+    out.write(f"{_heading(scores)}\n\n{table(scores)}\n")
+    return 0
+
+
+def _check_target(file: str | None) -> None:
+    if file and file != _STDOUT and (Path(file).is_dir() or not Path(file).parent.is_dir()):
+        raise TrainingError(f"{file} cannot be written: name a file in a folder that is there.")
+
+
+def _heading(scores: dict[str, Any]) -> str:
+    version = scores["version"] or "not published in the models folder"
+    fingerprint = (scores["fingerprint"] or "unknown")[:8]
+    return f"{scores['model']}  (version: {version}; fingerprint {fingerprint})"
+
+
+def _say(step: str) -> None:
+    sys.stderr.write(f"{step} …\n")

@@ -1,0 +1,40 @@
+"""The seam: an evaluator knows an encoder as one function, sentences in, vectors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from training.errors import TrainingError
+
+Vectors = NDArray[np.float32]  # (n, dimension)
+Encode = Callable[[list[str]], Vectors]
+
+_CHUNK = 1024  # sentences between two steps of the progress bar
+
+
+def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
+    """Encode each distinct sentence now, once; the answer looks vectors up and knows no others.
+
+    Longest first, so that the bar's forecast does not grow and too little memory shows at once.
+    Raise TrainingError when `encode` does not give one vector per sentence.
+    """
+    unique = sorted(set(sentences), key=lambda sentence: (-len(sentence), sentence))
+    row = {sentence: at for at, sentence in enumerate(unique)}
+    table = np.empty((0, 0), np.float32)
+    with tqdm(total=len(unique), unit=" sentences", leave=False, disable=None) as bar:  # None: on a terminal
+        for start in range(0, len(unique), _CHUNK):
+            chunk = unique[start : start + _CHUNK]
+            vectors = encode(chunk)
+            if not start:
+                table = np.empty((len(unique), vectors.shape[-1]), np.float32)
+            if vectors.shape != (len(chunk), table.shape[1]):
+                raise TrainingError(
+                    f"The model gave vectors of shape {vectors.shape} for {len(chunk)} sentences."
+                )
+            table[start : start + len(chunk)] = vectors
+            bar.update(len(chunk))
+    return lambda asked: table[[row[sentence] for sentence in asked]]

@@ -1,0 +1,76 @@
+"""What `evaluate` may name: the default model, a published version, a folder, or a server.
+
+    default                  the model that the service starts with
+    2026…-name-1a2b3c4d      a version in the models folder
+    FOLDER                   a published version's folder, or a sentence-transformers or Hugging Face folder
+    http://HOST:PORT         a running server (server.py)
+
+A folder that is not published is published into a temporary store, through the same proof as any other, and
+forgotten afterwards: what is scored is what would be served. Text goes in without a prompt.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from models.__main__ import models_dir
+from models.builtin import publish_named
+from models.encoder import Encoder
+from models.errors import UnknownVersion
+from models.manifest import FILE_NAME, is_version
+from models.publish import Say, silent
+from models.seal import check
+from models.store import Store
+from training.errors import TrainingError
+
+from .encoding import Encode
+from .server import Server
+
+
+class Scorable(NamedTuple):
+    version: str | None  # None for a model that is not in the models folder
+    fingerprint: str | None  # None for a server that does not say
+    encode: Encode
+
+
+@contextmanager
+def open_scorable(
+    name: str, environ: Mapping[str, str] = os.environ, say: Say = silent
+) -> Iterator[Scorable]:
+    """Raise TrainingError when `name` is nothing that can be scored, or ModelError with its reason."""
+    if name.startswith(("http://", "https://")):
+        with Server(name) as server:
+            yield Scorable(server.version, server.fingerprint, server.encode)
+        return
+    published = Store(models_dir(environ))
+    if is_version(name) and not Path(name).is_dir():
+        try:
+            folder = published.folder(name)
+        except UnknownVersion as error:
+            raise TrainingError(f"{error} Looked in {published.root}; SIMILE_MODELS_DIR names it.") from None
+        yield _opened(folder)
+    elif name != "default" and (Path(name).expanduser() / FILE_NAME).is_file():
+        yield _opened(Path(name).expanduser().resolve())
+    elif name == "default" or Path(name).expanduser().is_dir():
+        with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
+            store = Store(Path(temporary))
+            manifest = publish_named(store, name, say=say)
+            known = published.find(manifest)
+            scorable = _opened(store.folder(manifest.version))
+            yield scorable._replace(version=known.version if known else None)
+    else:
+        raise TrainingError(
+            f"{name} is not a model: name `default`, a version, a folder or a server's URL. "
+            "`python -m models import` fetches one from the hub."
+        )
+
+
+def _opened(folder: Path) -> Scorable:
+    manifest = check(folder)
+    encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
+    return Scorable(manifest.version, manifest.fingerprint, lambda texts: encoder.encode(texts).vectors)

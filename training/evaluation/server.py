@@ -1,0 +1,99 @@
+"""A running server as an encoder: texts over HTTP, vectors back as raw float32, all from one version."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+import numpy as np
+
+from training.errors import TrainingError
+
+from .encoding import Vectors
+
+_BATCH = 256  # texts in one request
+_TRIES = 5
+_LONGEST_WAIT_SECONDS = 30.0  # before sending again to a server that is overloaded
+_BUSY = (429, 503)
+
+
+class Server:
+    """Text is sent as it is, without a prompt; what is too long is cut, as everywhere in evaluation."""
+
+    def __init__(self, url: str, timeout_seconds: float = 120) -> None:
+        """Raise TrainingError when nothing answers there, or something that is no Simile."""
+        self._url = url.rstrip("/")
+        self._client = httpx2.Client(timeout=timeout_seconds)
+        try:
+            info = self._json(self._send("GET", "/info"))
+        except BaseException:
+            self._client.close()
+            raise
+        self.version: str | None = info.get("model_version")
+        self.fingerprint: str | None = info.get("fingerprint")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def encode(self, texts: list[str]) -> Vectors:
+        """(n, dimension). Raise TrainingError, also when the server changed its version meanwhile."""
+        batches = [self._embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
+        if len({batch.shape[1] for batch in batches}) > 1:
+            raise TrainingError(f"{self._url} gave vectors of different dimensions.")
+        return np.concatenate(batches) if batches else np.empty((0, 0), np.float32)
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        answer = self._send("POST", "/embed", {"inputs": texts, "truncate": True})
+        version = answer.headers.get("x-model-version")
+        if version != self.version:
+            raise TrainingError(
+                f"{self._url} changed from {self.version} to {version} during the evaluation. Start it again."
+            )
+        shape = answer.headers.get("x-embedding-shape", "")
+        try:
+            rows, dimension = (int(part) for part in shape.split(","))
+            vectors = np.frombuffer(answer.content, "<f4").reshape(rows, dimension)
+        except ValueError:
+            raise TrainingError(
+                f"{self._url}/embed gave no float32 vectors ({len(answer.content)} bytes, "
+                f"x-embedding-shape {shape!r})."
+            ) from None
+        if rows != len(texts):
+            raise TrainingError(f"{self._url}/embed gave {rows} vectors for {len(texts)} texts.")
+        return vectors.astype(np.float32, copy=False)
+
+    def _send(self, method: str, path: str, body: object = None) -> httpx2.Response:
+        """Send again to a server that says it is busy; hours of work should not end on one refusal."""
+        headers = {"accept": "application/octet-stream" if body else "application/json"}
+        for attempt in range(1, _TRIES + 1):
+            try:
+                answer = self._client.request(method, self._url + path, json=body, headers=headers)
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                raise TrainingError(f"{self._url}{path} does not answer: {error}") from None
+            if answer.status_code not in _BUSY or attempt == _TRIES:
+                break
+            time.sleep(_wait_seconds(answer.headers.get("retry-after", "")))
+        if answer.status_code != 200:
+            raise TrainingError(f"{self._url}{path} refused ({answer.status_code}): {answer.text[:300]}")
+        return answer
+
+    def _json(self, answer: httpx2.Response) -> dict[str, Any]:
+        try:
+            content = answer.json()
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise TrainingError(f"{answer.url} is not an embedding server's: it gave no JSON object.")
+        return content
+
+
+def _wait_seconds(retry_after: str) -> float:
+    """What the server asks for, in whole seconds; it may name a date instead, which is not understood."""
+    return min(float(retry_after), _LONGEST_WAIT_SECONDS) if retry_after.isdecimal() else 1.0

@@ -1,0 +1,76 @@
+"""Semantic textual similarity: how well the cosine of two sentences ranks pairs as people did.
+
+The figure that papers report is `spearman_all`: the subsets of a year are put together and ranked once
+(SimCSE, Gao et al. 2021, appendix B). The mean over subsets is another number, often higher or lower by
+points; it stands beside the first so that a comparison can pick the right one. No regressor is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from .data import Pairs
+from .encoding import Encode, Vectors
+
+Floats = NDArray[np.float64]
+
+
+class Similarity(NamedTuple):
+    """Correlations from -1 to 1, NaN where one side is constant."""
+
+    spearman_all: float
+    spearman_mean: float  # over subsets, each counting once
+    spearman_wmean: float  # over subsets, each counting as often as it has pairs
+    pearson_all: float
+    pairs: int
+    unscored: int  # rows without a gold score, left out
+    undefined: int  # cosines that were no number and counted as 0
+
+
+def similarity(pairs: Pairs, encode: Encode) -> Similarity:
+    cosine, undefined = cosines(encode(pairs.left), encode(pairs.right))
+    subset = np.array(pairs.subset)
+    parts = [subset == name for name in dict.fromkeys(pairs.subset)]
+    each = [spearman(cosine[part], pairs.gold[part]) for part in parts]
+    return Similarity(
+        spearman_all=spearman(cosine, pairs.gold),
+        spearman_mean=float(np.mean(each)),
+        spearman_wmean=float(np.average(each, weights=[part.sum() for part in parts])),
+        pearson_all=pearson(cosine, pairs.gold),
+        pairs=len(pairs.gold),
+        unscored=pairs.unscored,
+        undefined=undefined,
+    )
+
+
+def cosines(left: Vectors, right: Vectors) -> tuple[Floats, int]:
+    """(n, d) twice -> the cosine of each row's two vectors, and how many were no number and became 0."""
+    a, b = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):  # a vector of length 0 or with an infinity in it
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        cosine: Floats = np.einsum("nd,nd->n", a, b) / lengths
+    undefined = ~np.isfinite(cosine)
+    cosine[undefined] = 0
+    return cosine, int(undefined.sum())
+
+
+def spearman(x: Floats, y: Floats) -> float:
+    """Rank correlation of (n,) and (n,); equal values share the mean of their ranks. NaN for a constant."""
+    if _is_constant(x) or _is_constant(y):
+        return math.nan
+    return float(spearmanr(x, y).statistic)
+
+
+def pearson(x: Floats, y: Floats) -> float:
+    if _is_constant(x) or _is_constant(y):
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _is_constant(values: Floats) -> bool:
+    return bool(np.ptp(values) == 0)

@@ -1,0 +1,54 @@
+"""The record of a run: JSON lines that are only ever appended, so that it tells of interruptions as well.
+
+    {"event": "start", "recipe": {…}, "corpus": …, "seed": …, "versions": {…}, "machine": {…}}
+    {"event": "step", "step": 10, "loss": 1.25, "lr": 2.9e-05, "sentences_per_second": 61.3}
+    {"event": "dev", "step": 125, "stsb_dev": 0.7712}
+    {"event": "resume", "step": 300}          steps after it supersede those of the same number before it
+    {"event": "end", "step": 500, …}
+
+A step is counted from 1 here: after step 10, ten are done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+FILE_NAME = "record.jsonl"
+
+
+class Record:
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("a", encoding="utf-8")
+
+    def write(self, event: str, **fields: Any) -> None:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        self._file.write(json.dumps({"event": event, "time": when} | fields, ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def versions() -> dict[str, str]:
+    packages = ("simile", "torch", "transformers", "tokenizers", "numpy")
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine()
+    return {"device": name, "threads": torch.get_num_threads(), "cpus": len(os.sched_getaffinity(0))}

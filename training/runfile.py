@@ -1,0 +1,67 @@
+"""run.json: what a folder's run is, so that no other is continued in it, and what export has to know.
+
+OUT/
+├── run.json                 recipe, corpus, seed, base …; with `finished` once it is
+├── record.jsonl             what happened, line by line (record.py)
+├── checkpoint.safetensors   while it is not finished (checkpoint.py)
+├── best/  last/             sentence-transformers folders
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from models.fsync import replace_text
+from training.errors import TrainingError
+
+FILE_NAME = "run.json"
+Identity = dict[str, Any]
+_WORDS = {
+    "recipe": "another recipe",
+    "corpus": "another corpus",
+    "base": "another base model",
+    "seed": "another seed",
+    "steps": "another number of steps",
+    "precision": "another precision",
+}
+
+
+def claim(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
+    """Make `out` the folder of this run, or find it to be; what run.json says. Raise TrainingError."""
+    if not resume:
+        if (out / FILE_NAME).exists():
+            raise TrainingError(
+                f"{out} holds a run already. Continue it with --resume, or name another --out."
+            )
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise TrainingError(f"{out} is not an empty folder. Name another --out.")
+        out.mkdir(parents=True, exist_ok=True)
+        write_run(out, identity)
+        return identity
+    found = read_run(out)
+    for key, words in _WORDS.items():
+        if found.get(key) != identity[key]:
+            raise TrainingError(
+                f"{out} holds a run with {words} ({found.get(key)}, not {identity[key]}). "
+                f"Give the same to resume it, or name another --out without --resume."
+            )
+    return found
+
+
+def read_run(out: Path) -> dict[str, Any]:
+    """Raise TrainingError when `out` holds no run."""
+    try:
+        found = json.loads((out / FILE_NAME).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise TrainingError(f"{out} holds no run of `python -m training train`.") from None
+    except ValueError as error:
+        raise TrainingError(f"{out / FILE_NAME} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise TrainingError(f"{out / FILE_NAME} holds no JSON object.")
+    return found
+
+
+def write_run(out: Path, content: dict[str, Any]) -> None:
+    replace_text(out / FILE_NAME, json.dumps(content, ensure_ascii=False, indent=2) + "\n")

@@ -1,0 +1,195 @@
+"""python -m training train RECIPE --corpus FILE --base MODEL --out FOLDER, and the same as a function.
+
+torch is imported when a training begins, and not before: `--help` needs none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.__main__ import models_dir
+from models.publish import silent
+from training.base import open_base, version_of
+from training.corpus import Corpus, from_service, read_corpus
+from training.result import Result
+
+if TYPE_CHECKING:
+    from training.recipe import Recipe
+
+
+def train(
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    out: Path,
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    batch: int | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    eval_steps: int = 125,  # SimCSE's run_unsup_example.sh
+    checkpoint_steps: int = 100,
+    record_steps: int = 10,
+    data: Path | None = None,
+    base_name: str = "",
+    resume: bool = False,
+    progress: bool = False,
+    say: Callable[[str], None] = silent,
+) -> Result:
+    """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
+
+    steps: each text once unless given. seed, batch: instead of the recipe's. data: the folder that has
+    stsb/dev.tsv.gz, if any. say: told what happens. Ctrl-C and SIGTERM end it after the step that it is in,
+    when it is called from the main thread; the Result says so, and `resume` goes on from there.
+    Raises TrainingError or ModelError.
+    """
+    from training.run import Options, run  # noqa: PLC0415  torch
+
+    optim = replace(recipe.optim, batch=batch) if batch else recipe.optim
+    recipe = replace(recipe, optim=optim, seed=recipe.seed if seed is None else seed)
+    options = Options(
+        steps=steps,
+        precision=precision,
+        device=device,
+        threads=threads,
+        eval_steps=eval_steps,
+        checkpoint_steps=checkpoint_steps,
+        record_steps=record_steps,
+        data=data,
+        base_name=base_name or base.name,
+        version=version_of(base),
+        resume=resume,
+        progress=progress,
+        say=say,
+    )
+    return run(recipe, corpus, base, out, options)
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "train",
+        help="train an encoder on your text",
+        description="Train an encoder on your text. Ctrl-C stops it after the step; --resume goes on.",
+    )
+    command.add_argument("recipe", metavar="RECIPE", help="simcse-unsup, or the path of a TOML file")
+    corpus = command.add_mutually_exclusive_group(required=True)
+    corpus.add_argument(
+        "--corpus",
+        type=Path,
+        metavar="FILE",
+        help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; also as .gz',
+    )
+    corpus.add_argument(
+        "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
+    )
+    command.add_argument(
+        "--base",
+        default="default",
+        metavar="MODEL",
+        help="where to begin: `default`, a published version, a folder or a hub id (%(default)s)",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the run is kept")
+    command.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    command.add_argument(
+        "--steps", type=_positive, metavar="N", help="how many steps (default: each text is seen once)"
+    )
+    command.add_argument("--seed", type=_seed, metavar="N", help="instead of the recipe's")
+    command.add_argument("--batch", type=_batch, metavar="N", help="texts of a step, instead of the recipe's")
+    command.add_argument(
+        "--precision",
+        choices=("auto", "bf16", "fp32"),
+        default="auto",
+        help="bf16 computes in bfloat16 by autocast; auto takes it where the processor is fast at it",
+    )
+    command.add_argument(
+        "--device", default="auto", help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)"
+    )
+    command.add_argument(
+        "--threads", type=_positive, metavar="N", help="of torch on the CPU (default: its own choice)"
+    )
+    command.add_argument(
+        "--eval-steps",
+        type=_positive,
+        default=125,
+        metavar="N",
+        help="a dev score every N steps (%(default)s)",
+    )
+    command.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="evaluation sets; with stsb/dev.tsv.gz in it the run is watched on STS-B dev (SIMILE_EVAL_DATA)",
+    )
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from training.recipe import load_recipe  # noqa: PLC0415  torch
+
+    recipe = load_recipe(options.recipe)
+    _say("reading the corpus")
+    corpus = from_service(options.from_service) if options.from_service else read_corpus(options.corpus)
+    _say(str(corpus))
+    with open_base(options.base, models_dir(os.environ)) as base:
+        result = train(
+            recipe,
+            corpus,
+            base.folder,
+            options.out,
+            steps=options.steps,
+            seed=options.seed,
+            batch=options.batch,
+            precision=options.precision,
+            device=options.device,
+            threads=options.threads,
+            eval_steps=options.eval_steps,
+            data=_data(options.data, os.environ),
+            base_name=base.name,
+            resume=options.resume,
+            progress=True,
+            say=_say,
+        )
+    if result.interrupted:
+        _say(f"stopped after step {result.steps}; the same command with --resume goes on")
+        return 130
+    _say(f"{result.steps} steps, loss {result.loss:.4f}: {result.best} and {result.last}")
+    return 0
+
+
+def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The folder of the evaluation sets: as given, as the environment says, or beside the project."""
+    if given:
+        return given
+    named = environ.get("SIMILE_EVAL_DATA")
+    return Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def _positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _batch(text: str) -> int:
+    return _whole(text, 2)
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+    return number
+
+
+def _say(step: str) -> None:
+    print(step, file=sys.stderr)  # noqa: T201  a command's own progress
