@@ -87,8 +87,10 @@ class Watcher:
                     log.warning("Looking after versions failed: %s", error)
                 except Exception:
                     log.exception("Looking after versions failed")
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the poke.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._poked.wait(), BUSY_SECONDS if busy else POLL_SECONDS)
+                    async with asyncio.timeout(BUSY_SECONDS if busy else POLL_SECONDS):
+                        await self._poked.wait()
                 self._poked.clear()
         finally:
             await self._stop_swap()

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError
-from training import errors, export, train
+from training import errors, export, retrain, train
 from training.evaluation import command as evaluate
 
-COMMANDS = (train, evaluate, export)
+COMMANDS = (train, evaluate, export, retrain)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx2
 
-from training.errors import TrainingError
+from training.errors import NothingToLearn, TrainingError
 
 LARGEST_LINE = 1 << 20  # bytes; a longer line is a file of another kind, not a text to embed
 _PAGE = 1000  # documents; the most that the service answers at once
@@ -38,7 +38,7 @@ class Corpus:
 
     @classmethod
     def of(cls, found: Iterable[str], name: str) -> Corpus:
-        """name: where the texts come from, for the message. Raise TrainingError when none is left."""
+        """name: where the texts come from, for the message. Raise NothingToLearn when none is left."""
         distinct: dict[str, None] = {}
         blank = count = 0
         for text in found:
@@ -48,7 +48,7 @@ class Corpus:
             else:
                 blank += 1
         if not distinct:
-            raise TrainingError(f"{name} holds no text.")
+            raise NothingToLearn(f"{name} holds no text.")
         return cls(tuple(distinct), _digest(distinct), blank, count - blank - len(distinct))
 
     def __str__(self) -> str:

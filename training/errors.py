@@ -3,3 +3,7 @@
 
 class TrainingError(Exception):
     """A recipe, a corpus or a data set that cannot be used."""
+
+
+class NothingToLearn(TrainingError):
+    """A corpus without text, or one that was learned from before."""

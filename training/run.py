@@ -28,7 +28,7 @@ from training.checkpoint import read_checkpoint, write_checkpoint
 from training.corpus import Corpus
 from training.dev import NAME, Pairs, read_dev, spearman
 from training.encoder import digest_of, load_encoder
-from training.errors import TrainingError
+from training.errors import NothingToLearn, TrainingError
 from training.interrupt import interruptible
 from training.recipe import Recipe
 from training.record import FILE_NAME as RECORD
@@ -61,7 +61,7 @@ class Options:
 def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
     """Raise TrainingError or ModelError for what cannot be used; then nothing was written over."""
     if len(corpus.texts) < 2:
-        raise TrainingError("One text alone has no negatives: the corpus needs two or more.")
+        raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = _device(options.device)

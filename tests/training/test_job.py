@@ -1,0 +1,200 @@
+"""One retraining: what is published, what is refused and kept, and when there is nothing to learn."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.manifest import REPORT
+from models.publish import publish
+from models.store import Store
+from training.__main__ import main
+from training.corpus import Corpus
+from training.errors import NothingToLearn
+from training.gate import Thresholds
+from training.job import Job, judge, retrain
+from training.recipe import Recipe
+
+
+def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
+    """An evaluation folder whose STS-B gold scores are one model's own cosines: that model scores 1."""
+    (folder / "stsb").mkdir(parents=True)
+    vectors = encode(list(texts))
+    for split, step in (("train", 1), ("dev", 2), ("test", 3)):
+        rows = ["genre\tsource\tyear\tindex\tscore\tsentence1\tsentence2"]
+        for at in range(len(texts) - step):
+            cosine = float(vectors[at] @ vectors[at + step])
+            rows.append(f"g\ts\t2020\t{at}\t{2.5 + 2.5 * cosine:.6f}\t{texts[at]}\t{texts[at + step]}")
+        with gzip.open(folder / "stsb" / f"{split}.tsv.gz", "wt", encoding="utf-8") as file:
+            file.write("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_source: Path, recipe: Recipe, corpus: Corpus) -> Job:
+    """The tiny model is active, and the evaluation set says that it is perfect."""
+    store = Store(tmp_path / "models")
+    version = publish(store, tiny_source).version
+    store.want(version)
+    encoder = store.open(version)
+    data = gold(tmp_path / "data", lambda texts: encoder.encode(texts).vectors, corpus.texts)
+    optim = replace(recipe.optim, batch=8)
+    return Job(
+        recipe=replace(recipe, optim=optim),
+        corpus=corpus,
+        base="active",
+        steps=3,
+        store=store,
+        work=tmp_path / "work",
+        data=data,
+        options={"precision": "fp32", "threads": 1},
+    )
+
+
+def noised(folder: Path, source: Path, scale: float) -> Path:
+    """A copy of `source` whose weights are drowned in noise."""
+    shutil.copytree(source, folder)
+    weights = load_file(folder / "model.safetensors")
+    rng = np.random.default_rng(1)
+    for name, tensor in weights.items():
+        noise = rng.normal(0, scale, tensor.shape).astype(np.float32)
+        weights[name] = tensor + noise if tensor.ndim > 1 else tensor
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job: Job) -> None:
+    active = job.store.wanted()
+    outcome = retrain(job)
+    assert outcome.published, outcome.reason
+    assert job.store.wanted() == outcome.version != active
+    manifest = job.store.verify(str(outcome.version))
+    assert manifest.parent == active
+    assert manifest.origin == "simcse-unsup"
+    assert manifest.lineage["corpus"] == job.corpus.digest
+    assert manifest.lineage["steps"] == 3
+    assert manifest.lineage["seed"] == job.recipe.seed
+    assert manifest.gate is not None
+    assert (manifest.gate.mode, manifest.gate.verdict) == ("on", "accepted")
+    report = json.loads((job.store.folder(manifest.version) / REPORT).read_bytes())
+    assert report["accepted"] is True
+    assert report["meta"]["active"] == active
+    assert report["active"]["sts"]["stsb"]["spearman_all"] == pytest.approx(1.0, abs=1e-6)
+    after = report["candidate"]["sts"]["stsb"]["spearman_all"]
+    assert manifest.scores["sts"]["stsb"] == after
+
+
+def test_what_is_worse_is_kept_as_refused_with_its_reason_and_not_wanted(job: Job, tmp_path: Path) -> None:
+    active = str(job.store.wanted())
+    source = noised(tmp_path / "noised", job.store.folder(active), 0.5)
+    outcome = retrain(replace(job, base=str(source)))
+    assert not outcome.published
+    assert job.store.wanted() == active
+    manifest = job.store.verify(str(outcome.version))
+    assert manifest.gate is not None
+    assert manifest.gate.verdict == "refused"
+    assert "stsb" in manifest.gate.reason
+    assert outcome.reason == manifest.gate.reason
+
+
+def test_a_better_candidate_replaces_a_noised_active_model(
+    job: Job, tmp_path: Path, tiny_source: Path
+) -> None:
+    worse = publish(job.store, noised(tmp_path / "noised", tiny_source, 0.5)).version
+    job.store.want(worse)
+    outcome = retrain(replace(job, base=str(tiny_source)))
+    assert outcome.published, outcome.reason
+    assert outcome.verdict is not None
+    [mean] = [row for row in outcome.verdict.rows if row.name.startswith("mean")]
+    assert mean.difference is not None
+    assert mean.difference > 0.05
+    assert job.store.wanted() == outcome.version
+
+
+def test_the_same_text_from_the_same_start_is_nothing_to_learn(job: Job) -> None:
+    retrain(job)
+    with pytest.raises(NothingToLearn, match="this very text"):
+        retrain(replace(job, work=job.work / "again"))
+    more = Corpus.of([*job.corpus.texts, "one more text"], "more")
+    assert retrain(replace(job, corpus=more, work=job.work / "more")).version
+
+
+def test_a_refused_candidate_is_not_made_again(job: Job) -> None:
+    impossible = Thresholds(mean_fall=0, set_fall=0, uniformity_loss=0)
+    first = retrain(replace(job, thresholds=impossible, steps=6))
+    assert not first.published
+    with pytest.raises(NothingToLearn, match=str(first.version)):
+        retrain(replace(job, thresholds=impossible, steps=6, work=job.work / "again"))
+
+
+def test_with_the_gate_off_it_is_published_and_says_so_for_ever(job: Job) -> None:
+    outcome = retrain(replace(job, mode="off", data=None))
+    assert outcome.published
+    manifest = job.store.verify(str(outcome.version))
+    assert manifest.gate is not None
+    assert (manifest.gate.mode, manifest.gate.verdict) == ("off", "not asked")
+    report = json.loads((job.store.folder(manifest.version) / REPORT).read_bytes())
+    assert report["meta"]["gate"] == "off"
+
+
+def test_an_artifact_broken_after_its_export_is_refused_and_not_published(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [manifest.version for manifest in job.store.versions()]
+
+    def broken(*arguments: object) -> object:
+        [artifact] = (job.work / "artifact").glob("2*")
+        content = bytearray((artifact / "onnx/model.onnx").read_bytes())
+        content[len(content) // 2] ^= 1
+        (artifact / "onnx/model.onnx").write_bytes(content)
+        return judge(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("training.job.judge", broken)
+    outcome = retrain(job)
+    assert not outcome.published
+    assert "onnx/model.onnx was changed" in outcome.reason
+    assert [manifest.version for manifest in job.store.versions()] == before
+
+
+def run(job: Job, corpus: Path, *more: str) -> int:
+    given = ["retrain", "--corpus", str(corpus), "--steps", "3", "--models-dir", str(job.store.root)]
+    return main([*given, "--precision", "fp32", "--data", str(job.data), *more])
+
+
+def test_the_command_answers_0_3_and_4(
+    job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(job.corpus.texts), encoding="utf-8")
+    bad = noised(tmp_path / "bad", tiny_source, 0.5)
+    assert run(job, corpus, "--base", str(bad)) == 3
+    said = capsys.readouterr().out
+    assert "REFUSED" in said
+    assert "is kept as refused" in said
+    assert run(job, corpus) == 0
+    assert "is published and wanted" in capsys.readouterr().out
+    assert run(job, corpus) == 4
+    assert "Nothing to learn" in capsys.readouterr().out
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n \n")
+    assert run(job, empty) == 4
+
+
+def test_without_an_active_version_or_data_the_command_says_what_is_missing(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(job.corpus.texts), encoding="utf-8")
+    assert run(job, corpus, "--data", str(tmp_path / "nowhere")) == 1
+    assert "--data" in capsys.readouterr().err
+    (job.store.root / "wanted").unlink()
+    assert run(job, corpus) == 1
+    assert "no active version" in capsys.readouterr().err

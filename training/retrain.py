@@ -1,0 +1,150 @@
+"""python -m training retrain: one retraining by hand, by cron, or by whatever schedules it.
+
+Exit status: 0 published and wanted, 3 refused (kept with its reason, where there is something to keep),
+4 nothing to learn, 130 stopped, 1 it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.__main__ import models_dir
+from models.store import Store
+from training import gate
+from training.corpus import Corpus, from_service, read_corpus
+from training.errors import NothingToLearn, TrainingError
+from training.evaluation.data import data_folder
+
+if TYPE_CHECKING:
+    from training.job import Outcome
+
+REFUSED, NOTHING, STOPPED = 3, 4, 130
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "retrain",
+        help="train on your text, prove the result, and publish it when it is not worse",
+        description="Train, export, prove, score against the active version, and publish when it is not "
+        "worse. Exit status: 0 published and wanted, 3 refused, 4 nothing to learn.",
+    )
+    command.add_argument(
+        "--recipe", default="simcse-unsup", help="a shipped recipe or a TOML file (%(default)s)"
+    )
+    corpus = command.add_mutually_exclusive_group(required=True)
+    corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
+    corpus.add_argument("--from-service", metavar="URL", help="the documents of a running service")
+    command.add_argument(
+        "--base",
+        default="active",
+        metavar="MODEL",
+        help="where to begin: `active`, `default`, a version, a folder or a hub id (%(default)s)",
+    )
+    command.add_argument("--steps", type=int, metavar="N", help="how many (default: each text is seen once)")
+    command.add_argument(
+        "--gate",
+        choices=("on", "off"),
+        default="on",
+        help="off publishes without comparing, and the version says so for ever",
+    )
+    command.add_argument(
+        "--data", metavar="DIR", help="evaluation sets for the gate (SIMILE_EVAL_DATA, else ../shared/data)"
+    )
+    command.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
+    command.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
+    command.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
+    command.add_argument(
+        "--work",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the run and its artifact here (default: a temporary folder)",
+    )
+    command.add_argument(
+        "--models-dir",
+        type=Path,
+        default=models_dir(os.environ),
+        metavar="DIR",
+        help="where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now %(default)s)",
+    )
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What can be refused is refused before anything is trained."""
+    data = _data(options)
+    try:
+        corpus = _corpus(options)
+        if options.work is not None:
+            outcome = _retrain(options, corpus, data, options.work)
+        else:
+            with tempfile.TemporaryDirectory(prefix="simile-") as work:
+                outcome = _retrain(options, corpus, data, Path(work))
+    except NothingToLearn as error:
+        print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
+        return NOTHING
+    if outcome is None:
+        return STOPPED
+    return _tell(outcome)
+
+
+def _data(options: argparse.Namespace) -> Path | None:
+    """The evaluation sets. With the gate off they only choose the best step, and may be absent."""
+    try:
+        return data_folder(options.data)
+    except TrainingError:
+        if options.gate == "on" or options.data:
+            raise
+        return None
+
+
+def _corpus(options: argparse.Namespace) -> Corpus:
+    _say("reading the corpus")
+    corpus = from_service(options.from_service) if options.from_service else read_corpus(options.corpus)
+    _say(str(corpus))
+    return corpus
+
+
+def _retrain(options: argparse.Namespace, corpus: Corpus, data: Path | None, work: Path) -> Outcome | None:
+    """None when it was stopped."""
+    from training.job import Interrupted, Job, retrain  # noqa: PLC0415  torch
+    from training.recipe import load_recipe  # noqa: PLC0415  torch
+
+    recipe = load_recipe(options.recipe)
+    recipe = recipe if options.seed is None else replace(recipe, seed=options.seed)
+    job = Job(
+        recipe=recipe,
+        corpus=corpus,
+        base=options.base,
+        steps=options.steps,
+        store=Store(options.models_dir),
+        work=work,
+        data=data,
+        mode=options.gate,
+        options={"precision": options.precision, "threads": options.threads, "progress": True},
+    )
+    try:
+        return retrain(job, _say)
+    except Interrupted as stopped:
+        _say(str(stopped))
+        return None
+
+
+def _tell(outcome: Outcome) -> int:
+    if outcome.verdict is not None:
+        print(gate.as_text(outcome.verdict))  # noqa: T201  the answer of the command
+    if outcome.published:
+        print(f"{outcome.version} is published and wanted")  # noqa: T201
+        return 0
+    kept = f"{outcome.version} is kept as refused" if outcome.version else "nothing was published"
+    print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
+    return REFUSED
+
+
+def _say(step: str) -> None:
+    print(step, file=sys.stderr)  # noqa: T201  a command's own progress
