@@ -19,7 +19,7 @@ from service.documents import by_revision, count, last_revision, sequence, vecto
 from service.errors import Backend
 from service.index import Index
 from service.library import Library
-from service.live import Generation
+from service.live import Generation, Retired
 from service.revisions import Embedding, add_stored, add_vectors, forget, lacking, skip
 from service.writer import Transaction
 
@@ -74,12 +74,15 @@ class Builder:
         Can be called again after it failed, and goes on where it was.
 
         Raises:
+            Retired: the generation follows no longer, so its index has a gap.
             ServiceError: the model fails on any text, the queue is full, or the disk is.
 
         """
         generation = self._generation
         total = await self._library.documents.read(count)
         while True:
+            if generation.retired:  # its index could not follow a write
+                raise Retired(generation.version)
             step, last = await self._library.documents.read(self._next)
             done = len(generation.index) + self.left_out
             self._tell(done, max(total, done))

@@ -18,6 +18,10 @@ from models.manifest import Manifest
 from service.index import Index
 
 
+class Retired(Exception):
+    """A generation that follows no longer."""
+
+
 class Generation:
     """One model version and its index. `number` names its vectors in the document store."""
 
@@ -54,6 +58,25 @@ class Generation:
             last = self._retired and not self._borrowers
         if last:
             self.close()
+
+    @property
+    def retired(self) -> bool:
+        return self._retired
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Kept open until the block ends, for who builds it.
+
+        Raises:
+            Retired: it takes no borrower any more.
+
+        """
+        if not self._enter():
+            raise Retired(self.version)
+        try:
+            yield
+        finally:
+            self._leave()
 
     def retire(self) -> None:
         """No new borrower from now on; closes at once when nobody uses it."""

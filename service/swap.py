@@ -24,7 +24,7 @@ from service.errors import Backend, ServiceError, Storage, Unhealthy
 from service.form import form
 from service.generations import FAILED, Verdict, begin, go_live, judge
 from service.library import Library
-from service.live import Generation
+from service.live import Generation, Retired
 from service.metrics import Metrics
 from service.revisions import lacking
 from service.settings import Settings
@@ -86,6 +86,14 @@ class Swap:
     async def _attempt(self) -> bool:
         """Build and swap. False when its index could not follow a write: it must be loaded again."""
         generation = self.generation = await self._open()
+        try:
+            with generation.held():
+                return await self._build(generation)
+        except Retired:
+            log.warning("The index of %s has a gap; it is loaded again", self.version)
+            return False
+
+    async def _build(self, generation: Generation) -> bool:
         builder = Builder(self._library, generation, self._tell, self._settings.build_rate)
         if not generation.whole:
             await builder.load()
@@ -99,8 +107,6 @@ class Swap:
             await self._approved.wait()
             if await self._library.writer.run(partial(self._swap, generation)):
                 return True
-            if generation not in self._library.live.generations:
-                return False
 
     async def _open(self) -> Generation:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
@@ -140,11 +146,10 @@ class Swap:
                 return
 
     def _swap(self, generation: Generation, transaction: Transaction) -> bool:
-        """The swap, on the writer's thread. False when a document without a vector came in between."""
+        """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
         started = time.monotonic()
         connection, live = transaction.connection, self._library.live
-        complete = not lacking(connection, generation.number, generation.complete_to, 1)
-        if not complete or generation not in live.generations:
+        if generation.retired or lacking(connection, generation.number, generation.complete_to, 1):
             return False
         go_live(transaction, generation.number, self.wish.id, rollback=self.wish.kind == "rollback")
         left, last = live.generation, last_revision(connection)
