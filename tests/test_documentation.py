@@ -146,6 +146,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/info",
         "/models",
         "/models/{version}/report",
+        "/models/{version}/activate",
+        "/models/rollback",
         "/health",
         "/ready",
         "/metrics",
@@ -166,6 +168,10 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         ("post", "/documents"),
         ("delete", "/documents"),
         ("delete", "/documents/{id}"),
+    }
+    assert {key for key, role in roles.items() if role == "admin"} == {
+        ("post", "/models/{version}/activate"),
+        ("post", "/models/rollback"),
     }
     assert document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"] == {
         "$ref": "#/components/schemas/EmbedRequest"

@@ -91,7 +91,7 @@ def test_a_hub_id_without_network_says_so(
     assert "nobody/nothing is no folder on this machine and could not be fetched" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["activate", "x"], ["show"], ["import"]])
+@pytest.mark.parametrize("arguments", [[], ["promote", "x"], ["show"], ["import"]])
 def test_wrong_usage_is_exit_2(root: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         _run(root, *arguments)
