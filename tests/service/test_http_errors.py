@@ -178,6 +178,7 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/embed", {"inputs": [True]}, "inputs"),
         ("/embed", {"inputs": [[2, 1.5, 3]]}, "inputs[0]"),
         ("/embed", {"inputs": ["a"] * 2049}, "SIMILE_MAX_INPUTS"),
+        ("/search", {"queries": ["a"] * 51, "k": 1000}, "SIMILE_MAX_HITS"),
         ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate"),
         ("/embed", {"inputs": "a", "normalize": None}, "normalize"),
         ("/embed", {"inputs": "a", "truncation_direction": "Up"}, "truncation_direction"),
