@@ -84,21 +84,27 @@ class Swap:
                 self._give_up()
 
     async def _attempt(self) -> bool:
-        """Build and swap. False when its index could not follow a write: it must be loaded again."""
-        generation = self.generation = await self._open()
+        """Build and swap. False when it must be tried again, from where it is: what hindered it may pass."""
         try:
+            generation = self.generation = await self._open()
             with generation.held():
                 return await self._build(generation)
         except Retired:
             log.warning("The index of %s has a gap; it is loaded again", self.version)
-            return False
+        except Backend:
+            raise
+        except ServiceError as error:  # a full queue, a full disk
+            log.warning("Building %s waits %g s: %s", self.version, RETRY_SECONDS, error.message)
+            self.reason = error.message
+            await asyncio.sleep(RETRY_SECONDS)
+        return False
 
     async def _build(self, generation: Generation) -> bool:
         builder = Builder(self._library, generation, self._tell, self._settings.build_rate)
         if not generation.whole:
             await builder.load()
         while True:
-            await self._embed(builder)
+            await builder.embed()
             if builder.left_out > LEFT_OUT_SHARE * len(generation.index):
                 raise ModelError(f"It fails on {builder.left_out} of the documents; the log names them.")
             generation.whole = True
@@ -130,20 +136,6 @@ class Swap:
         encoder = self._store.open(self.version)
         check_golden(encoder, self._store.folder(self.version))
         return encoder
-
-    async def _embed(self, builder: Builder) -> None:
-        """Embed what lacks a vector; what may pass (a full queue, a full disk) is waited for."""
-        while True:
-            try:
-                await builder.embed()
-            except Backend:
-                raise
-            except ServiceError as error:
-                log.warning("Building %s waits %g s: %s", self.version, RETRY_SECONDS, error.message)
-                self.reason = error.message
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return
 
     def _swap(self, generation: Generation, transaction: Transaction) -> bool:
         """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""

@@ -52,7 +52,7 @@ class Transaction:
 
     connection: sqlite3.Connection
     changes: Changes = field(default_factory=Changes)
-    then: list[Callable[[], None]] = field(default_factory=list)  # after the commit and the indexes' step
+    then: list[Callable[[], None]] = field(default_factory=list)  # between the commit and the indexes' step
 
 
 class Writer:
@@ -144,9 +144,9 @@ class Writer:
                 _fail(future, _worded(error))
             return
         self._observe_seconds(time.monotonic() - started)
-        self._on_commit(whole.changes)
         for call in whole.then:
             call()
+        self._on_commit(whole.changes)
         for future, result in results:
             future.set_result(result)
 
