@@ -73,6 +73,11 @@ class Store:
                 sync(self.root)
         return manifest
 
+    def require_writable(self) -> None:
+        """Raise OSError when nothing can be published here; better now than after hours of training."""
+        with self._locked():
+            pass
+
     def find(self, like: Manifest) -> Manifest | None:
         """The newest whole version that `like` would only repeat."""
         for known in reversed(self.versions()):

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from models.manifest import Manifest
+
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them
 
 
@@ -58,6 +60,10 @@ class Verdict(NamedTuple):
     rows: tuple[Row, ...]
     not_compared: tuple[str, ...]  # what was measured for the candidate only
 
+    def besides(self, reasons: tuple[str, ...]) -> Verdict:
+        """Refused for these as well, when there are any."""
+        return self._replace(accepted=self.accepted and not reasons, reasons=(*self.reasons, *reasons))
+
 
 def compare(candidate: Scores, active: Scores, thresholds: Thresholds | None = None) -> Verdict:
     """Accepted when no figure is worse than allowed, and every figure of the active model was compared.
@@ -81,6 +87,20 @@ def compare(candidate: Scores, active: Scores, thresholds: Thresholds | None = N
     )
     reasons = (*_mismatches(before, after, common), *(_reason(row) for row in rows if not row.passed))
     return Verdict(not reasons, reasons, rows, extra)
+
+
+def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
+    """What the scores cannot see, because the sets are short and are scored without prompts."""
+    reasons = []
+    if candidate.max_length < active.max_length:
+        reasons.append(
+            f"max_length: texts would be cut at {candidate.max_length} tokens instead of {active.max_length}."
+        )
+    for name in ("search_prompt", "document_prompt"):
+        before, after = getattr(active, name), getattr(candidate, name)
+        if before != after:
+            reasons.append(f"{name}: {after!r} instead of {before!r}, and the sets are scored without one.")
+    return tuple(reasons)
 
 
 def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """One retraining: from a corpus to a published version that is wanted, or the reason why not.
 
     corpus ─▶ learned from before? ─▶ train ─▶ export and prove ─▶ artifact
-                                                                     │ opened again, every byte checked
-    active version ─────────────────────────────────▶ scores ─▶ gate ─▶ publish ─▶ want
-                                                                     └▶ publish as refused
+                                                                      │ opened again, every byte checked
+    active version ─────────▶ scores ───────────────────────▶ gate ◀── scores
+                                                               ├▶ publish ─▶ want
+                                                               └▶ publish as refused
 
 Both sides are scored as the files that are, or would be, served. What is published is the scored artifact,
 byte for byte, with the report of its gate beside it.
@@ -11,6 +12,7 @@ byte for byte, with the report of its gate beside it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,10 +27,12 @@ from models.encoder import ONNX
 from models.errors import Damaged, ModelError, ProofFailed
 from models.manifest import FILE_NAME, REPORT, Gate, Manifest
 from models.publish import Say, silent
+from models.source import read_source
 from models.store import Store
 from training import gate
-from training.base import open_base
+from training.base import Base, open_base
 from training.corpus import Corpus
+from training.encoder import digest_of
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.suites import score
 from training.export import export_run
@@ -47,7 +51,7 @@ class Job:
     base: str  # `active`, or what `train --base` takes
     steps: int | None
     store: Store
-    work: Path  # the run and its artifact; a folder that the job may fill
+    work: Path  # the run and its artifact go into a folder of their own in it
     data: Path | None  # evaluation sets; None only with the gate off
     mode: Literal["on", "off"] = "on"
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
@@ -62,18 +66,40 @@ class Outcome(NamedTuple):
 
 
 class Interrupted(TrainingError):
-    """Ctrl-C; the run can be gone on with."""
+    """Ctrl-C. The same job goes on from there when its work folder was kept."""
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
-    """Raise NothingToLearn when the corpus was learned from before, or TrainingError or ModelError."""
+    """Raise NothingToLearn when the corpus was learned from before, or TrainingError or ModelError.
+
+    What can be refused is refused before anything is trained, so the active version is scored first.
+    """
     active = active_version(job.store)
-    artifacts = Store(job.work / "artifact")
+    job.store.require_writable()
+    with open_base(active if job.base == "active" else job.base, job.store.root) as base:
+        _check_new(job, active, base)
+        before = _scores(job.store, active, job.data, say) if job.mode == "on" else {}
+        place = job.work / _name(job, base)
+        result = train(
+            job.recipe,
+            job.corpus,
+            base.folder,
+            place / "run",
+            steps=job.steps,
+            data=job.data,
+            base_name=base.name,
+            resume=(place / "run" / "run.json").is_file(),
+            say=say,
+            **job.options,
+        )
+    if result.interrupted:
+        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
+    artifacts = Store(place / "artifact")
     try:
-        candidate = _make(job, active, artifacts, say)
-        return judge(job, active, artifacts, candidate, say)
-    except (ProofFailed, Damaged) as error:  # what was made is not what was trained: nobody shall have it
+        candidate = export_run(place / "run", artifacts, say=say).version
+    except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
         return Outcome(None, False, str(error), None)
+    return judge(job, active, before, artifacts, candidate, say)
 
 
 def active_version(store: Store) -> str:
@@ -87,14 +113,22 @@ def active_version(store: Store) -> str:
     return str(version)
 
 
-def judge(job: Job, active: str, artifacts: Store, candidate: str, say: Say = silent) -> Outcome:
-    """Score the artifact and the active version, publish with the verdict, and want it when accepted.
+def judge(
+    job: Job, active: str, before: gate.Scores, artifacts: Store, candidate: str, say: Say = silent
+) -> Outcome:
+    """Score the artifact as it would be served, publish it with the verdict, and want it when accepted.
 
-    Raise Damaged when the artifact is not what was proved.
+    before: the scores of the active version on the same data; not looked at with the gate off.
     """
+    try:
+        manifest = artifacts.verify(candidate)
+        after = _scores(artifacts, candidate, job.data, say) if job.mode == "on" else {}
+    except Damaged as error:
+        return Outcome(None, False, str(error), None)
+    served = job.store.verify(active)
     about = {
-        "candidate": candidate,
-        "active": active,
+        "candidate": _about(manifest),
+        "active": _about(served),
         "base": job.base,
         "recipe": job.recipe.name,
         "corpus": job.corpus.digest,
@@ -104,67 +138,70 @@ def judge(job: Job, active: str, artifacts: Store, candidate: str, say: Say = si
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if job.mode == "off":
-        artifacts.verify(candidate)
         report: dict[str, Any] = {"verdict": "not asked", "meta": about}
-        version = _publish(job, artifacts, candidate, Gate(mode="off", verdict="not asked"), report)
-        return _want(job.store, version, None)
-    before = _scores(job.store, active, job, say)
-    after = _scores(artifacts, candidate, job, say)
-    verdict = gate.compare(after, before, job.thresholds)
-    reason = " ".join(verdict.reasons)
+        _publish(job, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), report)
+        return _want(job, active, candidate, None)
+    verdict = gate.compare(after, before, job.thresholds).besides(gate.changed_use(manifest, served))
     report = gate.report(verdict, after, before, about)
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
-    version = _publish(
-        job, artifacts, candidate, Gate(mode="on", verdict=word, reason=reason), report, _short(after)
-    )
+    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
+    _publish(job, active, artifacts, manifest.model_copy(update={"scores": _short(after)}), said, report)
     if not verdict.accepted:
-        return Outcome(version, False, reason, verdict)
-    return _want(job.store, version, verdict)
+        return Outcome(candidate, False, said.reason, verdict)
+    return _want(job, active, candidate, verdict)
 
 
-def _make(job: Job, active: str, artifacts: Store, say: Say) -> str:
-    """Train and export; the artifact's version."""
-    with open_base(active if job.base == "active" else job.base, job.store.root) as base:
-        _check_new(job, active, base.name)
-        result = train(
-            job.recipe,
-            job.corpus,
-            base.folder,
-            job.work / "run",
-            steps=job.steps,
-            data=job.data,
-            base_name=base.name,
-            say=say,
-            **job.options,
-        )
-    if result.interrupted:
-        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    return export_run(job.work / "run", artifacts, say=say).version
-
-
-def _check_new(job: Job, active: str, base: str) -> None:
+def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
     asked = {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
+    digest = digest_of(read_source(base.folder))
     for manifest in job.store.versions():
         lineage = manifest.lineage
-        same_start = lineage.get("base") == base and job.steps in {None, lineage.get("steps")}
-        if asked.items() <= lineage.items() and (same_start or manifest.version == active):
-            raise NothingToLearn(
-                f"{manifest.version} came of this very text by this recipe. Add text, or change the recipe "
-                "or its seed."
-            )
+        same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
+        judged = manifest.gate is not None and asked.items() <= lineage.items()
+        if judged and (same_start or manifest.version == active):
+            raise _known(manifest, "came of this very text by this recipe")
 
 
-def _scores(store: Store, version: str, job: Job, say: Say) -> dict[str, Any]:
+def _known(manifest: Manifest, how: str) -> NothingToLearn:
+    """What to do about a version that is here already."""
+    refused = manifest.gate is not None and manifest.gate.verdict == "refused"
+    there = f" It was refused; `python -m models activate {manifest.version}` serves it anyway."
+    return NothingToLearn(
+        f"{manifest.version} {how}.{there if refused else ''} Add text, or change the recipe or its seed."
+    )
+
+
+def _name(job: Job, base: Base) -> str:
+    """A folder for this very run, so that the same job goes on in it and another begins its own."""
+    parts = (job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, base.folder.name, base.name)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _scores(store: Store, version: str, data: Path | None, say: Say) -> dict[str, Any]:
     """Of the served file, as the service would open it."""
-    if job.data is None:
+    if data is None:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
     encoder = store.open(version, threads=len(os.sched_getaffinity(0)))
     try:
-        return score(lambda texts: encoder.encode(texts).vectors, job.data)
+        return score(lambda texts: encoder.encode(texts).vectors, data)
     finally:
         encoder.close()
+
+
+def _about(manifest: Manifest) -> dict[str, Any]:
+    """Which model, and how it is used."""
+    kept = {
+        "version",
+        "fingerprint",
+        "dimension",
+        "max_length",
+        "pooling",
+        "search_prompt",
+        "document_prompt",
+    }
+    return manifest.model_dump(include=kept)
 
 
 def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,20 +212,17 @@ def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _publish(
-    job: Job,
-    artifacts: Store,
-    candidate: str,
-    verdict: Gate,
-    report: Mapping[str, Any],
-    scores: Mapping[str, Any] | None = None,
-) -> str:
-    manifest = artifacts.verify(candidate)
-    sealed = manifest.model_copy(update={"gate": verdict, "scores": dict(scores or {}), "files": {}})
-    build = partial(_copy, source=artifacts.folder(candidate), manifest=sealed, report=report)
-    published = job.store.publish(build)
-    if published.version == candidate and published.files[ONNX] != manifest.files[ONNX]:
-        raise ModelError(f"{candidate} changed while it was published.")
-    return published.version
+    job: Job, active: str, artifacts: Store, candidate: Manifest, said: Gate, report: Mapping[str, Any]
+) -> None:
+    """Raise NothingToLearn when the very same model is here already: its own verdict stands."""
+    sealed = candidate.model_copy(update={"gate": said, "files": {}})
+    folder = artifacts.folder(candidate.version)
+    published = job.store.publish(partial(_copy, source=folder, manifest=sealed, report=report))
+    if published.version != candidate.version:
+        same = "is the very same model" + (", and active" if published.version == active else "")
+        raise _known(published, same)
+    if published.files[ONNX] != candidate.files[ONNX]:
+        raise ModelError(f"{candidate.version} changed while it was published.")
 
 
 def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
@@ -197,6 +231,11 @@ def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str
     return manifest
 
 
-def _want(store: Store, version: str, verdict: gate.Verdict | None) -> Outcome:
-    store.want(version)
-    return Outcome(version, True, "", verdict)
+def _want(job: Job, active: str, candidate: str, verdict: gate.Verdict | None) -> Outcome:
+    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
+    now = active_version(job.store)
+    if now != active:
+        reason = f"{now} became active while it was trained; it was compared with {active}."
+        return Outcome(candidate, False, reason, verdict)
+    job.store.want(candidate)
+    return Outcome(candidate, True, "", verdict)

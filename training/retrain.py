@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ from training import gate
 from training.corpus import Corpus, from_service, read_corpus
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
+from training.train import positive, seed
+from training.workplace import workplace
 
 if TYPE_CHECKING:
     from training.job import Outcome
@@ -46,7 +47,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="MODEL",
         help="where to begin: `active`, `default`, a version, a folder or a hub id (%(default)s)",
     )
-    command.add_argument("--steps", type=int, metavar="N", help="how many (default: each text is seen once)")
+    command.add_argument(
+        "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
+    )
     command.add_argument(
         "--gate",
         choices=("on", "off"),
@@ -56,14 +59,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--data", metavar="DIR", help="evaluation sets for the gate (SIMILE_EVAL_DATA, else ../shared/data)"
     )
-    command.add_argument("--seed", type=int, metavar="N", help="instead of the recipe's")
+    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
     command.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
-    command.add_argument("--threads", type=int, metavar="N", help="of torch (default: its own choice)")
+    command.add_argument("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
     command.add_argument(
         "--work",
         type=Path,
         metavar="FOLDER",
-        help="keep the run and its artifact here (default: a temporary folder)",
+        help="keep the run and its artifact here, and go on with them after a stop (default: a temporary "
+        "folder)",
     )
     command.add_argument(
         "--models-dir",
@@ -77,20 +81,33 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """What can be refused is refused before anything is trained."""
-    data = _data(options)
+    from training.job import Interrupted, Job, retrain  # noqa: PLC0415  torch
+    from training.recipe import load_recipe  # noqa: PLC0415  torch
+
+    recipe = load_recipe(options.recipe)
     try:
+        data = _data(options)
         corpus = _corpus(options)
-        if options.work is not None:
-            outcome = _retrain(options, corpus, data, options.work)
-        else:
-            with tempfile.TemporaryDirectory(prefix="simile-") as work:
-                outcome = _retrain(options, corpus, data, Path(work))
+        with workplace(options.work) as work:
+            job = Job(
+                recipe=recipe if options.seed is None else replace(recipe, seed=options.seed),
+                corpus=corpus,
+                base=options.base,
+                steps=options.steps,
+                store=Store(options.models_dir),
+                work=work,
+                data=data,
+                mode=options.gate,
+                options={"precision": options.precision, "threads": options.threads, "progress": True},
+            )
+            return _tell(retrain(job, _say))
     except NothingToLearn as error:
         print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
         return NOTHING
-    if outcome is None:
+    except Interrupted as stopped:
+        again = "The same command goes on." if options.work else "With --work FOLDER a run is kept."
+        _say(f"{stopped} {again}")
         return STOPPED
-    return _tell(outcome)
 
 
 def _data(options: argparse.Namespace) -> Path | None:
@@ -110,38 +127,13 @@ def _corpus(options: argparse.Namespace) -> Corpus:
     return corpus
 
 
-def _retrain(options: argparse.Namespace, corpus: Corpus, data: Path | None, work: Path) -> Outcome | None:
-    """None when it was stopped."""
-    from training.job import Interrupted, Job, retrain  # noqa: PLC0415  torch
-    from training.recipe import load_recipe  # noqa: PLC0415  torch
-
-    recipe = load_recipe(options.recipe)
-    recipe = recipe if options.seed is None else replace(recipe, seed=options.seed)
-    job = Job(
-        recipe=recipe,
-        corpus=corpus,
-        base=options.base,
-        steps=options.steps,
-        store=Store(options.models_dir),
-        work=work,
-        data=data,
-        mode=options.gate,
-        options={"precision": options.precision, "threads": options.threads, "progress": True},
-    )
-    try:
-        return retrain(job, _say)
-    except Interrupted as stopped:
-        _say(str(stopped))
-        return None
-
-
 def _tell(outcome: Outcome) -> int:
     if outcome.verdict is not None:
         print(gate.as_text(outcome.verdict))  # noqa: T201  the answer of the command
     if outcome.published:
         print(f"{outcome.version} is published and wanted")  # noqa: T201
         return 0
-    kept = f"{outcome.version} is kept as refused" if outcome.version else "nothing was published"
+    kept = f"{outcome.version} is kept, not wanted" if outcome.version else "nothing was published"
     print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
     return REFUSED
 

@@ -99,9 +99,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the run is kept")
     command.add_argument("--resume", action="store_true", help="go on with the run in --out")
     command.add_argument(
-        "--steps", type=_positive, metavar="N", help="how many steps (default: each text is seen once)"
+        "--steps", type=positive, metavar="N", help="how many steps (default: each text is seen once)"
     )
-    command.add_argument("--seed", type=_seed, metavar="N", help="instead of the recipe's")
+    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
     command.add_argument("--batch", type=_batch, metavar="N", help="texts of a step, instead of the recipe's")
     command.add_argument(
         "--precision",
@@ -113,11 +113,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--device", default="auto", help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)"
     )
     command.add_argument(
-        "--threads", type=_positive, metavar="N", help="of torch on the CPU (default: its own choice)"
+        "--threads", type=positive, metavar="N", help="of torch on the CPU (default: its own choice)"
     )
     command.add_argument(
         "--eval-steps",
-        type=_positive,
+        type=positive,
         default=125,
         metavar="N",
         help="a dev score every N steps (%(default)s)",
@@ -172,7 +172,7 @@ def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
     return Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     return _whole(text, 1)
 
 
@@ -180,7 +180,7 @@ def _batch(text: str) -> int:
     return _whole(text, 2)
 
 
-def _seed(text: str) -> int:
+def seed(text: str) -> int:
     return _whole(text, 0)
 
 

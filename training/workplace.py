@@ -1,0 +1,75 @@
+"""Where a retraining works: a folder that is kept, or a temporary one that goes with its process.
+
+A process that is killed cannot tidy up, so whoever comes next removes what dead ones left behind: a living
+one holds a lock on its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+_PREFIX = "simile-retrain-"
+
+
+@contextlib.contextmanager
+def workplace(kept: Path | None) -> Iterator[Path]:
+    """`kept`, made when it is not there; else a temporary folder, removed also after a SIGTERM."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = _lock(folder)
+    try:
+        with _terminable():
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _sweep() -> None:
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's
+            if (lock := _lock(left)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A descriptor that holds `folder` until it is closed; None when a living process holds it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the process as Ctrl-C does, by way of every `finally`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
