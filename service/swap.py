@@ -161,7 +161,7 @@ class Swap:
 
     async def _fail(self, reason: str) -> None:
         log.error("%s does not come to live: %s", self.version, reason)
-        self.reason = reason
+        self.state, self.reason = FAILED, reason
         self._metrics.swaps.labels("failed").inc()
         verdict = partial(judge, version=self.version, verdict=Verdict(FAILED, reason), wish=self.wish.id)
         while True:

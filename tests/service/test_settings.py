@@ -50,7 +50,6 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
     ("name", "value"),
     [
         ("SIMILE_API_KEYS_FILE", "keys.txt"),
-        ("SIMILE_ACTIVATE", "manual"),
         ("SIMILE_DEVICE", "cuda"),
         ("SIMILE_PRECISION", "bf16"),
         ("SIMILE_PRECISION", "auto"),

@@ -12,11 +12,14 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
+from models.manifest import REPORT, Gate, Manifest
+from models.publish import publish
 from models.store import Store
 from service.app import create_app
 from service.settings import Settings
 from tests.service.conftest import wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
+from tests.tiny import tiny_source
 
 DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(60)}
 
@@ -269,3 +272,42 @@ def test_a_model_that_fails_on_everything_never_comes_to_live(
         assert 'simile_swaps_total{outcome="failed"} 1.0' in client.get("/metrics").text, "it was tried again"
         monkeypatch.undo()
         place.activate(place.b)  # whoever mended it says so
+
+
+def judged(place: Place, gate: Gate) -> str:
+    """A version that came through a promotion gate, with its report."""
+    elsewhere = Store(place.folder / "elsewhere")
+    made = publish(elsewhere, tiny_source(place.folder / "source", seed=8), origin="trained")
+
+    def copy(folder: Path) -> Manifest:
+        source = elsewhere.folder(made.version)
+        shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+        (folder / REPORT).write_text('{"accepted": false}')
+        return made.model_copy(update={"gate": gate, "files": {}})
+
+    return place.store.publish(copy).version
+
+
+def test_a_version_that_its_gate_refused_says_why_and_is_served_only_by_decision(place: Place) -> None:
+    refused = judged(place, Gate(mode="on", verdict="refused", reason="stsb fell"))
+    with place.serving() as client:
+        place.fill()
+        place.store.want(refused)
+        time.sleep(0.8)
+        assert place.active() == place.a
+        state = place.state(refused)
+        assert (state["state"], state["reason"], state["gate"]) == ("refused", "stsb fell", "on")
+        assert client.get(f"/models/{refused}/report").json() == {"accepted": False}
+        assert client.get(f"/models/{place.a}/report").status_code == 404
+        assert client.get("/models/nothing/report").status_code == 404
+        place.oracle = Oracle(place.folder / "models", [place.a, refused])
+        place.activate(refused)
+        assert place.everything() == DOCUMENTS
+
+
+def test_a_version_published_with_the_gate_off_says_so(place: Place) -> None:
+    version = judged(place, Gate(mode="off", verdict="not asked"))
+    with place.serving():
+        assert place.state(version)["gate"] == "off"
+        assert place.state(version)["state"] == "candidate"
+        assert place.state(place.a)["gate"] is None
