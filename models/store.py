@@ -129,8 +129,9 @@ class Store:
         """Raise UnknownVersion, or Damaged when its manifest cannot be read."""
         read_manifest(self.folder(version))
         asked = Wish(version, kind, secrets.token_hex(8))
-        replace_text(self.root / "asked.json", json.dumps(asked._asdict()) + "\n")
-        replace_text(self.root / "wanted", version + "\n")
+        with self._locked():  # the two files are one decision
+            replace_text(self.root / "asked.json", json.dumps(asked._asdict()) + "\n")
+            replace_text(self.root / "wanted", version + "\n")
 
     def wish(self) -> Wish | None:
         """What `wanted` names and how it was asked for; who writes that file alone merely wants."""
@@ -141,25 +142,26 @@ class Store:
             asked = Wish(**json.loads((self.root / "asked.json").read_bytes()))
         except (FileNotFoundError, ValueError, TypeError):
             return Wish(version, "want", "")
-        known = asked.version == version and asked.kind in get_args(Kind)
+        known = asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str)
         return asked if known else Wish(version, "want", "")
 
     def prune(self, version: str) -> None:
         """Delete a version. Raise UnknownVersion, or InUse when something still needs it."""
-        state = self.read_state()
-        states = state.get("versions", {})
-        uses = {
-            "wanted": version == self._pointer(),
-            "live": version == state.get("live"),
-            "what a rollback goes to": version == state.get("previous"),
-            "being built": states.get(version, {}).get("state") in _KEPT_STATES,
-        }
-        for use, holds in uses.items():
-            if holds:
-                raise InUse(version, use)
-        folder = self.folder(version)
-        with self._locked():
-            removed = folder.rename(self.root / f"{_TEMPORARY}{secrets.token_hex(4)}")
+        with self._locked():  # or it could be wanted between the look and the rename
+            state = self.read_state()
+            if not state and (self.root / "state.json").exists():
+                raise ModelError(f"{self.root / 'state.json'} cannot be read, so what is live is not known.")
+            building = state.get("versions", {}).get(version, {}).get("state") in _KEPT_STATES
+            uses = {
+                "wanted": version == self._pointer(),
+                "live": version == state.get("live"),
+                "what a rollback goes to": version == state.get("previous"),
+                "being built": building,
+            }
+            for use, holds in uses.items():
+                if holds:
+                    raise InUse(version, use)
+            removed = self.folder(version).rename(self.root / f"{_TEMPORARY}{secrets.token_hex(4)}")
         shutil.rmtree(removed)  # what a crash leaves of it is swept by the next publication
 
     def read_state(self) -> dict[str, Any]:

@@ -160,8 +160,10 @@ class Batcher:
         for row, error in refused:
             self._fail([row], error)
         with self._wake:
-            self._lanes.tokenised([row for row in rows if row.ids])
-            self._lanes.dropped([row for row, _ in refused])
+            dropped = [row for row, _ in refused]
+            self._lanes.dropped(dropped)
+            without = set(map(id, dropped))
+            self._lanes.tokenised([row for row in rows if id(row) not in without])
             self._wake.notify(len(rows))
 
     def _embed(self, rows: list[Row]) -> None:

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from functools import partial
 
 from service.documents import by_revision, count, last_revision, sequence, vectors
-from service.errors import Backend
+from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.index import Index
 from service.library import Library
 from service.live import Generation, Retired
-from service.revisions import Embedding, add_stored, add_vectors, forget, lacking, skip
+from service.revisions import Embedding, add_stored, add_vectors, count_skipped, forget, lacking, skip
 from service.writer import Transaction
 
 log = logging.getLogger(__name__)
@@ -57,16 +57,20 @@ class Builder:
         self._generation = generation
         self._tell = tell
         self._pace = documents_per_second
-        self.left_out = 0  # documents that the model fails on; the log names them
 
     async def load(self) -> None:
-        """Bring the stored vectors into the index, in steps that let writes pass."""
-        number = self._generation.number
+        """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
+        generation, number = self._generation, self._generation.number
         await self._library.writer.run(lambda transaction: forget(transaction, number, []))
+        generation.complete_to = 0
         after: int | None = 0
         while after is not None:
             step = partial(add_stored, generation=number, after=after, limit=LOAD_ROWS)
             after = await self._library.writer.run(step)
+
+    async def warm(self) -> None:
+        """One forward pass. A failure here is the model's, and the caller's to deal with."""
+        await self._library.embed(self._generation, [HARMLESS_TEXT])
 
     async def embed(self) -> None:
         """Embed and index every document that lacks a vector, those written meanwhile included.
@@ -83,12 +87,12 @@ class Builder:
         while True:
             if generation.retired:  # its index could not follow a write
                 raise Retired(generation.version)
-            step, last = await self._library.documents.read(self._next)
-            done = len(generation.index) + self.left_out
+            step, last, left_out = await self._library.documents.read(self._next)
+            done = len(generation.index) + left_out
             self._tell(done, max(total, done))
-            generation.missing = max(total - done, 0) + self.left_out
+            generation.left_out, generation.missing = left_out, max(total - done, 0) + left_out
             if not step:
-                generation.complete_to, generation.missing = last, self.left_out
+                generation.complete_to, generation.missing = last, left_out
                 return
             started = time.monotonic()
             await self._embed(step)
@@ -96,11 +100,12 @@ class Builder:
             if self._pace:
                 await asyncio.sleep(max(0.0, len(step) / self._pace - (time.monotonic() - started)))
 
-    def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int]:
-        """The next revisions to embed; and, of the same moment, the last revision there is."""
+    def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int, int]:
+        """The next revisions to embed; of the same moment, the last revision and how many were skipped."""
         connection.execute("BEGIN")
-        after = self._generation.complete_to
-        return lacking(connection, self._generation.number, after, self._step()), last_revision(connection)
+        number, after = self._generation.number, self._generation.complete_to
+        step = lacking(connection, number, after, self._step())
+        return step, last_revision(connection), count_skipped(connection, number)
 
     def _step(self) -> int:
         """Documents of one step: a slow pace keeps its pauses short."""
@@ -111,21 +116,19 @@ class Builder:
         documents = await library.documents.read(lambda connection: by_revision(connection, step))
         try:
             embedded = await library.embed(generation, [document.text for document in documents.values()])
-        except Backend as error:
+        except (Backend, Tokenizer, Validation) as error:
             if len(documents) > 1:
                 for revision in documents:
                     await self._embed([revision])
                 return
-            # Is it this text, or the model? A failure here is the model's, and the caller's to deal with.
-            await library.embed(generation, [HARMLESS_TEXT])
+            await self.warm()  # is it this text, or the model?
             for revision, document in documents.items():
                 await self._leave_out(revision, document.id, error)
             return
         rows: dict[int, Embedding] = dict(zip(documents, embedded, strict=True))
         await library.writer.run(lambda transaction: add_vectors(transaction, generation.number, rows))
 
-    async def _leave_out(self, revision: int, id: str, error: Backend) -> None:
+    async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
         log.error("Document %r is left out of the index: %s", id, error.message)
-        self.left_out += 1
         number, reason = self._generation.number, error.message
         await self._library.writer.run(lambda transaction: skip(transaction, number, revision, reason))

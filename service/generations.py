@@ -58,7 +58,8 @@ def insert(transaction: Transaction, manifest: Manifest, form: str, state: str) 
 def begin(transaction: Transaction, manifest: Manifest, form: str) -> int:
     """The generation to build for a version: the one begun or kept before, else a new one.
 
-    Any other that was being built is dropped: the newest wish wins.
+    One that is kept for a rollback stays `standby` meanwhile, so that giving up does not drop it. Any other
+    that was being built is dropped: the newest wish wins.
     """
     execute = transaction.connection.execute
     row = execute(
@@ -120,9 +121,11 @@ def verdicts(connection: sqlite3.Connection) -> dict[str, Verdict]:
 
 
 def handled(transaction: Transaction, wish: str) -> None:
-    transaction.connection.execute(
-        "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (HANDLED, wish)
-    )
+    """Remember the last decision that was carried out; a mere wish by who writes `wanted` alone has no id."""
+    if wish:
+        transaction.connection.execute(
+            "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (HANDLED, wish)
+        )
 
 
 def previous(connection: sqlite3.Connection, known: Container[str] | None = None) -> str | None:
@@ -171,4 +174,8 @@ def _remember(transaction: Transaction, version: str) -> None:
     last = execute("SELECT version FROM history ORDER BY position DESC LIMIT 1").fetchone()
     if last is None or last[0] != version:
         execute("INSERT INTO history (version) VALUES (?)", (version,))
-    execute("DELETE FROM history WHERE position <= (SELECT max(position) FROM history) - ?", (KEPT_HISTORY,))
+    execute(
+        "DELETE FROM history WHERE position NOT IN "
+        "(SELECT position FROM history ORDER BY position DESC LIMIT ?)",
+        (KEPT_HISTORY,),
+    )

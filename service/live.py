@@ -29,8 +29,10 @@ class Generation:
         self.number = number
         self.encoder = encoder
         self.index: Index = Index(encoder.dimension)
+        self.loaded = False  # the index holds every stored vector of it
         self.whole = False  # the index holds every stored document
         self.missing = 0  # stored documents that the index does not hold, as far as known
+        self.left_out = 0  # of these, the ones that the model fails on
         self.kept = False  # it is the one that a rollback goes to
         self.complete_to = 0  # no living revision up to this one lacks a vector
         self._borrowers = 0
@@ -89,7 +91,10 @@ class Generation:
             self.close()
 
     def close(self) -> None:
-        """Free the index and the session. For a generation that nobody uses, or a service that stops."""
+        """Free the session and stop the index's merging; its memory goes with the last reference to it.
+
+        For a generation that nobody uses, or a service that stops.
+        """
         self.index.close()
         self.encoder.close()
 

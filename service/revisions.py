@@ -136,6 +136,12 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
     )
 
 
+def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
+    """How many living texts the generation's model fails on."""
+    row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
+    return int(row[0])
+
+
 def lacking(connection: sqlite3.Connection, generation: int, after: int, limit: int) -> list[int]:
     """The first revisions after `after` that have no vector of `generation` and were not skipped, rising."""
     rows = connection.execute(

@@ -20,7 +20,7 @@ from service.documents import Documents
 from service.errors import ServiceError
 from service.examples import load_examples
 from service.library import Library, apply
-from service.live import Generation, Live
+from service.live import Generation, Live, Retired
 from service.metrics import Metrics
 from service.ownership import Ownership
 from service.schema import connect, migrate
@@ -89,7 +89,7 @@ class Runtime:
             await self.batcher.embed(generation.encoder, ["The first forward pass."])
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
-        self._tasks.append(asyncio.create_task(self._become_ready(generation)))
+        self._tasks.append(asyncio.create_task(self._become_ready()))
 
     async def stop(self) -> None:
         """Finish every accepted write and close, in the order of use."""
@@ -118,29 +118,37 @@ class Runtime:
             self._ownership.release()
             self._ownership = None
 
-    async def _become_ready(self, generation: Generation) -> None:
-        """Load the index, embed what it lacks, load the examples; after a failure, again until it is done.
+    async def _become_ready(self) -> None:
+        """Load the index, then make it whole, and follow what is wanted meanwhile and from then on.
 
-        Then follow what is wanted.
+        Meanwhile too, because going back to the version before may be what makes it ready.
         """
-        builder = Builder(self.library, generation, self._tell)
         try:
-            await self.library.writer.run(lambda transaction: load_all(transaction, generation))
-            while not self.ready.is_set():
-                try:
-                    await builder.embed()
-                    generation.whole = True
-                    self._progress = "loading the example documents"
-                    await load_examples(self.library)
-                    self.ready.set()
-                except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
-                    log.warning("Not ready yet, trying again in %d s: %s", RETRY_SECONDS, error.message)
-                    self._progress = error.message
-                    await asyncio.sleep(RETRY_SECONDS)
-            await self.watcher.run()
+            await self.library.writer.run(lambda transaction: load_all(transaction, self.live.generation))
+            self._tasks.append(asyncio.create_task(self.watcher.run()))
+            await self._make_whole(self.live.generation)
         except Exception as error:
             log.exception("The index could not be made whole; start the service again")
             self._progress = f"the index could not be made whole ({type(error).__name__}: {error})"
+
+    async def _make_whole(self, generation: Generation) -> None:
+        """Embed what the index lacks, load the examples; after a failure, again until it is done."""
+        generation.loaded = True
+        builder = Builder(self.library, generation, self._tell)
+        while not self.ready.is_set():
+            try:
+                if generation is self.live.generation:
+                    await builder.embed()
+                    generation.whole = True
+                self._progress = "loading the example documents"
+                await load_examples(self.library)
+                self.ready.set()
+            except Retired:  # another version took its place
+                continue
+            except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
+                log.warning("Not ready yet, trying again in %d s: %s", RETRY_SECONDS, error.message)
+                self._progress = error.message
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _tell(self, done: int, total: int) -> None:
         self._progress = f"{done} of {total} documents are in the index"

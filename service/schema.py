@@ -2,7 +2,7 @@
 
     documents    one row per living document; its text is an immutable revision
     vectors      one row per generation and revision, written in the transaction of its document
-    operations   what happened, in order: a generation that is being built catches up from here
+    operations   what happened, in order: its last number is the moment that an index has to be at
     generations  which model version made which vectors, and which of them is live
     skipped      texts that a generation's model fails on: there is no vector, and nobody waits for one
     history      the versions in the order in which they came to live; the last one is live

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from models.encoder import Encoder
@@ -20,7 +21,7 @@ from models.proof import check_golden
 from models.store import Store, Wish
 from service.build import Builder
 from service.documents import last_revision
-from service.errors import Backend, ServiceError, Storage, Unhealthy
+from service.errors import Backend, Overloaded, Storage, Unhealthy
 from service.form import form
 from service.generations import FAILED, Verdict, begin, go_live, judge
 from service.library import Library
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 BUILDING, READY = "building", "ready"
 RETRY_SECONDS = 2.0
+ATTEMPTS = 5  # at what may pass but did not: a disk that fails, an index that cannot follow
 LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
 
 
@@ -60,8 +62,9 @@ class Swap:
         return self.wish.version
 
     def renew(self, wish: Wish) -> None:
-        """The same version, perhaps asked for more firmly."""
-        self.wish = wish
+        """The same version, perhaps asked for more firmly; never less."""
+        if self.wish.kind == "want":
+            self.wish = wish
         if self._settings.activate == "auto" or wish.kind != "want":
             self._approved.set()
 
@@ -69,11 +72,10 @@ class Swap:
         """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
         swapped = False
         try:
-            while not (swapped := await self._attempt()):
-                pass
+            swapped = await self._attempts()
             log.info("%s is live", self.version)
             self._metrics.swaps.labels("rollback" if self.wish.kind == "rollback" else "done").inc()
-        except (ModelError, OSError, Backend) as error:
+        except (ModelError, Backend) as error:
             await self._fail(getattr(error, "message", None) or str(error))
         except Exception as error:
             log.exception("The swap to %s failed", self.version)
@@ -83,36 +85,60 @@ class Swap:
             if not swapped:
                 self._give_up()
 
+    async def _attempts(self) -> bool:
+        """True, or a ModelError when none of some attempts came to an end."""
+        for _ in range(ATTEMPTS):
+            if await self._attempt():
+                return True
+            await asyncio.sleep(RETRY_SECONDS)
+        raise ModelError(self.reason or "Its index could not follow the writes.")
+
     async def _attempt(self) -> bool:
-        """Build and swap. False when it must be tried again, from where it is: what hindered it may pass."""
+        """Open, build and swap. False when it must begin anew with what is stored."""
         try:
             generation = self.generation = await self._open()
             with generation.held():
-                return await self._build(generation)
+                await self._build(generation)
         except Retired:
             log.warning("The index of %s has a gap; it is loaded again", self.version)
-        except Backend:
-            raise
-        except ServiceError as error:  # a full queue, a full disk
-            log.warning("Building %s waits %g s: %s", self.version, RETRY_SECONDS, error.message)
-            self.reason = error.message
-            await asyncio.sleep(RETRY_SECONDS)
+        except OSError as error:
+            log.warning("Opening %s failed: %s", self.version, error)
+            self.reason = str(error)
+        else:
+            return True
         return False
 
-    async def _build(self, generation: Generation) -> bool:
+    async def _build(self, generation: Generation) -> None:
+        """Until it is live."""
         builder = Builder(self._library, generation, self._tell, self._settings.build_rate)
-        if not generation.whole:
-            await builder.load()
+        self.state = BUILDING
+        await self._patiently(builder.warm)
+        if not generation.loaded:
+            await self._patiently(builder.load)
+            generation.loaded = True
         while True:
-            await builder.embed()
-            if builder.left_out > LEFT_OUT_SHARE * len(generation.index):
-                raise ModelError(f"It fails on {builder.left_out} of the documents; the log names them.")
+            await self._patiently(builder.embed)
+            left_out = generation.left_out
+            if left_out > LEFT_OUT_SHARE * len(generation.index):
+                raise ModelError(f"It fails on {left_out} of the documents; the log names them.")
             generation.whole = True
             self.state = READY
-            self.reason = f"{builder.left_out} documents left out" if builder.left_out else None
+            self.reason = f"{left_out} documents left out" if left_out else None
             await self._approved.wait()
             if await self._library.writer.run(partial(self._swap, generation)):
-                return True
+                return
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it, waiting for what may pass: a full queue, a full disk."""
+        while True:
+            try:
+                await work()
+            except (Overloaded, Storage, Unhealthy) as error:
+                log.warning("Building %s waits %g s: %s", self.version, RETRY_SECONDS, error.message)
+                self.reason = error.message
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _open(self) -> Generation:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
@@ -181,9 +207,13 @@ class Swap:
         if generation is None or generation.kept:
             return
 
-        def leave() -> None:
+        def leave(_: object) -> None:
             if live.generation is not generation:
                 live.leave(generation)
 
         with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
-            self._library.writer.submit(lambda transaction: transaction.then.append(leave))
+            self._library.writer.submit(_nothing).add_done_callback(leave)
+
+
+def _nothing(transaction: Transaction) -> None:
+    """A job that only has its turn."""

@@ -43,6 +43,9 @@ def tokenise(rows: list[Row]) -> list[tuple[Row, ServiceError]]:
         for row, outcome in zip(alike, _tokens_of(alike), strict=True):
             if isinstance(outcome, ServiceError):
                 refused.append((row, outcome))
+            elif not outcome.ids:  # a model without special tokens, and a text of which nothing is left
+                words = f"Input {row.position}: the model's tokenizer leaves nothing of this text."
+                refused.append((row, Validation(words)))
             else:
                 row.ids = outcome.ids
                 row.call.truncated[row.position] = outcome.truncated

@@ -10,20 +10,25 @@ import contextlib
 import logging
 import sqlite3
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from models.errors import ModelError
 from models.seal import read_manifest
-from models.store import Store
+from models.store import Store, Wish
 from service.choice import aim
 from service.documents import fact
 from service.errors import ServiceError
 from service.generations import (
+    ACTIVE,
+    BUILDING,
+    DROPPED,
     FAILED,
     HANDLED,
     Verdict,
     abandon,
+    handled,
     past,
     previous,
     purge,
@@ -33,7 +38,7 @@ from service.library import Library
 from service.live import Generation
 from service.metrics import Metrics
 from service.settings import Settings
-from service.swap import Swap
+from service.swap import READY, RETRY_SECONDS, Swap
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +51,27 @@ LINGER_SECONDS = 5.0  # a generation that left goes on following for the searche
 class Known:
     """What the database says about versions, of one moment."""
 
+    live: str
     verdicts: dict[str, Verdict]
     past: set[str]
     previous: str | None
     handled: str | None
+    building: bool  # there is a generation that was begun
+    dropped: bool  # and one whose vectors are to be deleted
 
 
 def known(connection: sqlite3.Connection, published: set[str]) -> Known:
+    connection.execute("BEGIN")  # one moment for all of it
+    rows = connection.execute("SELECT state, version FROM generations").fetchall()
+    states = dict(rows)
     return Known(
-        verdicts(connection), past(connection), previous(connection, published), fact(connection, HANDLED)
+        live=states[ACTIVE],
+        verdicts=verdicts(connection),
+        past=past(connection),
+        previous=previous(connection, published),
+        handled=fact(connection, HANDLED),
+        building=BUILDING in states,
+        dropped=DROPPED in states,
     )
 
 
@@ -72,6 +89,9 @@ class Watcher:
         self._poked = asyncio.Event()
         self._expiry: dict[Generation, float] = {}  # time.monotonic() at which a follower may leave
         self._written: dict[str, Any] = {}
+        self._complaints: dict[str, str] = {}  # step to what it last failed with
+        self._more_to_purge = False
+        self._not_before = 0.0  # time.monotonic() before which no swap begins
 
     def poke(self) -> None:
         self._poked.set()
@@ -80,13 +100,7 @@ class Watcher:
         """Until cancelled; then the build in hand stops where it is and goes on at the next start."""
         try:
             while True:
-                busy = False
-                try:
-                    busy = await self.look()
-                except (ServiceError, OSError) as error:  # a full disk, a folder that went: look again later
-                    log.warning("Looking after versions failed: %s", error)
-                except Exception:
-                    log.exception("Looking after versions failed")
+                busy = await self.look()
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the poke.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BUSY_SECONDS if busy else POLL_SECONDS):
@@ -96,42 +110,88 @@ class Watcher:
             await self._stop_swap()
 
     async def look(self) -> bool:
-        """One look. True when there is more to tidy up."""
+        """One look. True when there is more to tidy up. A step that fails keeps no other from its turn."""
+        await self._step("reading the models folder", self._read_folder)
+        await self._step("following what is wanted", self._follow)
+        await self._step("closing generations", self._expire)
+        await self._step("writing state.json", self._write_state)
+        await self._step("deleting vectors", self._purge)
+        return self._more_to_purge
+
+    async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """A failure is logged once, until it changes or passes: a look comes twice a second."""
+        try:
+            await work()
+        except (ServiceError, OSError) as error:
+            complaint = f"{type(error).__name__}: {error}"
+            if self._complaints.get(name) != complaint:
+                log.warning("%s failed and is tried again: %s", name.capitalize(), complaint)
+            self._complaints[name] = complaint
+        except Exception as error:
+            if name not in self._complaints:
+                log.exception("%s failed and is tried again", name.capitalize())
+            self._complaints[name] = repr(error)
+        else:
+            self._complaints.pop(name, None)
+
+    async def _read_folder(self) -> None:
         self.published = await asyncio.to_thread(self._store.names)
-        await self._follow()
-        self._expire(await self._known())
-        await self._write_state()
-        if self.swap is not None:  # deleting can wait
-            return False
-        return await self._library.writer.run(purge)
+
+    async def _purge(self) -> None:
+        """A few rows at a time; while a build is at work, deleting can wait."""
+        self._more_to_purge = False
+        idle = self.swap is None or self.swap.state == READY
+        if idle and (await self._known()).dropped:
+            self._more_to_purge = await self._library.writer.run(purge)
 
     async def _follow(self) -> None:
         wish = await asyncio.to_thread(self._store.wish)
         facts = await self._known()
+        if wish is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
+            return
+        if facts.live != self._library.live.generation.version:  # a swap is just coming through
+            self.poke()
+            return
         target = aim(
             wish,
-            live=self._library.live.generation.version,
+            live=facts.live,
             handled=facts.handled,
             judged=facts.verdicts,
-            refused=wish is not None and await asyncio.to_thread(self._refused, wish.version),
+            refused=await asyncio.to_thread(self._refused, wish.version),
         )
         if self.swap is not None:
-            assert self._task is not None  # noqa: S101  they are set together
-            if target is not None and target.version == self.swap.version and not self._task.done():
-                self.swap.renew(target)
-                return
-            if not self._task.done():
-                log.info("%s is not wanted any more; its build is dropped", self.swap.version)
-                self._metrics.swaps.labels("dropped").inc()
-            await self._stop_swap()
+            await self._go_on(self.swap, target)
+        elif target is not None:
+            self._begin(target)
+        elif facts.building:  # of a swap that ended with the process
             await self._library.writer.run(abandon)
-            self.poke()  # what was found out above may have changed with the task's end
+        if wish.version == facts.live and wish.id not in {"", facts.handled}:
+            await self._library.writer.run(lambda transaction: handled(transaction, wish.id))
+
+    def _begin(self, target: Wish) -> None:
+        if time.monotonic() < self._not_before:
             return
-        if target is not None:
-            log.info("%s is wanted", target.version)
-            self.swap = Swap(target, self._store, self._library, self._settings, self._metrics)
-            self._task = asyncio.create_task(self.swap.run())
-            self._task.add_done_callback(lambda _: self.poke())
+        log.info("%s is wanted", target.version)
+        self.swap = Swap(target, self._store, self._library, self._settings, self._metrics)
+        self._task = asyncio.create_task(self.swap.run())
+        self._task.add_done_callback(lambda _: self.poke())
+
+    async def _go_on(self, swap: Swap, target: Wish | None) -> None:
+        """The swap in hand: let it go on, drop it, or clear up after it."""
+        assert self._task is not None  # noqa: S101  they are set together
+        if self._task.done():
+            if self._task.exception() is not None:  # it could not even store its failure
+                log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
+                self._not_before = time.monotonic() + RETRY_SECONDS
+        elif target is not None and target.version == swap.version:
+            swap.renew(target)
+            return
+        else:
+            log.info("%s is not wanted any more; its build is dropped", swap.version)
+            self._metrics.swaps.labels("dropped").inc()
+        await self._stop_swap()
+        await self._library.writer.run(abandon)
+        self.poke()  # what was found out before may have changed with the task's end
 
     def _refused(self, version: str) -> bool:
         """Whether a promotion gate refused it. A manifest that cannot be read is the swap's matter."""
@@ -150,15 +210,20 @@ class Watcher:
     async def _known(self) -> Known:
         return await self._library.documents.read(lambda connection: known(connection, self.published))
 
-    def _expire(self, facts: Known) -> None:
+    async def _expire(self) -> None:
         """Let followers go: the one to go back to after its grace, any other but the build's own soon."""
+        facts = await self._known()
         now = time.monotonic()
         live = self._library.live
+        if facts.live != live.generation.version:
+            return
         kept: dict[Generation, float] = {}
         for follower in live.followers:
             if self.swap is not None and follower is self.swap.generation:
                 continue
             back = follower.version == facts.previous
+            if back and not follower.kept:
+                self._expiry.pop(follower, None)  # its grace begins
             follower.kept = back
             seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
             expiry = min(self._expiry.get(follower, now + seconds), now + seconds)
@@ -190,8 +255,10 @@ class Watcher:
     async def _write_state(self) -> None:
         """Copy for readers; the database wins."""
         facts = await self._known()
+        if facts.live != self._library.live.generation.version:
+            return
         state = {
-            "live": self._library.live.generation.version,
+            "live": facts.live,
             "previous": facts.previous,
             "versions": await self.states(),
         }

@@ -145,7 +145,10 @@ class Writer:
             return
         self._observe_seconds(time.monotonic() - started)
         for call in whole.then:
-            call()
+            try:
+                call()
+            except Exception:  # the commit stands, and its jobs are answered all the same
+                log.exception("A step behind a commit failed")
         self._on_commit(whole.changes)
         for future, result in results:
             future.set_result(result)

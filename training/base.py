@@ -12,6 +12,8 @@ from models.errors import ModelUnavailable
 from models.hub import fetch, is_hub_id
 from models.manifest import Manifest, is_version
 from models.store import Store
+from training.errors import TrainingError
+from training.paths import expanded
 
 
 class Base(NamedTuple):
@@ -23,7 +25,7 @@ class Base(NamedTuple):
 @contextlib.contextmanager
 def open_base(name: str, models_dir: Path) -> Iterator[Base]:
     """Raise ModelUnavailable when there is no such model here, Damaged when the version is not whole."""
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if name == "default":
         with default_source() as default:
             yield Base(default, ORIGIN, None)
@@ -33,6 +35,8 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
         yield Base(store.folder(name), name, name)
     elif folder.is_dir():
         yield Base(folder, folder.resolve().name, version_of(folder))
+    elif name == "active":
+        raise TrainingError("`active` is for retrain; name a version, as `python -m models list` shows them.")
     elif is_hub_id(name):
         yield Base(fetch(name), name, None)
     else:

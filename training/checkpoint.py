@@ -16,30 +16,26 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from models.fsync import sync
 from training.errors import TrainingError
 from training.trainer import Trainer
+from training.weights import save_weights
 
 FILE_NAME = "checkpoint.safetensors"
 _AVERAGES = ("exp_avg", "exp_avg_sq")
 
 
 def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> None:
-    """state: what JSON can hold; `done` counts the steps that are done."""
+    """state: what JSON can hold; `done` counts the steps that are done. Raise TrainingError."""
     tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
     for name, parameter in trainer.model.named_parameters():
         for average in _AVERAGES:
             if parameter in trainer.optimizer.state:
                 tensors[f"{average}.{name}"] = trainer.optimizer.state[parameter][average]
     temporary = file.with_name(f".{file.name}")
-    save_file(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        temporary,
-        metadata={"state": json.dumps(state)},
-    )
+    save_weights(tensors, temporary, {"state": json.dumps(state, allow_nan=False)})
     sync(temporary)
     temporary.replace(file)
     sync(file.parent)

@@ -29,27 +29,28 @@ _TIMEOUT = 60.0  # seconds
 
 @dataclass(frozen=True)
 class Corpus:
-    """Distinct texts, none of them blank, in the order in which they were found."""
+    """Distinct texts, none of them blank, sorted: the same texts found in another order are the same run."""
 
     texts: tuple[str, ...]
-    digest: str  # SHA-256 over the sorted texts: the same texts in another order are the same corpus
+    digest: str  # SHA-256 over the texts
     blank: int = 0  # dropped: nothing but white space
     repeated: int = 0  # dropped: seen before
 
     @classmethod
     def of(cls, found: Iterable[str], name: str) -> Corpus:
         """name: where the texts come from, for the message. Raise NothingToLearn when none is left."""
-        distinct: dict[str, None] = {}
+        distinct: set[str] = set()
         blank = count = 0
         for text in found:
             count += 1
             if text.strip():
-                distinct.setdefault(text)
+                distinct.add(str(text))  # a plain one: a _Line would keep its `at` in memory
             else:
                 blank += 1
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
-        return cls(tuple(distinct), _digest(distinct), blank, count - blank - len(distinct))
+        texts = tuple(sorted(distinct))
+        return cls(texts, _digest(texts), blank, count - blank - len(texts))
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
@@ -67,13 +68,15 @@ def read_corpus(file: Path) -> Corpus:
 
 def from_service(url: str) -> Corpus:
     """The documents of the service at `url`, over HTTP, page after page in the order of their ids."""
-    pages = _pages(url.rstrip("/") + "/documents")
-    return Corpus.of((str(document["text"]) for page in pages for document in page), url)
+    documents = (document for page in _pages(url.rstrip("/") + "/documents") for document in page)
+    return Corpus.of(
+        (_valid(document["text"], f"{url}, document {document.get('id')!r}") for document in documents), url
+    )
 
 
 def _digest(texts: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for text in sorted(texts):
+    for text in texts:
         encoded = text.encode()
         digest.update(
             len(encoded).to_bytes(8, "big") + encoded

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.export import dense_layers, load_backbone, pool, published_dense
@@ -27,6 +26,7 @@ from models.tokenizer import Tokenizer
 from training.errors import TrainingError
 from training.recipe import Recipe
 from training.views import Tokens
+from training.weights import save_weights
 
 _GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
 
@@ -85,10 +85,7 @@ class Encoder(nn.Module):
         dense = tuple(published_dense(layer) for layer in self.dense)
         head = Head(self.source.head.pooling, dense)
         write_layout(replace(self.source, head=head, weights=()), folder)
-        state = {
-            name: tensor.detach().cpu().contiguous() for name, tensor in self.backbone.state_dict().items()
-        }
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+        save_weights(self.backbone.state_dict(), folder / "model.safetensors", {"format": "pt"})
 
 
 def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Encoder, nn.Module]:
@@ -120,4 +117,7 @@ def digest_of(source: Source) -> str:
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
+    for dense in source.head.dense:
+        digest.update(f"{dense.activation} {dense.weight.shape}".encode())
+        digest.update(dense.weight.tobytes() + (b"" if dense.bias is None else dense.bias.tobytes()))
     return digest.hexdigest()

@@ -27,6 +27,7 @@ from training.sources import SOURCES
 from training.views import VIEWS, View
 
 _ANY = 1e9  # no limit of meaning
+_ABOVE_0 = ("lr", "tau", "epsilon", "clip")  # at 0 nothing is learned, or is divided by it
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,8 @@ def _list(table: Mapping[str, Any], key: str) -> list[Any]:
 def _number(key: str, value: object, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Wrong(f"{key} must be a number, not {value!r}.")
+    if key in _ABOVE_0 and not 0 < value <= most:
+        raise _Wrong(f"{key} must be above 0 and at most {most:g}, not {value!r}.")
     if not 0 <= value <= most:  # not NaN either
         raise _Wrong(f"{key} must be from 0 to {most:g}, not {value!r}.")
     return float(value)

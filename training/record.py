@@ -31,7 +31,8 @@ class Record:
 
     def write(self, event: str, **fields: Any) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        self._file.write(json.dumps({"event": event, "time": when} | fields, ensure_ascii=False) + "\n")
+        line = json.dumps({"event": event, "time": when} | fields, ensure_ascii=False, allow_nan=False)
+        self._file.write(line + "\n")
         self._file.flush()
 
     def __enter__(self) -> Self:

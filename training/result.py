@@ -10,9 +10,11 @@ from pathlib import Path
 class Result:
     out: Path
     steps: int  # done
-    interrupted: bool  # then `best` and `last` may not be there yet; the run can be resumed
+    interrupted: bool  # asked to stop; unless it is `finished` all the same, the run can be resumed
     loss: float  # of the last step
-    dev: dict[int, float] = field(default_factory=dict)  # score after so many steps; empty without a dev set
+    # The score after so many steps, None where it was no number; empty without a dev set.
+    dev: dict[int, float | None] = field(default_factory=dict)
+    finished: bool = True  # `best` and `last` are there
 
     @property
     def best(self) -> Path:

@@ -7,13 +7,11 @@ Imports torch; train.py is the door that does not.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,15 +24,17 @@ from models.source import read_source
 from training.checkpoint import FILE_NAME as CHECKPOINT
 from training.checkpoint import read_checkpoint, write_checkpoint
 from training.corpus import Corpus
-from training.dev import NAME, Pairs, read_dev, spearman
+from training.dev import NAME, read_dev, spearman
+from training.device import deterministic, enough_memory, open_device, use_bf16
 from training.encoder import digest_of, load_encoder
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.data import Pairs
 from training.interrupt import interruptible
 from training.recipe import Recipe
 from training.record import FILE_NAME as RECORD
 from training.record import Record, machine, versions
 from training.result import Result
-from training.runfile import Identity, claim, write_run
+from training.runfile import Identity, check, claim, write_run
 from training.sources import SOURCES, steps_of_a_round
 from training.trainer import Trainer
 
@@ -59,34 +59,57 @@ class Options:
 
 
 def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
-    """Raise TrainingError or ModelError for what cannot be used; then nothing was written over."""
+    """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
     if len(corpus.texts) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = _device(options.device)
-    bf16 = _bf16(options.precision, device)
-    steps = options.steps or steps_of_a_round(len(corpus.texts), recipe.optim.batch)
+    device = open_device(options.device)
+    bf16 = use_bf16(options.precision, device)
+    a_round = steps_of_a_round(len(corpus.texts), recipe.optim.batch)
+    steps = a_round if options.steps is None else options.steps
     dev = read_dev(options.data)
     identity = _identity(recipe, corpus, base, options, steps, bf16=bf16)
-    found = claim(out, identity, resume=options.resume)
+    found = check(out, identity, resume=options.resume)
     if "finished" in found:
         options.say(f"{out} is finished already")
-        return _result(out, found["finished"], interrupted=False)
+        return _result(out, found["finished"], interrupted=False, finished=True)
+    if dev is None:
+        unless = ", unless one was chosen before" if options.resume else ""
+        options.say(f"no STS-B dev set was found, so best will be the last step{unless}")
+    with enough_memory():
+        trainer = _trainer(recipe, corpus, base, options, device, steps=steps, bf16=bf16)
+        claim(out, identity, resume=options.resume)
+        with Record(out / RECORD) as record:
+            return _Run(trainer, record, identity, dev, out, options).loop()
+
+
+def _trainer(
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    options: Options,
+    device: torch.device,
+    *,
+    steps: int,
+    bf16: bool,
+) -> Trainer:
     options.say("tokenising")
     encoder, head = load_encoder(base, recipe, device)
     prompt = encoder.source.document_prompt  # a corpus is documents, and that is how they will be embedded
     source = SOURCES[recipe.source](
-        [prompt + text for text in corpus.texts],
+        [prompt + text for text in corpus.texts] if prompt else corpus.texts,
         encoder.tokenizer(recipe.max_length),
         batch=recipe.optim.batch,
         steps=steps,
         seed=recipe.seed,
         threads=torch.get_num_threads(),
     )
-    trainer = Trainer(encoder, head, recipe, source, steps=steps, bf16=bf16)
-    with Record(out / RECORD) as record:
-        return _Run(trainer, record, identity, dev, out, options).loop()
+    if source.distinct() < 2:
+        raise NothingToLearn(
+            f"No two of the texts differ in their first {recipe.max_length} tokens: there are no negatives."
+        )
+    return Trainer(encoder, head, recipe, source, steps=steps, bf16=bf16)
 
 
 class _Run:
@@ -108,7 +131,7 @@ class _Run:
     def loop(self) -> Result:
         options = self._options
         first = self._begin()
-        with interruptible() as stop, _deterministic(), self._bar(first) as bar:
+        with interruptible() as stop, deterministic(), self._bar(first) as bar:
             for number in range(first, self._steps):
                 self._step(number, bar)
                 done = number + 1
@@ -119,8 +142,10 @@ class _Run:
                 if done % options.checkpoint_steps == 0 and done < self._steps:
                     self._checkpoint()
                 if stop() and done < self._steps:
-                    return self._pause()
-        return self._finish()
+                    self._pause()
+                    return _result(self._out, self._state, interrupted=True, finished=False)
+            self._finish()
+            return _result(self._out, self._state, interrupted=stop(), finished=True)
 
     def _begin(self) -> int:
         """How many steps are done already."""
@@ -167,31 +192,28 @@ class _Run:
             return
         score = spearman(self._trainer.encoder.encode, self._dev)
         done, dev = self._state["done"], self._state["dev"]
-        self._record.write("dev", step=done, **{NAME: score})
-        better = all(score > before for before in dev.values())
+        better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
         with tqdm.external_write_mode(file=sys.stderr):
             self._options.say(f"step {done}: {NAME} {score:.4f}{', the best so far' if better else ''}")
-        dev[str(done)] = score
+        dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
+        self._record.write("dev", step=done, **{NAME: dev[str(done)]})
         if better:
             self._save("best")
 
     def _checkpoint(self) -> None:
         write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
 
-    def _pause(self) -> Result:
+    def _pause(self) -> None:
         self._checkpoint()
         self._record.write("pause", step=self._state["done"])
-        return _result(self._out, self._state, interrupted=True)
 
-    def _finish(self) -> Result:
+    def _finish(self) -> None:
         self._save("last")
-        if self._dev is None:
+        if all(score is None for score in self._state["dev"].values()):  # no step was ever chosen
             self._save("best")
-            self._options.say("no STS-B dev set was found, so best is the last step")
         self._record.write("end", step=self._steps, loss=self._state["loss"], dev=self._state["dev"])
         write_run(self._out, self._identity | {"finished": self._state})
         (self._out / CHECKPOINT).unlink(missing_ok=True)
-        return _result(self._out, self._state, interrupted=False)
 
     def _save(self, name: str) -> None:
         """Whole or not at all: a reader finds the old folder, the new one, or for a moment none."""
@@ -233,37 +255,8 @@ def _identity(
     }
 
 
-def _result(out: Path, state: dict[str, Any], *, interrupted: bool) -> Result:
+def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bool) -> Result:
     dev = {int(step): score for step, score in state["dev"].items()}
-    return Result(out, steps=state["done"], interrupted=interrupted, loss=state["loss"], dev=dev)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
-        raise TrainingError(f"The device {name!r} is not there: {str(error).splitlines()[0]}") from None
-
-
-def _bf16(precision: str, device: torch.device) -> bool:
-    """Without its instructions a processor is slower in bf16; with them it was 1.8 times as fast."""
-    if precision != "auto":
-        return precision == "bf16"
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every release
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
-
-
-@contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    """The same numbers from run to run on one machine; a kernel that cannot says so and stops."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+    return Result(
+        out, steps=state["done"], interrupted=interrupted, loss=state["loss"], dev=dev, finished=finished
+    )

@@ -28,8 +28,19 @@ _WORDS = {
 }
 
 
-def claim(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
-    """Make `out` the folder of this run, or find it to be; what run.json says. Raise TrainingError."""
+_KEYS = ("method", *_WORDS, "texts", "base_name", "parent", "code")  # what export has to know
+
+
+def claim(out: Path, identity: Identity, *, resume: bool) -> None:
+    """Make `out` the folder of this run. Raise TrainingError when it holds another one."""
+    check(out, identity, resume=resume)
+    if not resume:
+        out.mkdir(parents=True, exist_ok=True)
+        write_run(out, identity)
+
+
+def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
+    """What run.json says, or would say. Raise TrainingError when `out` cannot be the folder of this run."""
     if not resume:
         if (out / FILE_NAME).exists():
             raise TrainingError(
@@ -37,8 +48,6 @@ def claim(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
             )
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise TrainingError(f"{out} is not an empty folder. Name another --out.")
-        out.mkdir(parents=True, exist_ok=True)
-        write_run(out, identity)
         return identity
     found = read_run(out)
     for key, words in _WORDS.items():
@@ -60,8 +69,18 @@ def read_run(out: Path) -> dict[str, Any]:
         raise TrainingError(f"{out / FILE_NAME} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise TrainingError(f"{out / FILE_NAME} holds no JSON object.")
+    missing = [key for key in _KEYS if key not in found]
+    finished = found.get("finished", {"done": 0, "loss": 0.0, "dev": {}})
+    if not isinstance(finished, dict) or not isinstance(finished.get("dev"), dict):
+        missing.append("finished.dev")
+    else:
+        missing += [f"finished.{key}" for key in ("done", "loss") if key not in finished]
+    if missing:
+        raise TrainingError(
+            f"{out / FILE_NAME} is not of a run of this release: it lacks {', '.join(missing)}."
+        )
     return found
 
 
 def write_run(out: Path, content: dict[str, Any]) -> None:
-    replace_text(out / FILE_NAME, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+    replace_text(out / FILE_NAME, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")

@@ -54,6 +54,10 @@ class Lines:
     def __len__(self) -> int:
         return len(self._starts) - 1
 
+    def distinct(self) -> int:
+        """How many texts differ within the training length."""
+        return len(set(self._numbers.tolist()))
+
     def batch(self, step: int) -> Batch:
         """step: counted from 0."""
         number, within = divmod(step, steps_of_a_round(len(self), self._batch))

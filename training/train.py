@@ -6,6 +6,7 @@ torch is imported when a training begins, and not before: `--help` needs none.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,10 +18,14 @@ from models.__main__ import models_dir
 from models.publish import silent
 from training.base import open_base, version_of
 from training.corpus import Corpus, from_service, read_corpus
+from training.errors import TrainingError
+from training.evaluation.data import data_folder
 from training.result import Result
 
 if TYPE_CHECKING:
     from training.recipe import Recipe
+
+_SEEDS = 1 << 63  # as in a recipe
 
 
 def train(
@@ -53,8 +58,13 @@ def train(
     """
     from training.run import Options, run  # noqa: PLC0415  torch
 
-    optim = replace(recipe.optim, batch=batch) if batch else recipe.optim
+    optim = recipe.optim if batch is None else replace(recipe.optim, batch=batch)
     recipe = replace(recipe, optim=optim, seed=recipe.seed if seed is None else seed)
+    _check("batch", recipe.optim.batch, 2)
+    _check("seed", recipe.seed, 0, _SEEDS)
+    every = {"eval_steps": eval_steps, "checkpoint_steps": checkpoint_steps, "record_steps": record_steps}
+    for name, number in {"steps": steps, "threads": threads, **every}.items():
+        _check(name, number, 1)
     options = Options(
         steps=steps,
         precision=precision,
@@ -135,6 +145,7 @@ def _run(options: argparse.Namespace) -> int:
     from training.recipe import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(options.recipe)
+    data = _data(options.data, os.environ)
     _say("reading the corpus")
     corpus = from_service(options.from_service) if options.from_service else read_corpus(options.corpus)
     _say(str(corpus))
@@ -151,25 +162,34 @@ def _run(options: argparse.Namespace) -> int:
             device=options.device,
             threads=options.threads,
             eval_steps=options.eval_steps,
-            data=_data(options.data, os.environ),
+            data=data,
             base_name=base.name,
             resume=options.resume,
             progress=True,
             say=_say,
         )
-    if result.interrupted:
+    if not result.finished:
         _say(f"stopped after step {result.steps}; the same command with --resume goes on")
         return 130
     _say(f"{result.steps} steps, loss {result.loss:.4f}: {result.best} and {result.last}")
-    return 0
+    if result.interrupted:
+        _say("it was asked to stop, and that was the last step: nothing is left to do")
+    return 130 if result.interrupted else 0
+
+
+def _check(name: str, number: int | None, least: int, below: float = math.inf) -> None:
+    if number is not None and not least <= number < below:
+        raise TrainingError(f"{name} must be a whole number {_range(least, below)}, not {number}.")
 
 
 def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The folder of the evaluation sets: as given, as the environment says, or beside the project."""
-    if given:
-        return given
-    named = environ.get("SIMILE_EVAL_DATA")
-    return Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    """The evaluation sets: the folder that is given, or one that is found; without one nothing is watched."""
+    try:
+        return data_folder(None if given is None else str(given), environ)
+    except TrainingError:
+        if given is not None:
+            raise
+        return None
 
 
 def positive(text: str) -> int:
@@ -181,14 +201,18 @@ def _batch(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    return _whole(text, 0)
+    return _whole(text, 0, _SEEDS)
 
 
-def _whole(text: str, least: int) -> int:
+def _whole(text: str, least: int, below: float = math.inf) -> int:
     number = int(text) if text.isascii() and text.isdigit() else -1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+    if not least <= number < below:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {_range(least, below)}")
     return number
+
+
+def _range(least: int, below: float) -> str:
+    return f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
 
 
 def _say(step: str) -> None:

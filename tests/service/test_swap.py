@@ -36,13 +36,14 @@ class Place:
         self.client: TestClient
 
     @contextmanager
-    def serving(self, **others: Any) -> Iterator[TestClient]:
+    def serving(self, *, wait: bool = True, **others: Any) -> Iterator[TestClient]:
         settings = Settings(
             data_dir=self.folder / "data", models_dir=self.folder / "models", cache_mb=0, **others
         )
         self.app = create_app(settings)
         with TestClient(self.app) as self.client:
-            wait_until_ready(self.client)
+            if wait:
+                wait_until_ready(self.client)
             yield self.client
 
     def fill(self) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from models.publish import publish
+from models.store import Store
+from tests.training.jobs import gold
 from training.corpus import Corpus
+from training.job import Job
 from training.recipe import Recipe, load_recipe
 from training.result import Result
 from training.train import train
@@ -50,3 +55,24 @@ def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Ru
         return train(out=tmp_path / out, **given)
 
     return begin
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_source: Path, recipe: Recipe, corpus: Corpus) -> Job:
+    """The tiny model is active, and the evaluation set says that it is perfect."""
+    store = Store(tmp_path / "models")
+    version = publish(store, tiny_source).version
+    store.want(version)
+    encoder = store.open(version)
+    data = gold(tmp_path / "data", lambda texts: encoder.encode(texts).vectors, corpus.texts)
+    optim = replace(recipe.optim, batch=8)
+    return Job(
+        recipe=replace(recipe, optim=optim),
+        corpus=corpus,
+        base="active",
+        steps=3,
+        store=store,
+        work=tmp_path / "work",
+        data=data,
+        options={"precision": "fp32", "threads": 1},
+    )

@@ -28,7 +28,8 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
 @pytest.mark.parametrize("name", ["corpus.txt", "corpus.txt.gz", "corpus"])
 def test_text_lines_are_read_without_blank_and_repeated_ones(tmp_path: Path, name: str) -> None:
     corpus = read_corpus(write(tmp_path, name, "\ufeffb\r\na\n \t\n\nb\nä\x85ö\nb"))
-    assert corpus.texts == ("b", "a", "ä\x85ö")
+    assert corpus.texts == ("a", "b", "ä\x85ö")
+    assert {type(text) for text in corpus.texts} == {str}  # not a line with its place in the file
     assert (corpus.blank, corpus.repeated) == (2, 2)
     assert str(corpus) == "3 texts (2 blank and 2 repeated ones dropped)"
 
@@ -136,8 +137,17 @@ def test_every_page_of_a_service_is_read_once() -> None:
     with serving() as url:
         _Service.asked.clear()
         corpus = from_service(url + "/")
-    assert corpus.texts == tuple(_Service.documents.values())
+    assert corpus.texts == tuple(sorted(_Service.documents.values()))
     assert len(_Service.asked) == 3
+
+
+def test_half_a_surrogate_pair_in_a_service_names_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Service, "documents", {"d/1": "fine", "d/2": "half \ud800"})
+    with (
+        serving() as url,
+        pytest.raises(TrainingError, match=rf"{url}, document 'd/2' holds half of a surrogate pair"),
+    ):
+        from_service(url)
 
 
 def test_a_service_that_is_no_service_is_refused() -> None:

@@ -2,80 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from models.errors import Damaged
 from models.manifest import REPORT
 from models.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
+from tests.training.jobs import noised
 from tests.training.runs import stop_after
-from training.__main__ import main
 from training.corpus import Corpus
 from training.errors import NothingToLearn, TrainingError
 from training.gate import Thresholds
 from training.job import Interrupted, Job, judge, retrain
-from training.recipe import Recipe
 from training.workplace import workplace
-
-
-def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
-    """An evaluation folder whose STS-B gold scores are one model's own cosines: that model scores 1."""
-    (folder / "stsb").mkdir(parents=True)
-    vectors = encode(list(texts))
-    for split, step in (("train", 1), ("dev", 2), ("test", 3)):
-        rows = ["genre\tsource\tyear\tindex\tscore\tsentence1\tsentence2"]
-        for at in range(len(texts) - step):
-            cosine = float(vectors[at] @ vectors[at + step])
-            rows.append(f"g\ts\t2020\t{at}\t{2.5 + 2.5 * cosine:.6f}\t{texts[at]}\t{texts[at + step]}")
-        with gzip.open(folder / "stsb" / f"{split}.tsv.gz", "wt", encoding="utf-8") as file:
-            file.write("\n".join(rows) + "\n")
-    return folder
-
-
-@pytest.fixture
-def job(tmp_path: Path, tiny_source: Path, recipe: Recipe, corpus: Corpus) -> Job:
-    """The tiny model is active, and the evaluation set says that it is perfect."""
-    store = Store(tmp_path / "models")
-    version = publish(store, tiny_source).version
-    store.want(version)
-    encoder = store.open(version)
-    data = gold(tmp_path / "data", lambda texts: encoder.encode(texts).vectors, corpus.texts)
-    optim = replace(recipe.optim, batch=8)
-    return Job(
-        recipe=replace(recipe, optim=optim),
-        corpus=corpus,
-        base="active",
-        steps=3,
-        store=store,
-        work=tmp_path / "work",
-        data=data,
-        options={"precision": "fp32", "threads": 1},
-    )
-
-
-def noised(folder: Path, source: Path, scale: float) -> Path:
-    """A copy of `source` whose weights are drowned in noise."""
-    shutil.copytree(source, folder)
-    weights = load_file(folder / "model.safetensors")
-    rng = np.random.default_rng(1)
-    for name, tensor in weights.items():
-        noise = rng.normal(0, scale, tensor.shape).astype(np.float32)
-        weights[name] = tensor + noise if tensor.ndim > 1 else tensor
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job: Job) -> None:
@@ -263,46 +211,3 @@ def test_a_temporary_work_folder_goes_with_its_process_and_dead_ones_are_swept(
             os.kill(os.getpid(), signal.SIGTERM)
         assert not third.exists()
     assert not first.exists()
-
-
-@pytest.mark.parametrize("wrong", [["--steps", "0"], ["--steps", "-1"], ["--seed", "-1"], ["--threads", "0"]])
-def test_a_number_that_makes_no_sense_is_wrong_usage(job: Job, tmp_path: Path, wrong: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run(job, tmp_path / "corpus.txt", *wrong)
-    assert caught.value.code == 2
-
-
-def run(job: Job, corpus: Path, *more: str) -> int:
-    given = ["retrain", "--corpus", str(corpus), "--steps", "3", "--models-dir", str(job.store.root)]
-    return main([*given, "--precision", "fp32", "--data", str(job.data), *more])
-
-
-def test_the_command_answers_0_3_and_4(
-    job: Job, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(job.corpus.texts), encoding="utf-8")
-    bad = noised(tmp_path / "bad", tiny_source, 0.5)
-    assert run(job, corpus, "--base", str(bad)) == 3
-    said = capsys.readouterr().out
-    assert "REFUSED" in said
-    assert "is kept, not wanted" in said
-    assert run(job, corpus) == 0
-    assert "is published and wanted" in capsys.readouterr().out
-    assert run(job, corpus) == 4
-    assert "Nothing to learn" in capsys.readouterr().out
-    empty = tmp_path / "empty.txt"
-    empty.write_text("\n \n")
-    assert run(job, empty) == 4
-
-
-def test_without_an_active_version_or_data_the_command_says_what_is_missing(
-    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(job.corpus.texts), encoding="utf-8")
-    assert run(job, corpus, "--data", str(tmp_path / "nowhere")) == 1
-    assert "--data" in capsys.readouterr().err
-    (job.store.root / "wanted").unlink()
-    assert run(job, corpus) == 1
-    assert "no active version" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from tests.tiny import MAX_LENGTH
 from tests.training.conftest import RECIPE_TEXT, Run
-from tests.training.runs import command, events, losses, stop_after, weights
+from tests.training.runs import command, events, losses, weights
 from training.__main__ import main
 from training.corpus import Corpus
 from training.encoder import load_encoder
@@ -26,23 +26,6 @@ from training.recipe import Recipe, load_recipe, read_recipe
 from training.result import Result
 from training.sources import Lines
 from training.trainer import Trainer
-
-
-def write_dev(data: Path) -> Path:
-    """A dev set in which the texts with more words in common have the higher score."""
-    import gzip
-
-    rows = ["genre\tscore\tsentence1\tsentence2"]
-    pairs = [
-        ("river", "river stone", 4.0),
-        ("cat", "dog", 1.0),
-        ("cat dog", "dog cat", 5.0),
-        ("a", "window", 0.0),
-    ]
-    rows += [f"x\t{score}\t{first}\t{second}" for first, second, score in pairs]
-    (data / "stsb").mkdir(parents=True)
-    (data / "stsb" / "dev.tsv.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
-    return data
 
 
 def test_thirty_steps_teach_the_tiny_model_its_corpus(run: Run, recipe: Recipe) -> None:
@@ -97,51 +80,6 @@ def test_the_training_length_is_not_published(run: Run, recipe: Recipe) -> None:
     assert settings["max_seq_length"] == MAX_LENGTH
     tokenizer = json.loads((short.last / "tokenizer.json").read_text())
     assert tokenizer["truncation"]["max_length"] == MAX_LENGTH
-
-
-def test_the_best_step_on_dev_is_kept_beside_the_last(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = write_dev(tmp_path / "data")
-    said: list[str] = []
-    scores = iter([0.3, 0.7, 0.5])
-    monkeypatch.setattr("training.run.spearman", lambda encode, pairs: next(scores))
-    result = run("out", data=data, eval_steps=2, say=said.append)
-    assert result.dev == {2: 0.3, 4: 0.7, 6: 0.5}
-    assert [line["stsb_dev"] for line in events(result.out, "dev")] == [0.3, 0.7, 0.5]
-    assert "step 4: stsb_dev 0.7000, the best so far" in said
-    monkeypatch.undo()
-    stop_after(monkeypatch, 4)
-    stopped = load_file(run("four").out / "checkpoint.safetensors")
-    best = load_file(result.best / "model.safetensors")
-    assert all(
-        np.array_equal(array, stopped[f"model.encoder.backbone.{name}"]) for name, array in best.items()
-    )
-    assert weights(result.best) != weights(result.last)
-
-
-def test_the_dev_score_is_the_rank_correlation_of_cosines(
-    run: Run, tmp_path: Path, tiny_source: Path, recipe: Recipe
-) -> None:
-    still = replace(recipe, optim=replace(recipe.optim, lr=0.0))
-    result = run("out", data=write_dev(tmp_path / "data"), recipe=still, steps=1)
-    # By ranks: the model's own vectors of the four pairs, computed by the published path.
-    from models.publish import publish
-    from models.store import Store
-
-    store = Store(tmp_path / "models")
-    encoder = store.open(publish(store, tiny_source).version)
-    pairs = [("river", "river stone"), ("cat", "dog"), ("cat dog", "dog cat"), ("a", "window")]
-    cosines = [float(np.dot(*encoder.encode(pair).vectors)) for pair in pairs]
-    ranks, gold = np.argsort(np.argsort(cosines)), np.array([2, 1, 3, 0])
-    assert result.dev[1] == pytest.approx(1 - 6 * np.sum((ranks - gold) ** 2) / (4 * 15), abs=1e-9)
-
-
-def test_without_a_dev_set_best_is_the_last_step_and_that_is_said(run: Run) -> None:
-    said: list[str] = []
-    result = run("out", say=said.append)
-    assert weights(result.best) == weights(result.last)
-    assert "no STS-B dev set was found, so best is the last step" in said
 
 
 def test_the_record_says_what_was_run_and_how_fast(run: Run, recipe: Recipe, corpus: Corpus) -> None:

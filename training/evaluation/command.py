@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """What can be refused is refused before the model is opened."""
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
-    _check_target(options.json)
+    target = _target(options.json)
     with open_scorable(options.model, os.environ, _say) as scorable:
         about = {
             "model": options.model,
@@ -63,18 +63,24 @@ def run(options: argparse.Namespace) -> int:
         }
         scores = about | score(scorable.encode, data, suites, _say)
     text = json.dumps(scores, indent=2, allow_nan=False) + "\n"
-    if options.json == _STDOUT:
-        sys.stdout.write(text)
-    elif options.json:
-        replace_text(Path(options.json), text)
     out = sys.stderr if options.json == _STDOUT else sys.stdout
     out.write(f"{_heading(scores)}\n\n{table(scores)}\n")
+    out.flush()  # the figures are seen even if the file cannot be written
+    if options.json == _STDOUT:
+        sys.stdout.write(text)
+    elif target:
+        replace_text(target, text)
     return 0
 
 
-def _check_target(file: str | None) -> None:
-    if file and file != _STDOUT and (Path(file).is_dir() or not Path(file).parent.is_dir()):
+def _target(file: str | None) -> Path | None:
+    """Where a link leads, since writing replaces the file. A device or a pipe would be replaced as well."""
+    if not file or file == _STDOUT:
+        return None
+    target = Path(file).resolve()
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
         raise TrainingError(f"{file} cannot be written: name a file in a folder that is there.")
+    return target
 
 
 def _heading(scores: dict[str, Any]) -> str:

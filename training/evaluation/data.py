@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import TrainingError
+from training.paths import expanded
 
 STSB = "stsb"
 
@@ -59,7 +60,7 @@ class Pairs(NamedTuple):
 def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> Path:
     """`given`, else SIMILE_EVAL_DATA, else `../shared/data` beside the project. Raise TrainingError."""
     named = given or environ.get("SIMILE_EVAL_DATA")
-    folder = Path(named).expanduser() if named else BESIDE_THE_PROJECT
+    folder = expanded(named) if named else BESIDE_THE_PROJECT
     if not folder.is_dir():
         said = f"{folder} is not a folder" if named else "No evaluation data is named"
         raise TrainingError(f"{said}. Name its folder with --data or SIMILE_EVAL_DATA.")

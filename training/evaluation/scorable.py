@@ -27,6 +27,7 @@ from models.publish import Say, silent
 from models.seal import check
 from models.store import Store
 from training.errors import TrainingError
+from training.paths import expanded
 
 from .encoding import Encode
 from .server import Server
@@ -43,7 +44,7 @@ def open_scorable(
     name: str, environ: Mapping[str, str] = os.environ, say: Say = silent
 ) -> Iterator[Scorable]:
     """Raise TrainingError when `name` is nothing that can be scored, or ModelError with its reason."""
-    if name.startswith(("http://", "https://")):
+    if name.lower().startswith(("http://", "https://")):
         with Server(name) as server:
             yield Scorable(server.version, server.fingerprint, server.encode)
         return
@@ -54,9 +55,9 @@ def open_scorable(
         except UnknownVersion as error:
             raise TrainingError(f"{error} Looked in {published.root}; SIMILE_MODELS_DIR names it.") from None
         yield _opened(folder)
-    elif name != "default" and (Path(name).expanduser() / FILE_NAME).is_file():
-        yield _opened(Path(name).expanduser().resolve())
-    elif name == "default" or Path(name).expanduser().is_dir():
+    elif name != "default" and (expanded(name) / FILE_NAME).is_file():
+        yield _opened(expanded(name).resolve())
+    elif name == "default" or expanded(name).is_dir():
         with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
             store = Store(Path(temporary))
             manifest = publish_named(store, name, say=say)

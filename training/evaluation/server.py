@@ -25,7 +25,7 @@ class Server:
     def __init__(self, url: str, timeout_seconds: float = 120) -> None:
         """Raise TrainingError when nothing answers there, or something that is no Simile."""
         self._url = url.rstrip("/")
-        self._client = httpx2.Client(timeout=timeout_seconds)
+        self._client = httpx2.Client(timeout=timeout_seconds, trust_env=False)  # no proxy between
         try:
             info = self._json(self._send("GET", "/info"))
         except BaseException:

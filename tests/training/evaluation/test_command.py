@@ -1,6 +1,8 @@
 """python -m training evaluate, as a person uses it."""
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -94,6 +96,9 @@ def test_a_damaged_version_is_not_scored(
         (["default", "--suite", "all"], "There is no suite 'all'."),
         (["default", "--json", "/nowhere/at/all.json"], "/nowhere/at/all.json cannot be written"),
         (["default", "--data", "/nowhere"], "/nowhere is not a folder. Name its folder with --data"),
+        (["default", "--data", "~nosuchuser/x"], "There is no home folder for '~nosuchuser'"),
+        (["~nosuchuser/x"], "There is no home folder for '~nosuchuser'"),
+        (["HTTP://127.0.0.1:1"], "HTTP://127.0.0.1:1/info does not answer"),
     ],
 )
 def test_what_cannot_be_scored_is_one_line_and_exit_1(
@@ -113,6 +118,47 @@ def test_a_failed_evaluation_leaves_the_last_one_as_it_was(
     assert main(["evaluate", str(tiny_source), "--data", str(data), "--json", str(file)]) == 1
     assert capsys.readouterr().err.splitlines()[-1].endswith("sick/test.tsv.gz is missing.")
     assert file.read_text() == "the last one"
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(
+    data: Path, tmp_path: Path, tiny_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"  # never a real device: without the check root would lose it
+    os.mkfifo(pipe)
+    assert main(["evaluate", str(tiny_source), "--data", str(data), "--json", str(pipe)]) == 1
+    assert f"{pipe} cannot be written" in capsys.readouterr().err
+    assert pipe.is_fifo()
+
+
+def test_the_figures_are_written_where_a_link_leads_and_the_link_stays(
+    data: Path, tmp_path: Path, models_dir: Path
+) -> None:
+    version = Store(models_dir).versions()[0].version
+    (tmp_path / "results").mkdir()
+    link = tmp_path / "scores.json"
+    link.symlink_to(tmp_path / "results" / "today.json")
+    for _ in range(2):  # the first makes the file, the second replaces it
+        assert main(["evaluate", version, "--data", str(data), "--json", str(link)]) == 0
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "results" / "today.json").read_text())["version"] == version
+
+
+def test_the_table_is_seen_even_if_the_file_cannot_be_written(
+    data: Path,
+    tmp_path: Path,
+    models_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(file: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    monkeypatch.setattr("training.evaluation.command.replace_text", full)
+    version = Store(models_dir).versions()[0].version
+    assert main(["evaluate", version, "--data", str(data), "--json", str(tmp_path / "scores.json")]) == 1
+    captured = capsys.readouterr()
+    assert "STS-B" in captured.out
+    assert "No space left on device" in captured.err
 
 
 def test_evaluation_needs_no_torch() -> None:

@@ -103,6 +103,15 @@ def test_many_texts_go_in_batches_of_256_and_come_back_in_order() -> None:
     assert np.array_equal(vectors, np.outer(np.arange(600), [1, 2]))
 
 
+def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with _server(_numbers) as url, Server(url) as server:
+        assert server.encode(["3"]).tolist() == [[3, 6]]
+
+
 def test_a_version_that_changes_between_batches_is_refused() -> None:
     versions = iter(["v1", "v2"])
     with (

@@ -1,0 +1,37 @@
+"""What a retraining needs: evaluation data that knows the right answer, and a model that is worse."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+
+def gold(folder: Path, encode: Callable[[list[str]], np.ndarray], texts: tuple[str, ...]) -> Path:
+    """An evaluation folder whose STS-B gold scores are one model's own cosines: that model scores 1."""
+    (folder / "stsb").mkdir(parents=True)
+    vectors = encode(list(texts))
+    for split, step in (("train", 1), ("dev", 2), ("test", 3)):
+        rows = ["genre\tsource\tyear\tindex\tscore\tsentence1\tsentence2"]
+        for at in range(len(texts) - step):
+            cosine = float(vectors[at] @ vectors[at + step])
+            rows.append(f"g\ts\t2020\t{at}\t{2.5 + 2.5 * cosine:.6f}\t{texts[at]}\t{texts[at + step]}")
+        with gzip.open(folder / "stsb" / f"{split}.tsv.gz", "wt", encoding="utf-8") as file:
+            file.write("\n".join(rows) + "\n")
+    return folder
+
+
+def noised(folder: Path, source: Path, scale: float) -> Path:
+    """A copy of `source` whose weights are drowned in noise."""
+    shutil.copytree(source, folder)
+    weights = load_file(folder / "model.safetensors")
+    rng = np.random.default_rng(1)
+    for name, tensor in weights.items():
+        noise = rng.normal(0, scale, tensor.shape).astype(np.float32)
+        weights[name] = tensor + noise if tensor.ndim > 1 else tensor
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

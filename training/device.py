@@ -1,0 +1,59 @@
+"""Where a run computes and how: its device, its precision, and the same numbers each time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from training.errors import TrainingError
+
+
+def open_device(name: str) -> torch.device:
+    """auto, cpu, cuda or cuda:N. Raise TrainingError when there is no such device here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):  # torch knows others, as meta, that cannot train
+        raise TrainingError(f"The device {name!r} is not there: name auto, cpu, cuda or cuda:N.")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built with CUDA
+        raise TrainingError(f"The device {name!r} is not there: {str(error).splitlines()[0]}") from None
+
+
+def use_bf16(precision: str, device: torch.device) -> bool:
+    """Without its instructions a processor is slower in bf16; with them it was 1.8 times as fast."""
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every release
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """The same numbers from run to run on one machine; a kernel that cannot says so and stops."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """Say what helps when the device is too small."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"The device has too little memory ({str(error).splitlines()[0]}). "
+            "Lower --batch or the recipe's max_length, and begin in another --out."
+        ) from None
