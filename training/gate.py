@@ -129,6 +129,8 @@ def as_text(verdict: Verdict) -> str:
         lines += [f"{row.name:12}{cells}{allowed:>10}  {'passed' if row.passed else 'REFUSED'}"]
     if verdict.not_compared:
         lines += [f"Measured for the candidate only: {', '.join(verdict.not_compared)}."]
+    if verdict.rows and all(row.name != "uniformity" for row in verdict.rows):
+        lines += ["Geometry was not measured, because STS-B is not there: a collapse would pass unseen."]
     lines += ["Accepted: not worse." if verdict.accepted else "Refused:"]
     return "\n".join([*lines, *(f"- {reason}" for reason in verdict.reasons)])
 

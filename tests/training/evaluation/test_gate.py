@@ -157,3 +157,10 @@ def test_the_text_shows_every_row_and_why() -> None:
         "- sts12: 0.2500 after 0.5000 is a change of -0.2500, and -0.1250 is allowed.",
     ]
     assert as_text(_verdict({**ACTIVE})).splitlines()[-1] == "Accepted: not worse."
+
+
+def test_the_text_says_when_a_collapse_could_not_be_seen() -> None:
+    sts = {"sts12": {"spearman_all": 0.5, "pairs": 10}}
+    text = as_text(compare({"sts": sts}, {"sts": sts}))
+    assert "Geometry was not measured" in text
+    assert "Geometry" not in as_text(_verdict({**ACTIVE}))
