@@ -89,7 +89,7 @@ class Load:
         return {kind: inside.count(kind) for kind in ("search", "write", "embed")}
 
     def waits(self, moments: Sequence[float]) -> tuple[list[float], list[float]]:
-        """Seconds beyond the median that requests took: those under way when a swap happened, and the others."""
+        """Seconds beyond the median that requests took: those that met a swap, and the others."""
         usual = median(end - begin for _, begin, end in self.done)
         at_a_swap: list[float] = []
         elsewhere: list[float] = []
