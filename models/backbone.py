@@ -67,10 +67,15 @@ class Backbone:
         epsilon = float(config.get("layer_norm_eps", 1e-12))
         return cls(**sizes, activation=_ACTIVATIONS[activation], epsilon=epsilon)
 
-    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight."""
+    def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight.
+
+        tokens: which token vectors are pooled (head.py); `static` ones need the word table alone.
+        """
         d = self.width
         yield "embeddings.word_embeddings.weight", (self.vocabulary, d)
+        if tokens == "static":
+            return
         yield "embeddings.position_embeddings.weight", (self.positions, d)
         yield "embeddings.token_type_embeddings.weight", (self.types, d)
         yield from _both("embeddings.LayerNorm", (d,), (d,))
@@ -96,12 +101,12 @@ def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[t
     yield f"{at}.bias", bias
 
 
-def read_backbone(files: Sequence[Path], backbone: Backbone) -> Tensors:
+def read_backbone(files: Sequence[Path], backbone: Backbone, tokens: str = "last") -> Tensors:
     """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
     stored = {_modern(name): tensor for file in files for name, tensor in read_safetensors(file).items()}
     prefix = next((p for p in _PREFIXES if f"{p}embeddings.word_embeddings.weight" in stored), "")
     tensors: Tensors = {}
-    for name, shape in backbone.shapes():
+    for name, shape in backbone.shapes(tokens):
         tensor = stored.get(prefix + name)
         if tensor is None:
             raise Unsupported(f"The weights lack the tensor {name}: this is not a whole BERT encoder.")

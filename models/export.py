@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from .errors import Unsupported
 from .graph import HIDDEN
-from .head import Dense, Head
+from .head import Dense, Head, mask_distance
 from .manifest import Manifest
 from .nodes import OPSET
 from .proof import Vectors
@@ -118,9 +118,33 @@ def quiet() -> Iterator[None]:
 
 
 def pool(hidden_RTD: Tensor, mask_RT: Tensor, modes: Modes) -> Tensor:
-    """One vector for each row; several poolings are concatenated in the order given."""
-    mask_RT1 = mask_RT[..., None].to(hidden_RTD.dtype)
-    return torch.cat([_POOLS[mode](hidden_RTD, mask_RT1) for mode in modes], dim=-1)
+    """One vector for each row; several poolings are concatenated in the order given.
+
+    hidden_RTD: of `token_vectors`. mask_RT: 1 on tokens, 0 on padding, which stands on the right.
+    """
+    return torch.cat([_pool(hidden_RTD, mask_RT, mode) for mode in modes], dim=-1)
+
+
+def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last") -> Tensor:
+    """What is pooled, (rows, tokens, width); tokens: as in head.py."""
+    if tokens == "static":
+        words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
+        return words
+    both = tokens == "first_last"
+    found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both)
+    # hidden_states[0] are the embeddings: the first layer's output is the next one.
+    hidden: Tensor = (
+        (found.hidden_states[1] + found.hidden_states[-1]) / 2 if both else found.last_hidden_state
+    )
+    return hidden
+
+
+def _pool(hidden_RTD: Tensor, mask_RT: Tensor, mode: str) -> Tensor:
+    distance = mask_distance(mode)
+    if distance is None:
+        return _POOLS[mode](hidden_RTD, mask_RT[..., None].to(hidden_RTD.dtype))
+    rows_R = torch.arange(len(hidden_RTD), device=hidden_RTD.device)
+    return hidden_RTD[rows_R, mask_RT.sum(1) - 1 - distance]
 
 
 def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -180,7 +204,7 @@ class Forward:
     def __init__(self, backbone: nn.Module, head: Head) -> None:
         self.backbone = backbone.eval()
         self._dense = dense_layers(head).eval()
-        self._modes = head.pooling
+        self._head = head
 
     @classmethod
     def load(cls, source: Source) -> Forward:
@@ -205,8 +229,8 @@ class Forward:
 
     def _vector(self, ids_1T: Tensor) -> Tensor:
         mask_1T = torch.ones_like(ids_1T)
-        hidden = self.backbone(input_ids=ids_1T, attention_mask=mask_1T).last_hidden_state
-        return nn.functional.normalize(self._dense(pool(hidden, mask_1T, self._modes)), dim=-1)
+        hidden_1TD = token_vectors(self.backbone, ids_1T, mask_1T, self._head.tokens)
+        return nn.functional.normalize(self._dense(pool(hidden_1TD, mask_1T, self._head.pooling)), dim=-1)
 
 
 class _Hidden(nn.Module):

@@ -2,7 +2,7 @@
 
     fingerprint = SHA-256 of the space: what decides a vector, as canonical JSON
         tensors     hash over the sorted hashes of the tensors that the graph uses (backbone names, float32)
-        backbone    the sizes and functions that are no tensor: heads, activation, epsilon …
+        backbone    the sizes and functions that are no tensor: heads, activation, epsilon …; none if static
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
 
@@ -35,9 +35,9 @@ def space_of(source: Source, tensors: str, backbone: Backbone | None, dimension:
     """tensors: as `hash_tensors` or `hash_initializers` gives it."""
     return {
         "tensors": tensors,
-        "backbone": asdict(backbone) if backbone else {},
+        "backbone": asdict(backbone) if backbone and source.head.tokens != "static" else {},
         "tokenizer": hash_tokenizer(source.tokenizer),
-        "pooling": "+".join(source.head.pooling),
+        "pooling": "+".join(source.head.names),
         "head": [_hash_dense(dense.weight, dense.bias, dense.activation) for dense in source.head.dense],
         "post": ["normalize"],
         "search_prompt": source.search_prompt,

@@ -2,10 +2,12 @@
 
     input_ids, token_type_ids ─▶ embeddings ─▶ layer, layer, … ─▶ last_hidden_state ─▶ head.py
     attention_mask ─▶ 0 or -1e4, added to every attention score
+                                   (first layer + last layer) / 2 ─▶ head.py, for `first_last`
+    input_ids ─▶ rows of the word table, as last_hidden_state ─────▶ head.py, for `static`
 
 Plain operators in an order that ONNX Runtime's own session optimiser knows. On CPU it makes BiasGelu and
 scaled MatMul of them, which is the fastest form that was found; its SkipLayerNormalization is slower there
-(see `embeddings`). Not here: any other family.
+(see `_embeddings`). Not here: any other family.
 """
 
 from __future__ import annotations
@@ -21,26 +23,30 @@ from .nodes import Nodes
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
+_FIRST_LAST = "bert.first_last"
+POOLED_FROM = {"last": HIDDEN, "first_last": _FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
 
 # exp(-1e4) is exactly 0 in float32, so a padded token has no weight at all; a larger number gains nothing.
 _MASKED = -10000.0
 
 
-def bert_graph(backbone: Backbone, tensors: Tensors) -> onnx.GraphProto:
-    """The graph up to `last_hidden_state`, float32 (batch, sequence, width).
+def bert_graph(backbone: Backbone, tensors: Tensors, tokens: str = "last") -> onnx.GraphProto:
+    """The graph up to the token vectors, float32 (batch, sequence, width); `last_hidden_state` is its output.
 
-    tensors: by their backbone names, as `backbone.tensor_names()` lists them.
+    tensors: by their backbone names, as `backbone.shapes(tokens)` lists them.
+    tokens: as in head.py; the value POOLED_FROM[tokens] is then in the graph.
     """
     graph = onnx.GraphProto(name="bert")
-    for name in INPUTS:
+    for name in INPUTS[:2] if tokens == "static" else INPUTS:
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
     nodes = Nodes(graph, "bert.")
     writer = _Writer(backbone, tensors, nodes)
-    mask = writer.mask()
-    x = writer.embeddings()
-    for layer in range(backbone.layers):
-        last = layer == backbone.layers - 1
-        x = writer.layer(x, mask, f"encoder.layer.{layer}", out=HIDDEN if last else "")
+    if tokens == "static":
+        writer.words(out=HIDDEN)
+    else:
+        first, last = writer.layers()
+        if tokens == "first_last":
+            nodes("Mul", nodes("Add", first, last), nodes.tensor(0.5), out=_FIRST_LAST)
     shape: list[str | int | None] = ["batch", "sequence", backbone.width]
     graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
     return graph
@@ -52,14 +58,29 @@ class _Writer:
         self._tensors = tensors
         self._nodes = nodes
 
-    def mask(self) -> str:
+    def layers(self) -> tuple[str, str]:
+        """The output of the first layer and that of the last, which is `last_hidden_state`."""
+        mask = self._mask()
+        x = self._embeddings()
+        found = []
+        for layer in range(self._backbone.layers):
+            last = layer == self._backbone.layers - 1
+            x = self._layer(x, mask, f"encoder.layer.{layer}", out=HIDDEN if last else "")
+            found.append(x)
+        return found[0], found[-1]
+
+    def words(self, out: str = "") -> str:
+        """(batch, sequence, width): a row of the word table for each token."""
+        return self._nodes("Gather", self._weight("embeddings.word_embeddings"), "input_ids", out=out)
+
+    def _mask(self) -> str:
         """(batch, 1, 1, sequence): what is added to the scores."""
         n = self._nodes
         mask = n("Unsqueeze", "attention_mask", n.ints(1))
         mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)
         return n("Mul", n("Sub", n.tensor(1.0), mask), n.tensor(_MASKED))
 
-    def embeddings(self) -> str:
+    def _embeddings(self) -> str:
         """(batch, sequence, width).
 
         The position ids are cut from a table: their length is then unknown to shape inference, which keeps
@@ -67,7 +88,7 @@ class _Writer:
         CPU kernel took 14 % of the time where the two took 5 % (one thread: 132 instead of 159 GFLOP/s).
         """
         n = self._nodes
-        words = n("Gather", self._weight("embeddings.word_embeddings"), "input_ids")
+        words = self.words()
         types = n("Gather", self._weight("embeddings.token_type_embeddings"), "token_type_ids")
         length = n("Gather", n("Shape", "input_ids"), n.tensor(1, np.int64))
         table = n.tensor(np.arange(self._backbone.positions)[None], np.int64)
@@ -75,7 +96,7 @@ class _Writer:
         positions = n("Gather", self._weight("embeddings.position_embeddings"), ids)
         return self._normalise(n("Add", n("Add", words, types), positions), "embeddings.LayerNorm")
 
-    def layer(self, x: str, mask: str, at: str, out: str) -> str:
+    def _layer(self, x: str, mask: str, at: str, out: str) -> str:
         n = self._nodes
         attended = self._linear(
             self._attention(x, mask, f"{at}.attention.self"), f"{at}.attention.output.dense"

@@ -63,6 +63,10 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
         _rename(graph, SENTENCE, SCOPE + SENTENCE)
         append_normalise(nodes, SCOPE + SENTENCE, dimension)
     elif tokens is not None:
+        if head.tokens != "last":
+            raise Unsupported(
+                f"The pooling {'+'.join(head.names)} needs a graph written from the weights: remove onnx/."
+            )
         dimension = head.dimension(_last(tokens, width))
         append_head(graph, tokens.name, head, dimension, _opset(model))
     else:

@@ -15,9 +15,11 @@ from safetensors.numpy import save
 
 from .head import POOLINGS, Dense
 from .source import Source, optional_json
+from .template import has_template
 from .tokenizer import FILE_NAME as TOKENIZER
 
-_FROM_BACKBONE = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_FROM_BACKBONE = ("config.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "vocab.txt")
 _FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
 _TYPES = "sentence_transformers.models."
 
@@ -37,6 +39,10 @@ def write_layout(source: Source, folder: Path) -> None:
             source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
         )
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
+    if has_template(source.tokenizer):
+        # transformers' own class for a family makes a post-processor of its own, without the template.
+        config = optional_json(source.backbone / _TOKENIZER_CONFIG)
+        _write(folder / _TOKENIZER_CONFIG, config | {"tokenizer_class": "PreTrainedTokenizerFast"})
     _write_modules(source, folder)
 
 
@@ -56,7 +62,7 @@ def _write_modules(source: Source, folder: Path) -> None:
         folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": None} | settings
     )
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.pooling, source.width))
+    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.names, source.width))
     for dense in source.head.dense:
         modules.append(("Dense", f"{len(modules)}_Dense"))
         _write_dense(folder / modules[-1][1], dense)
@@ -69,7 +75,11 @@ def _write_modules(source: Source, folder: Path) -> None:
 
 
 def _pooling_config(pooling: tuple[str, ...], width: int) -> dict[str, Any]:
-    """The flags that every release reads; they have no order, so another order needs the newer key."""
+    """The flags that every release reads; they have no order, so another order needs the newer key.
+
+    A pooling that sentence-transformers does not know stands there too, since older releases refuse the key
+    and newer ones the name: none takes it for another pooling.
+    """
     if list(pooling) != [mode for mode in POOLINGS if mode in pooling]:
         return {"embedding_dimension": width, "pooling_mode": list(pooling)}
     return {

@@ -45,7 +45,7 @@ class Manifest(BaseModel):
     lineage: dict[str, Any] = Field(default_factory=dict)  # corpus hash, recipe, seed, code version
     dimension: Annotated[int, Field(gt=0)]
     max_length: Annotated[int, Field(gt=0)]  # tokens, special ones included
-    pooling: str  # as sentence-transformers names it; several joined by "+"
+    pooling: str  # as head.py names it, and sentence-transformers where it can; several joined by "+"
     normalize: bool = True
     prompts: dict[str, str] = Field(default_factory=dict)
     search_prompt: str = ""

@@ -21,7 +21,7 @@ from .backbone import Backbone, Tensors, read_backbone
 from .encoder import ONNX, Encoder
 from .errors import Unsupported
 from .fingerprint import Space, canonical, fingerprint_of, hash_initializers, hash_tensors, space_of
-from .graph import HIDDEN, bert_graph
+from .graph import POOLED_FROM, bert_graph
 from .head import append_head
 from .imported import adopt, load_onnx
 from .layout import write_layout
@@ -107,9 +107,9 @@ def prepare(source: Source) -> Prepared:
 
 
 def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
-    graph = bert_graph(backbone, tensors)
+    graph = bert_graph(backbone, tensors, source.head.tokens)
     dimension = source.head.dimension(backbone.width)
-    append_head(graph, HIDDEN, source.head, dimension)
+    append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
     return Prepared(source, model_of(graph), space, partial(reference.embed, backbone, tensors, source.head))
 
@@ -127,7 +127,7 @@ def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
     if not source.weights or (source.onnx and source.config.get("model_type") != "bert"):
         return None
     backbone = Backbone.from_config(source.config)
-    return backbone, read_backbone(source.weights, backbone)
+    return backbone, read_backbone(source.weights, backbone, source.head.tokens)
 
 
 def _no_weights(source: Source) -> str:
@@ -153,6 +153,7 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
         prompts=source.prompts,
         search_prompt=source.search_prompt,
         document_prompt=source.document_prompt,
+        portable="sentence-transformers" if source.head.portable else "simile",
     )
 
 

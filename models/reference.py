@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backbone import Backbone, Tensors
-from .head import Head
+from .head import Head, mask_distance
 
 Array = NDArray[Any]
 Rows = Sequence[Sequence[int]]
@@ -24,8 +24,8 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
     """The unit vectors of rows of token ids, float32 (rows, dimension)."""
     vectors = np.stack(
         [
-            np.concatenate([_POOL[mode](hidden_TD) for mode in head.pooling])
-            for hidden_TD in hidden(backbone, tensors, rows)
+            np.concatenate([_pool(hidden_TD, mode) for mode in head.pooling])
+            for hidden_TD in token_vectors(backbone, tensors, head.tokens, rows)
         ]
     )
     for dense in head.dense:
@@ -36,18 +36,34 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
     return unit
 
 
-def hidden(backbone: Backbone, tensors: Tensors, rows: Rows) -> list[Array]:
-    """The last hidden state of each row, (T, D)."""
+def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows) -> list[Array]:
+    """What is pooled of each row, (T, D); tokens: as in head.py."""
     ends = np.cumsum([len(row) for row in rows])[:-1]
     words = tensors["embeddings.word_embeddings.weight"][np.concatenate(rows)]
+    if tokens == "static":
+        return np.split(words, ends)
+    outputs = _layers(backbone, tensors, rows, words, ends)
+    return np.split((outputs[0] + outputs[-1]) / 2 if tokens == "first_last" else outputs[-1], ends)
+
+
+def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends: Array) -> list[Array]:
+    """The output of every layer, (N, D)."""
     places = tensors["embeddings.position_embeddings.weight"][
         np.concatenate([np.arange(len(row)) for row in rows])
     ]
     kind = tensors["embeddings.token_type_embeddings.weight"][0]
     x_ND = _norm(words + places + kind, backbone, tensors, "embeddings.LayerNorm")
+    outputs = []
     for layer in range(backbone.layers):
         x_ND = _layer(x_ND, ends, backbone, tensors, f"encoder.layer.{layer}")
-    return np.split(x_ND, ends)
+        outputs.append(x_ND)
+    return outputs
+
+
+def _pool(hidden_TD: Array, mode: str) -> Array:
+    distance = mask_distance(mode)
+    vector: Array = _POOL[mode](hidden_TD) if distance is None else hidden_TD[-1 - distance]
+    return vector
 
 
 def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:

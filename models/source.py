@@ -13,7 +13,8 @@ from typing import Any
 
 from .backbone import read_safetensors
 from .errors import ModelUnavailable, Unsupported
-from .head import POOLINGS, Dense, Head
+from .head import Dense, Head
+from .template import check_places
 
 _DENSE_ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
@@ -67,7 +68,7 @@ def read_source(folder: Path) -> Source:
         config=config,
         tokenizer=tokenizer,
         max_length=_max_length(folder, backbone, config, tokenizer),
-        head=_head(folder, modules),
+        head=_head(folder, modules, config, tokenizer),
         prompts=prompts,
         search_prompt=prompts.get("query", ""),
         document_prompt=prompts.get("document", prompts.get("passage", "")),
@@ -145,23 +146,26 @@ def _max_length(folder: Path, backbone: Path, config: dict[str, Any], tokenizer:
     return min(known)
 
 
-def _head(folder: Path, modules: list[tuple[str, str]]) -> Head:
+def _head(
+    folder: Path, modules: list[tuple[str, str]], config: dict[str, Any], tokenizer: dict[str, Any]
+) -> Head:
     pooling: tuple[str, ...] = ("mean",)  # what sentence-transformers gives a bare folder
     for kind, path in modules:
         if kind == "Pooling":
             pooling = _pooling(read_json(folder / path / "config.json"))
     dense = tuple(_dense(folder / path) for kind, path in modules if kind == "Dense")
-    return Head(pooling, dense)
+    head = Head.of(pooling, dense)
+    if head.tokens != "last" and config.get("model_type") != "bert":
+        raise Unsupported(f"The pooling {'+'.join(head.names)} is there for BERT folders only.")
+    check_places(tokenizer, head.pooling)
+    return head
 
 
 def _pooling(config: dict[str, Any]) -> tuple[str, ...]:
     if not config.get("include_prompt", True):
         raise Unsupported("The model leaves the prompt out of pooling, which is not supported.")
     modes = config.get("pooling_mode") or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
-    modes = (modes,) if isinstance(modes, str) else tuple(modes)
-    if not modes or not set(modes) <= set(POOLINGS):
-        raise Unsupported(f"The pooling {modes} is not supported; {', '.join(POOLINGS)} are.")
-    return modes
+    return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
 
 
 def _dense(folder: Path) -> Dense:

@@ -52,7 +52,7 @@ class Tokenizer:
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.vocabulary = min(size, vocabulary or size)
         self.max_length = max_length
-        self._before, self._after = self._special_ids()
+        self._before, self._after = affixes(self._tokenizer)
         self._room = max_length - len(self._before) - len(self._after)
         if self._room < 1:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room beside the special ones.")
@@ -122,14 +122,20 @@ class Tokenizer:
         )
         return [encoding.ids for encoding in encodings]
 
-    def _special_ids(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after a text."""
-        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
-        whole = self._tokenizer.encode("a").ids
-        for start in range(len(whole) - len(bare) + 1):
-            if bare and whole[start : start + len(bare)] == bare:
-                return whole[:start], whole[start + len(bare) :]
-        raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
+
+def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """The ids that `tokenizer` puts before and after a text. Raise Unsupported when it does more than that.
+
+    Without truncation and padding. The ids alone would not do: those of a template may be in the text too.
+    """
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a")
+    own = [place for place, sequence in enumerate(whole.sequence_ids) if sequence is not None]
+    if own:
+        start, end = own[0], own[-1] + 1
+        if whole.ids[start:end] == bare and len(own) == len(bare):
+            return whole.ids[:start], whole.ids[end:]
+    raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
 
 
 def _batches(texts: Sequence[str]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from models import reference
 from models.backbone import Backbone, read_backbone, read_safetensors
 from models.errors import Unsupported
-from models.graph import HIDDEN, bert_graph
+from models.graph import HIDDEN, POOLED_FROM, bert_graph
 from models.head import Dense, Head, append_head
 from models.nodes import model_of
 from tests.tiny import WIDTH
@@ -36,7 +36,8 @@ def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int
     for at, row in enumerate(rows):
         ids[at, : len(row)], mask[at, : len(row)] = row, 1
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
-    found: np.ndarray = session.run([output], feed)[0]
+    taken = {given.name: feed[given.name] for given in session.get_inputs()}
+    found: np.ndarray = session.run([output], taken)[0]
     return found
 
 
@@ -57,6 +58,14 @@ HEADS = {
         ("mean",),
         (_dense(GENERATOR, 20, WIDTH, "identity", bias=False), _dense(GENERATOR, 12, 20, "tanh", bias=True)),
     ),
+    "mask": Head(("mask:2",), ()),
+    "the last token": Head(("mask:0",), ()),
+    "first and last": Head(("mean",), (), "first_last"),
+    "several of first and last": Head(("max", "mask:1", "cls"), (), "first_last"),
+    "static": Head(("mean",), (), "static"),
+    "static with dense": Head(
+        ("max", "mean"), (_dense(GENERATOR, 20, 2 * WIDTH, "tanh", bias=True),), "static"
+    ),
 }
 
 
@@ -66,8 +75,8 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
     head = HEADS[name]
     backbone = _backbone(tiny_source, hidden_act=activation)
     tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
-    graph = bert_graph(backbone, tensors)
-    append_head(graph, HIDDEN, head, head.dimension(WIDTH))
+    graph = bert_graph(backbone, tensors, head.tokens)
+    append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(WIDTH))
     model = model_of(graph)
     onnx.checker.check_model(model, full_check=True)
     expected = reference.embed(backbone, tensors, head, ROWS)
@@ -77,13 +86,15 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
     pooled = _run(model, ROWS, "pooled_embedding")
     np.testing.assert_allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), expected, atol=2e-6)
     hidden = _run(model, ROWS[-1:], HIDDEN)[0]
-    np.testing.assert_allclose(hidden, reference.hidden(backbone, tensors, ROWS)[-1], atol=2e-5)
+    last = "static" if head.tokens == "static" else "last"
+    np.testing.assert_allclose(hidden, reference.token_vectors(backbone, tensors, last, ROWS)[-1], atol=2e-5)
 
 
 def test_the_formulas_tell_activations_and_poolings_apart(tiny_source: Path) -> None:
     backbone = _backbone(tiny_source)
     tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
-    vectors = [reference.embed(backbone, tensors, HEADS[name], ROWS) for name in ("mean", "cls", "max")]
+    names = ("mean", "cls", "max", "mask", "the last token", "first and last", "static")
+    vectors = [reference.embed(backbone, tensors, HEADS[name], ROWS) for name in names]
     vectors.append(reference.embed(_backbone(tiny_source, hidden_act="relu"), tensors, HEADS["mean"], ROWS))
     for at, one in enumerate(vectors):
         for other in vectors[:at]:
