@@ -46,6 +46,14 @@ def write_layout(source: Source, folder: Path) -> None:
     _write_modules(source, folder)
 
 
+def write_backbone(source: Source, folder: Path) -> None:
+    """A raw Hugging Face folder, whose weights somebody else writes."""
+    for name in _FROM_BACKBONE:
+        if (source.backbone / name).is_file():
+            shutil.copyfile(source.backbone / name, folder / name)
+    shutil.copyfile(source.backbone / TOKENIZER, folder / TOKENIZER)
+
+
 def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str, Any]:
     """Without padding, and with truncation at the model's maximum: other readers of the file obey both."""
     truncation = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}

@@ -59,6 +59,11 @@ class Tokenizer:
         self._cuts = Cuts.of(file)
         self._first = _FIRST_PIECE * max_length
 
+    @property
+    def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids before and after every text."""
+        return tuple(self._before), tuple(self._after)
+
     def tokenize(self, texts: Sequence[str], truncate: bool = True, left: bool = False) -> list[Tokens]:
         """One for each text. Raise BadText; TooLong when `truncate` is false and a text has too many tokens.
 

@@ -1,4 +1,4 @@
-"""`python -m training COMMAND`: train, evaluate, export, retrain. Each command is a module of its own.
+"""`python -m training COMMAND`: train, evaluate, export, retrain … Each command is a module of its own.
 
 Exit status: 0 done, 1 it cannot be done (the message says why), 2 wrong usage; `retrain` adds 3 refused and
 4 nothing to learn.
@@ -9,10 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError
-from training import errors, export, retrain, train
+from training import blank, errors, export, retrain, train
 from training.evaluation import command as evaluate
+from training.mining import command as mine
+from training.mining import report
 
-COMMANDS = (train, evaluate, export, retrain)
+COMMANDS = (train, blank, evaluate, export, retrain, mine, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ from models.manifest import Manifest, is_version
 from models.store import Store
 from training.errors import TrainingError
 from training.paths import expanded
+from training.runfile import FILE_NAME as RUN
 
 
 class Base(NamedTuple):
@@ -33,6 +34,8 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
         store = Store(models_dir)
         store.verify(name)
         yield Base(store.folder(name), name, name)
+    elif (folder / RUN).is_file() and (folder / "best").is_dir():  # one run goes on where another ended
+        yield Base(folder / "best", folder.resolve().name, None)
     elif folder.is_dir():
         yield Base(folder, folder.resolve().name, version_of(folder))
     elif name == "active":

@@ -1,146 +1,153 @@
-"""The text to learn from: a file, or the documents of a running service, as distinct texts with one name.
+"""The text to learn from: a file, or the documents of a running service, as distinct rows of one name.
 
-    .jsonl      {"id": …, "text": …} on each line; the id is not looked at
-    .tsv        a header row with a column `sentence` or `text`
-    else        one text on each line
-
-each also as .gz. Blank texts and repeated ones are dropped and counted. Not here: tokens, order, batches.
+A row is one text, or what belongs together: an anchor and its positive, a negative as well, or two texts and
+how they relate. Blank rows and repeated ones are dropped and counted. Not here: the lines of a file
+(records.py), tokens, order, batches.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
 from training.errors import NothingToLearn, TrainingError
+from training.records import Record, is_table, read_records
 
-LARGEST_LINE = 1 << 20  # bytes; a longer line is a file of another kind, not a text to embed
 _PAGE = 1000  # documents; the most that the service answers at once
 _TIMEOUT = 60.0  # seconds
+# What a field may be called, as public sets and sentence-transformers' do.
+_TEXT = ("sentence", "text")
+_ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
+_POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
+_NEGATIVE = ("negative", "hard_neg", "sent2")
+_LABEL = ("label", "entailment")
+_RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
+
+
+class Kind(NamedTuple):
+    """What a row of a corpus is."""
+
+    columns: tuple[tuple[str, ...], ...]
+    labelled: bool = False
+
+
+TEXTS = Kind((_TEXT,))
+PAIRS = Kind((_ANCHOR, _POSITIVE))
+TRIPLES = Kind((_ANCHOR, _POSITIVE, _NEGATIVE))
+RELATIONS = Kind((_ANCHOR, _POSITIVE), labelled=True)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Distinct texts, none of them blank, sorted: the same texts found in another order are the same run."""
+    """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
 
-    texts: tuple[str, ...]
-    digest: str  # SHA-256 over the texts
-    blank: int = 0  # dropped: nothing but white space
-    repeated: int = 0  # dropped: seen before
+    texts: tuple[str, ...]  # row after row
+    digest: str  # SHA-256 over rows and labels
+    blank: int = 0  # rows dropped: nothing but white space
+    repeated: int = 0  # rows dropped: seen before
+    columns: int = 1  # texts of a row
+    labels: tuple[int, ...] | None = None  # of each row: 0 entailment, 1 neutral, 2 contradiction
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.texts) // self.columns
 
     @classmethod
     def of(cls, found: Iterable[str], name: str) -> Corpus:
         """name: where the texts come from, for the message. Raise NothingToLearn when none is left."""
-        distinct: set[str] = set()
+        return cls.of_rows((((text,), None) for text in found), name)
+
+    @classmethod
+    def of_rows(cls, found: Iterable[tuple[tuple[str, ...], int | None]], name: str) -> Corpus:
+        """found: rows, with a label each or none at all; a row with a blank text is blank."""
+        distinct: set[tuple[tuple[str, ...], int | None]] = set()
         blank = count = 0
-        for text in found:
+        for row in found:
             count += 1
-            if text.strip():
-                distinct.add(str(text))  # a plain one: a _Line would keep its `at` in memory
+            if all(text.strip() for text in row[0]):
+                distinct.add(row)
             else:
                 blank += 1
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
-        texts = tuple(sorted(distinct))
-        return cls(texts, _digest(texts), blank, count - blank - len(texts))
+        rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
+        texts = tuple(text for row, _ in rows for text in row)
+        labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
+        columns = len(rows[0][0])
+        digest = _digest(texts, columns, labels)
+        return cls(texts, digest, blank, count - blank - len(rows), columns, labels)
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
-        return f"{len(self.texts):,} texts{dropped if self.blank or self.repeated else ''}"
+        what = "texts" if self.columns == 1 else f"rows of {self.columns} texts"
+        return f"{len(self):,} {what}{dropped if self.blank or self.repeated else ''}"
 
 
-def read_corpus(file: Path) -> Corpus:
+def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
     """Raise TrainingError with the number of the line that cannot be read, counted from 1."""
-    if not file.is_file():
-        raise TrainingError(f"There is no file {file}.")
-    names = file.name.lower().removesuffix(".gz")
-    kind = _from_json if names.endswith(".jsonl") else _from_table if names.endswith(".tsv") else iter
-    return Corpus.of(kind(_lines(file)), str(file))
+    columns = kind.columns + ((_LABEL,) if kind.labelled else ())
+    if kind is not TEXTS and file.is_file() and not is_table(file):
+        names = ", ".join(names[0] for names in columns)
+        raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
+    records = read_records(file, columns)
+    return Corpus.of_rows((_row(record, kind) for record in records), str(file))
 
 
-def from_service(url: str) -> Corpus:
-    """The documents of the service at `url`, over HTTP, page after page in the order of their ids."""
+def _row(record: Record, kind: Kind) -> tuple[tuple[str, ...], int | None]:
+    if not record.fields:
+        return ("",) * len(kind.columns), None
+    texts = tuple(_text(record, names) for names in kind.columns)
+    return texts, _label(record) if kind.labelled else None
+
+
+def _text(record: Record, names: tuple[str, ...]) -> str:
+    text = next((record.fields[name] for name in names if name in record.fields), None)
+    if not isinstance(text, str):
+        if names is _TEXT:
+            raise TrainingError(f'{record.at} has no text: expected {{"id": …, "text": "…"}}.')
+        raise TrainingError(f"{record.at} has no {names[0]}: a text by one of the names {', '.join(names)}.")
+    return _valid(text, record.at)
+
+
+def _label(record: Record) -> int:
+    label = next((record.fields[name] for name in _LABEL if name in record.fields), None)
+    found = _RELATIONS.get(str(label).lower(), label)
+    if isinstance(found, str) and found in ("0", "1", "2"):
+        found = int(found)
+    if isinstance(found, bool) or found not in (0, 1, 2):
+        raise TrainingError(f"{record.at}: the label {label!r} is none of {', '.join(_RELATIONS)}.")
+    return int(found)
+
+
+def from_service(url: str, kind: Kind = TEXTS) -> Corpus:
+    """The documents of the service at `url`, over HTTP, page after page in the order of their ids.
+
+    Raise TrainingError when they are not what the recipe reads.
+    """
+    if kind is not TEXTS:
+        names = ", ".join(names[0] for names in kind.columns)
+        raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     documents = (document for page in _pages(url.rstrip("/") + "/documents") for document in page)
     return Corpus.of(
         (_valid(document["text"], f"{url}, document {document.get('id')!r}") for document in documents), url
     )
 
 
-def _digest(texts: Iterable[str]) -> str:
+def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) -> str:
     digest = hashlib.sha256()
+    if columns > 1 or labels is not None:  # a corpus of single texts keeps the name that it always had
+        digest.update(f"{columns} {labels}".encode())
     for text in texts:
         encoded = text.encode()
         digest.update(
             len(encoded).to_bytes(8, "big") + encoded
         )  # the length, so that no text runs into the next
     return digest.hexdigest()
-
-
-class _Line(str):
-    """A line that knows where it stands."""
-
-    __slots__ = ("at",)
-    at: str
-
-
-def _lines(file: Path) -> Iterator[_Line]:
-    packed = file.name.lower().endswith(".gz")
-    with gzip.open(file) if packed else file.open("rb") as stream:
-        try:
-            number = 0
-            while raw := stream.readline(LARGEST_LINE + 2):
-                number += 1
-                yield _line(raw, f"{file}, line {number}")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise TrainingError(f"{file} is not a whole gzip file: {error}") from None
-
-
-def _line(raw: bytes, at: str) -> _Line:
-    raw = raw.rstrip(b"\r\n")
-    if len(raw) > LARGEST_LINE:
-        raise TrainingError(f"{at} is longer than 1 MiB. Put each text on a line of its own.")
-    try:
-        line = _Line(raw.decode("utf-8-sig" if at.endswith("line 1") else "utf-8"))
-    except UnicodeDecodeError as error:
-        raise TrainingError(f"{at} is not UTF-8 (byte {error.start + 1}). Save the file as UTF-8.") from None
-    line.at = at
-    return line
-
-
-def _from_json(lines: Iterable[_Line]) -> Iterator[str]:
-    for line in lines:
-        if not line.strip():
-            yield ""
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise TrainingError(f"{line.at} is not JSON.") from None
-        text = record.get("text") if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise TrainingError(f'{line.at} has no text: expected {{"id": …, "text": "…"}}.')
-        yield _valid(text, line.at)
-
-
-def _from_table(lines: Iterable[_Line]) -> Iterator[str]:
-    rows = iter(lines)
-    header = next(rows, "").split("\t")
-    column = next((header.index(name) for name in ("sentence", "text") if name in header), None)
-    if column is None:
-        raise TrainingError("The table has no column `sentence` or `text` in its first row.")
-    for row in rows:
-        fields = row.split("\t")
-        if len(fields) != len(header):
-            raise TrainingError(f"{row.at} has {len(fields)} fields; the first row has {len(header)}.")
-        yield fields[column]
 
 
 def _valid(text: str, at: str) -> str:

@@ -1,118 +1,216 @@
 """The encoder in training: a torch backbone, its pooling and the dense layers that are published with it.
 
 A base that says how it pools keeps that, its prompts and its maximum length; the recipe's pooling and head
-are for raw backbones. What `save` writes is a sentence-transformers folder that `models.export` publishes.
+are for raw backbones. What `save` writes is a sentence-transformers folder that `models.export` publishes, or
+a raw backbone to train from.
 """
 
-# ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.export import dense_layers, load_backbone, pool, published_dense
+from models.export import DenseLayer, dense_layers, load_backbone, pool, published_dense
 from models.head import Head
-from models.layout import write_layout
+from models.layout import write_backbone, write_layout
 from models.source import Source, read_source
+from models.template import has_template, with_template
 from models.tokenizer import FILE_NAME as TOKENIZER
 from models.tokenizer import Tokenizer
 from training.errors import TrainingError
-from training.recipe import Recipe
-from training.views import Tokens
+from training.lexicon import Lexicon
+from training.packed import FAMILIES, Packing, attention_of, packing_of, pad, run_backbone, set_dropout
+from training.tokens import Tokens, tokens_of
+from training.views import Template, surround
 from training.weights import save_weights
+
+if TYPE_CHECKING:
+    from training.post import Affine
+    from training.recipe import Recipe
 
 _GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
 
 
-class Encoder(nn.Module):
-    """Tokens to pooled vectors, not yet of length 1."""
+class Encoded(NamedTuple):
+    """R texts of tokens without padding."""
 
-    def __init__(self, source: Source, backbone: nn.Module, dense: nn.Sequential) -> None:
+    pooled: Tensor  # float32 (R, dimension), not yet of length 1
+    hidden: Tensor  # (all tokens, D): the last layer's
+
+
+class Encoder(nn.Module):
+    """Tokens to pooled vectors, and to the token vectors that some objectives read."""
+
+    def __init__(
+        self, source: Source, backbone: Any, dense: nn.Sequential, template: str | None = None
+    ) -> None:
+        """template: what is put around each text, where the base's own tokenizer does not do it."""
         super().__init__()
         self.source = source
         self.backbone = backbone
         self.dense = dense
-        self._pad_id = int(source.config.get("pad_token_id") or 0)
-        self._dropouts = [module for module in self.modules() if isinstance(module, nn.Dropout)]
-        self._tokenizer = self.tokenizer(source.max_length)
+        self.lexicon = Lexicon.of(source)
+        self.family = str(source.config.get("model_type"))
+        self.pad_id = int(source.config.get("pad_token_id") or 0)
+        self._template = template
+        self._around = None if template is None else self.lexicon.around(template)[:2]
+        longer = sum(map(len, self._around)) - sum(map(len, self.lexicon.affixes)) if self._around else 0
+        self._tokenizer = self.tokenizer(source.max_length - longer)
 
-    def tokenizer(self, max_length: int) -> Tokenizer:
-        """Cuts at `max_length` tokens, or at the model's own maximum where that is less."""
-        length = min(max_length, self.source.max_length)
+    def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:
+        """Cuts at `max_length` tokens; at the model's own maximum where that is less, unless `whole`."""
+        length = max_length if whole else min(max_length, self.source.max_length)
         return Tokenizer(self.source.backbone / TOKENIZER, length, self.source.config.get("vocab_size"))
 
-    def forward(self, tokens: Tokens, dropout: float = 0.0) -> Tensor:
-        """(texts, dimension), float32. dropout: the probability, everywhere in the backbone; 0 evaluates."""
-        self.train(dropout > 0)
-        for module in self._dropouts:  # attention reads its probability from the same module
-            module.p = dropout
-        ids_NT, mask_NT = tokens.padded(self._pad_id)
-        hidden_NTD = self.backbone(input_ids=ids_NT, attention_mask=mask_NT).last_hidden_state
-        with torch.autocast(hidden_NTD.device.type, enabled=False):  # a mean in bf16 would lose digits
-            pooled: Tensor = self.dense(pool(hidden_NTD.float(), mask_NT, self.source.head.pooling))
+    def forward(self, tokens: Tokens, dropout: float = 0.0) -> Encoded:
+        """dropout: the probability, everywhere in the backbone; 0 evaluates."""
+        set_dropout(self.backbone, dropout)
+        packing = packing_of(tokens, self.device)
+        layers = self.source.head.tokens != "last"
+        hidden, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=layers)
+        pooled = self._pool(hidden, states, tokens, packing)
+        return Encoded(pooled, hidden)
+
+    def _pool(self, hidden: Tensor, states: Sequence[Tensor], tokens: Tokens, packing: Packing) -> Tensor:
+        kind = self.source.head.tokens
+        if kind == "first_last":
+            hidden = (states[1].float() + states[-1].float()) / 2
+        elif kind == "static":
+            embeddings: Any = self.backbone.get_input_embeddings()
+            hidden = embeddings(tokens.ids.to(self.device))
+        with torch.autocast(self.device.type, enabled=False):  # a mean in bf16 would lose digits
+            padded = pad(hidden.float(), packing)
+            pooled: Tensor = self.dense(pool(padded, packing.mask.long(), self.source.head.pooling))
         return pooled
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Unit vectors in the order of `texts`, without dropout, cut at the model's own maximum only."""
-        rows = [torch.tensor(tokens.ids) for tokens in self._tokenizer.tokenize(texts)]
+        vectors = self.pooled(texts)
+        unit: NDArray[np.float32] = nn.functional.normalize(vectors, dim=-1).numpy()
+        return unit
+
+    @torch.inference_mode()
+    def pooled(self, texts: Sequence[str]) -> Tensor:
+        """As `encode`, before the vectors are brought to length 1: float32 (texts, dimension) on the CPU."""
+        rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         vectors = torch.empty(0)
         for at in range(0, len(order), _GROUP):
             group = order[at : at + _GROUP]
-            starts = torch.tensor([0, *(len(rows[row]) for row in group)]).cumsum(0)
-            tokens = Tokens(torch.cat([rows[row] for row in group]), starts).to(self.device)
-            unit = nn.functional.normalize(self(tokens).float(), dim=-1).cpu()
+            tokens = tokens_of([rows[row] for row in group])
+            if self._around:
+                tokens = surround(tokens, self.lexicon, *self._around)
+            found = self(tokens).pooled.cpu()
             if not len(vectors):
-                vectors = torch.empty(len(rows), unit.shape[1])
-            vectors[group] = unit
-        found: NDArray[np.float32] = vectors.numpy()
-        return found
+                vectors = torch.empty(len(rows), found.shape[1])
+            vectors[group] = found
+        return vectors
+
+    @property
+    def width(self) -> int:
+        """Of a pooled vector."""
+        return self.source.head.dimension(self.source.width) if not len(self.dense) else _outputs(self.dense)
 
     @property
     def device(self) -> torch.device:
-        return next(self.backbone.parameters()).device
+        device: torch.device = next(self.backbone.parameters()).device
+        return device
+
+    def add_dense(self, layers: Sequence[Affine]) -> None:
+        """Behind those that there are: fitted post-processors."""
+        for layer in layers:
+            linear = nn.Linear(*layer.weight.shape)
+            with torch.no_grad():
+                linear.weight.copy_(torch.from_numpy(layer.weight.T))
+                linear.bias.copy_(torch.from_numpy(layer.bias))
+            self.dense.append(DenseLayer(linear, "identity").to(self.device))
+
+    def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
+        for at in range(0, len(texts), chunk):
+            found: NDArray[np.float32] = self.pooled(texts[at : at + chunk]).numpy()
+            yield found
 
     def save(self, folder: Path) -> None:
         """A sentence-transformers folder with the weights of now; `folder` is empty."""
-        dense = tuple(published_dense(layer) for layer in self.dense)
-        head = Head(self.source.head.pooling, dense)
-        write_layout(replace(self.source, head=head, weights=()), folder)
+        head = replace(self.source.head, dense=tuple(published_dense(layer) for layer in self.dense))
+        source = replace(self.source, head=head, weights=())
+        if self._template is not None:
+            source = replace(source, tokenizer=with_template(source.tokenizer, self._template)[0])
+        write_layout(source, folder)
         save_weights(self.backbone.state_dict(), folder / "model.safetensors", {"format": "pt"})
+
+    def save_backbone(self, folder: Path, head: Mapping[str, Tensor]) -> None:
+        """A Hugging Face folder without pooling, with its masked-language `head` by its names there."""
+        write_backbone(self.source, folder)
+        weights = {f"bert.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
+        save_weights(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Encoder, nn.Module]:
     """The base's encoder, and the head that only the training has (nothing, unless the base is raw).
 
-    Raise ModelError when the folder cannot be opened, TrainingError when it has no safetensors.
+    Raise ModelError when the folder cannot be opened, TrainingError when it has no safetensors or does not
+    fit the recipe.
     """
     source = read_source(folder)
     if not source.weights:
         raise TrainingError(f"{folder} has no model.safetensors to train from.")
     raw = not (folder / "modules.json").is_file()
+    template = None
     if raw:
-        source = replace(source, head=Head((recipe.pool,), ()))
-    # Plain attention was 5 % faster than the fused one on a CPU at 32 tokens (bf16 and fp32).
-    backbone = load_backbone(source.backbone, "eager" if device.type == "cpu" else "sdpa")
+        template = _template(recipe) if recipe.pool == "mask" else None
+        source = replace(source, head=_head(recipe, source, template))
+    elif recipe.pool == "mask":
+        raise TrainingError(f"{folder} pools in its own way; a recipe with a template needs a raw backbone.")
+    backbone = load_backbone(source.backbone, attention_of(source.config))
     dense = dense_layers(source.head)
     head: nn.Module = nn.Identity()
     if raw:
-        head = recipe.head.build(source.width, torch.Generator().manual_seed(recipe.seed))
+        generator = torch.Generator().manual_seed(recipe.seed)
+        head = recipe.head.build(source.head.dimension(source.width), generator)
         if recipe.head.keep:
             dense, head = nn.Sequential(head), nn.Identity()
-    return Encoder(source, backbone, dense).to(device), head.to(device)
+    return Encoder(source, backbone, dense, template).to(device), head.to(device)
+
+
+def _outputs(dense: nn.Sequential) -> int:
+    last = dense[-1]
+    return int(last.linear.out_features) if isinstance(last, DenseLayer) else 0
+
+
+def _template(recipe: Recipe) -> str:
+    """Of the first view: the one that is published."""
+    return next(view.text for view in recipe.views if isinstance(view, Template))
+
+
+def _head(recipe: Recipe, source: Source, template: str | None) -> Head:
+    if template is not None:
+        if has_template(source.tokenizer):
+            raise TrainingError("The base's tokenizer has a template already.")
+        lexicon = Lexicon.of(source)
+        distances = {lexicon.around(view.text)[2] for view in recipe.views if isinstance(view, Template)}
+        if len(distances) > 1:
+            raise TrainingError("The templates of a recipe must end alike: [MASK] as far from the end.")
+        return Head((f"mask:{distances.pop()}",), ())
+    if recipe.pool in ("first_last", "static"):
+        if source.config.get("model_type") not in FAMILIES:
+            raise TrainingError(f'The pool "{recipe.pool}" is there for {", ".join(FAMILIES)} only.')
+        return Head(("mean",), (), recipe.pool)
+    return Head((recipe.pool,), ())
 
 
 def digest_of(source: Source) -> str:
     """SHA-256 of what training starts from: the weights and how they are used."""
-    digest = hashlib.sha256(f"{source.head.pooling} {source.max_length} {source.prompts}".encode())
+    digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
     files = [*source.weights, source.backbone / TOKENIZER, source.backbone / "config.json"]
     for file in files:
         with file.open("rb") as stream:

@@ -26,10 +26,13 @@ FILE_NAME = "record.jsonl"
 
 
 class Record:
-    def __init__(self, file: Path) -> None:
-        self._file = file.open("a", encoding="utf-8")
+    def __init__(self, file: Path | None) -> None:
+        """file: None writes nothing."""
+        self._file = file.open("a", encoding="utf-8") if file else None
 
     def write(self, event: str, **fields: Any) -> None:
+        if self._file is None:
+            return
         when = datetime.now(UTC).isoformat(timespec="seconds")
         line = json.dumps({"event": event, "time": when} | fields, ensure_ascii=False, allow_nan=False)
         self._file.write(line + "\n")
@@ -41,7 +44,8 @@ class Record:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def versions() -> dict[str, str]:

@@ -1,130 +1,120 @@
 """A training run in its folder: begun, watched, stopped, resumed and finished. The step itself is trainer.py.
 
     step ─▶ record ─▶ dev score, and the best kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
+                                                                        after the last one: post-processors
 
-Imports torch; train.py is the door that does not.
+Under torchrun every process makes the same steps, and the first of them writes. Imports torch; train.py is
+the door that does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import metadata
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
 
-from models.source import read_source
+from models.publish import silent
+from training import post
 from training.checkpoint import FILE_NAME as CHECKPOINT
 from training.checkpoint import read_checkpoint, write_checkpoint
 from training.corpus import Corpus
 from training.dev import NAME, read_dev, spearman
 from training.device import deterministic, enough_memory, open_device, use_bf16
-from training.encoder import digest_of, load_encoder
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import Pairs
+from training.guessing import published_language
 from training.interrupt import interruptible
 from training.recipe import Recipe
 from training.record import FILE_NAME as RECORD
 from training.record import Record, machine, versions
 from training.result import Result
+from training.runfile import FILE_NAME as RUN_FILE
 from training.runfile import Identity, check, claim, write_run
-from training.sources import SOURCES, steps_of_a_round
-from training.trainer import Trainer
+from training.setup import Options, build_trainer, identity_of
+from training.shelf import clear
+from training.sources import steps_of_a_round
+from training.trainer import Step, Trainer
+from training.world import World, join_world
+
+_COLLAPSED = -0.05  # uniformity of a batch; a mean cosine of about 0.99
 
 
-@dataclass(frozen=True)
-class Options:
-    """How a recipe is run; none of it is a part of the method."""
+class _Job(NamedTuple):
+    """What does not change while a run goes on."""
 
-    steps: int | None  # None: each text once
-    precision: str  # auto, bf16 or fp32
-    device: str  # auto, or as torch names it
-    threads: int | None
-    eval_steps: int
-    checkpoint_steps: int
-    record_steps: int
-    data: Path | None
-    base_name: str
-    version: str | None  # the published version that the base is
-    resume: bool
-    progress: bool
-    say: Callable[[str], None]
+    recipe: Recipe
+    corpus: Corpus
+    identity: Identity
+    dev: Pairs | None
+    out: Path
+    options: Options
+    world: World
 
 
 def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
     """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
-    if len(corpus.texts) < 2:
+    if len(corpus) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = open_device(options.device)
+    world = join_world(device.type)
+    if not world.leads:
+        options = replace(options, say=silent, progress=False)
     bf16 = use_bf16(options.precision, device)
-    a_round = steps_of_a_round(len(corpus.texts), recipe.optim.batch)
-    steps = a_round if options.steps is None else options.steps
+    a_round = steps_of_a_round(len(corpus), recipe.optim.batch)
+    steps = (a_round if options.steps is None else options.steps) if recipe.objectives else 0
     dev = read_dev(options.data)
-    identity = _identity(recipe, corpus, base, options, steps, bf16=bf16)
-    found = check(out, identity, resume=options.resume)
+    identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
+    found = check(out, identity, resume=options.resume or not world.leads) if world.leads else identity
     if "finished" in found:
         options.say(f"{out} is finished already")
         return _result(out, found["finished"], interrupted=False, finished=True)
     if dev is None:
         unless = ", unless one was chosen before" if options.resume else ""
         options.say(f"no STS-B dev set was found, so best will be the last step{unless}")
+    job = _Job(recipe, corpus, identity, dev, out, options, world)
     with enough_memory():
-        trainer = _trainer(recipe, corpus, base, options, device, steps=steps, bf16=bf16)
-        claim(out, identity, resume=options.resume)
-        with Record(out / RECORD) as record:
-            return _Run(trainer, record, identity, dev, out, options).loop()
+        with _undone_when_refused(job):
+            trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
+        with Record(out / RECORD if world.leads else None) as record:
+            return _Run(job, trainer, record).loop()
 
 
-def _trainer(
-    recipe: Recipe,
-    corpus: Corpus,
-    base: Path,
-    options: Options,
-    device: torch.device,
-    *,
-    steps: int,
-    bf16: bool,
-) -> Trainer:
-    options.say("tokenising")
-    encoder, head = load_encoder(base, recipe, device)
-    prompt = encoder.source.document_prompt  # a corpus is documents, and that is how they will be embedded
-    source = SOURCES[recipe.source](
-        [prompt + text for text in corpus.texts] if prompt else corpus.texts,
-        encoder.tokenizer(recipe.max_length),
-        batch=recipe.optim.batch,
-        steps=steps,
-        seed=recipe.seed,
-        threads=torch.get_num_threads(),
-    )
-    if source.distinct() < 2:
-        raise NothingToLearn(
-            f"No two of the texts differ in their first {recipe.max_length} tokens: there are no negatives."
-        )
-    return Trainer(encoder, head, recipe, source, steps=steps, bf16=bf16)
+@contextlib.contextmanager
+def _undone_when_refused(job: _Job) -> Iterator[None]:
+    """The run's folder, claimed while its trainer is built; nothing is left when that is refused."""
+    if not job.world.leads:
+        yield
+        return
+    existed = job.out.exists()
+    claim(job.out, job.identity, resume=job.options.resume)
+    try:
+        yield
+    except BaseException:
+        if not job.options.resume:
+            clear(job.out)
+            (job.out / RUN_FILE).unlink(missing_ok=True)
+            if not existed:
+                job.out.rmdir()
+        raise
 
 
 class _Run:
-    def __init__(
-        self,
-        trainer: Trainer,
-        record: Record,
-        identity: Identity,
-        dev: Pairs | None,
-        out: Path,
-        options: Options,
-    ) -> None:
-        self._trainer, self._record, self._identity = trainer, record, identity
-        self._dev, self._out, self._options = dev, out, options
-        self._steps: int = identity["steps"]
+    def __init__(self, job: _Job, trainer: Trainer, record: Record) -> None:
+        self._job, self._trainer, self._record = job, trainer, record
+        self._out, self._options = job.out, job.options
+        self._steps: int = job.identity["steps"]
+        self._collapse = _Collapse()
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
         self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
 
@@ -141,7 +131,7 @@ class _Run:
                     self._evaluate()
                 if done % options.checkpoint_steps == 0 and done < self._steps:
                     self._checkpoint()
-                if stop() and done < self._steps:
+                if self._job.world.any(stop()) and done < self._steps:
                     self._pause()
                     return _result(self._out, self._state, interrupted=True, finished=False)
             self._finish()
@@ -151,7 +141,7 @@ class _Run:
         """How many steps are done already."""
         if not self._options.resume:
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
-            self._record.write("start", **self._identity, **about)
+            self._record.write("start", **self._job.identity, **about)
         elif (self._out / CHECKPOINT).exists():
             self._state = read_checkpoint(self._out / CHECKPOINT, self._trainer)
         if self._options.resume:
@@ -162,15 +152,18 @@ class _Run:
 
     def _step(self, number: int, bar: Any) -> None:
         began = time.perf_counter()
-        loss, texts = self._trainer.step(number)
+        step = self._trainer.step(number)
         self._seconds += time.perf_counter() - began
-        if not math.isfinite(loss):
+        if not math.isfinite(step.loss):
             raise TrainingError(
-                f"The loss is {loss} at step {number + 1}. Lower the recipe's lr, or use fp32."
+                f"The loss is {step.loss} at step {number + 1}. Lower the recipe's lr, or use fp32."
             )
-        self._texts += texts
-        self._state |= {"done": number + 1, "loss": loss}
-        bar.set_postfix_str(f"loss {loss:.4f}, {self._rate():.0f} sentences/s", refresh=False)
+        self._texts += step.texts
+        self._state |= {"done": number + 1, "loss": step.loss}
+        if warning := self._collapse.seen(step):
+            self._say(warning)
+            self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
+        bar.set_postfix_str(f"loss {step.loss:.4f}, {self._rate():.0f} sentences/s", refresh=False)
         bar.update()
 
     def _rate(self) -> float:
@@ -184,43 +177,68 @@ class _Run:
             loss=self._state["loss"],
             lr=self._trainer.rate(done - 1),
             sentences_per_second=round(self._rate(), 1),
+            uniformity=self._collapse.newest,
         )
         self._seconds, self._texts = 0.0, 0
 
     def _evaluate(self) -> None:
-        if self._dev is None:
+        if self._job.dev is None or self._job.recipe.result == "backbone":
             return
-        score = spearman(self._trainer.encoder.encode, self._dev)
+        score = spearman(self._trainer.encoder.encode, self._job.dev)
         done, dev = self._state["done"], self._state["dev"]
         better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
-        with tqdm.external_write_mode(file=sys.stderr):
-            self._options.say(f"step {done}: {NAME} {score:.4f}{', the best so far' if better else ''}")
+        self._say(f"step {done}: {NAME} {score:.4f}{', the best so far' if better else ''}")
         dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
         self._record.write("dev", step=done, **{NAME: dev[str(done)]})
-        if better:
+        if better and not self._job.recipe.post:
             self._save("best")
 
+    def _say(self, words: str) -> None:
+        with tqdm.external_write_mode(file=sys.stderr):
+            self._options.say(words)
+
     def _checkpoint(self) -> None:
-        write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
+        if self._job.world.leads:
+            write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
+        self._job.world.wait()
 
     def _pause(self) -> None:
         self._checkpoint()
         self._record.write("pause", step=self._state["done"])
 
     def _finish(self) -> None:
+        """A post-processor is fitted once, on the last step, which is then the best one as well."""
+        recipe = self._job.recipe
+        if recipe.post:
+            self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
+            encoder = self._trainer.encoder
+            encoder.add_dense(
+                post.fit(recipe.post, post.moments_of(encoder.pooled_chunks(self._job.corpus.texts)))
+            )
+        if recipe.post or not self._steps:
+            self._evaluate()
         self._save("last")
-        if all(score is None for score in self._state["dev"].values()):  # no step was ever chosen
-            self._save("best")
-        self._record.write("end", step=self._steps, loss=self._state["loss"], dev=self._state["dev"])
-        write_run(self._out, self._identity | {"finished": self._state})
-        (self._out / CHECKPOINT).unlink(missing_ok=True)
+        if recipe.post or all(score is None for score in self._state["dev"].values()):
+            self._save("best")  # no step was ever chosen
+        if self._job.world.leads:
+            loss = self._state["loss"] if self._steps else None
+            self._record.write("end", step=self._steps, loss=loss, dev=self._state["dev"])
+            write_run(self._out, self._job.identity | {"finished": self._state | {"loss": loss}})
+            (self._out / CHECKPOINT).unlink(missing_ok=True)
+            clear(self._out)
+        self._job.world.wait()
 
     def _save(self, name: str) -> None:
         """Whole or not at all: a reader finds the old folder, the new one, or for a moment none."""
+        if not self._job.world.leads:
+            return
         target, temporary = self._out / name, self._out / f".{name}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        self._trainer.encoder.save(temporary)
+        if self._job.recipe.result == "backbone":
+            self._trainer.encoder.save_backbone(temporary, published_language(self._trainer.model))
+        else:
+            self._trainer.encoder.save(temporary)
         shutil.rmtree(target, ignore_errors=True)
         temporary.rename(target)
 
@@ -236,27 +254,36 @@ class _Run:
         )
 
 
-def _identity(
-    recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
-) -> Identity:
-    return {
-        "method": recipe.name,
-        "recipe": recipe.digest(),
-        "described": recipe.described(),
-        "corpus": corpus.digest,
-        "texts": len(corpus.texts),
-        "base": digest_of(read_source(base)),
-        "base_name": options.base_name,
-        "parent": options.version,
-        "seed": recipe.seed,
-        "steps": steps,
-        "precision": "bf16" if bf16 else "fp32",
-        "code": metadata.version("simile"),
-    }
+class _Collapse:
+    """Says once when the vectors of a batch have become one: training goes on, and would teach nothing."""
+
+    def __init__(self) -> None:
+        self.newest: float | None = None
+        self._first: float | None = None
+        self._said = False
+
+    def seen(self, step: Step) -> str:
+        if not math.isfinite(step.uniformity):
+            return ""
+        self.newest = step.uniformity
+        if self._first is None:
+            self._first = step.uniformity
+        if self._said or step.uniformity <= max(_COLLAPSED, self._first):
+            return ""
+        self._said = True
+        return (
+            f"WARNING: the vectors have collapsed: uniformity {step.uniformity:.3f}, where 0 is all alike. "
+            "Lower the recipe's lr, or look for texts that are all the same."
+        )
 
 
 def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bool) -> Result:
     dev = {int(step): score for step, score in state["dev"].items()}
     return Result(
-        out, steps=state["done"], interrupted=interrupted, loss=state["loss"], dev=dev, finished=finished
+        out,
+        steps=state["done"],
+        interrupted=interrupted,
+        loss=math.nan if state["loss"] is None else state["loss"],
+        dev=dev,
+        finished=finished,
     )

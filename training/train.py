@@ -9,10 +9,11 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.__main__ import models_dir
 from models.publish import silent
@@ -40,6 +41,7 @@ def train(
     precision: str = "auto",
     device: str = "auto",
     threads: int | None = None,
+    chunk: int | None = None,
     eval_steps: int = 125,  # SimCSE's run_unsup_example.sh
     checkpoint_steps: int = 100,
     record_steps: int = 10,
@@ -51,19 +53,21 @@ def train(
 ) -> Result:
     """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
 
-    steps: each text once unless given. seed, batch: instead of the recipe's. data: the folder that has
-    stsb/dev.tsv.gz, if any. say: told what happens. Ctrl-C and SIGTERM end it after the step that it is in,
+    steps: each row once unless given. seed, batch: instead of the recipe's. chunk: rows that are encoded at
+    once, which changes nothing but memory and time. data: the folder that has stsb/dev.tsv.gz, if any. say:
+    told what happens. Ctrl-C and SIGTERM end it after the step that it is in,
     when it is called from the main thread; the Result says so, and `resume` goes on from there.
     Raises TrainingError or ModelError.
     """
-    from training.run import Options, run  # noqa: PLC0415  torch
+    from training.run import run  # noqa: PLC0415  torch
+    from training.setup import Options  # noqa: PLC0415  torch
 
     optim = recipe.optim if batch is None else replace(recipe.optim, batch=batch)
     recipe = replace(recipe, optim=optim, seed=recipe.seed if seed is None else seed)
     _check("batch", recipe.optim.batch, 2)
     _check("seed", recipe.seed, 0, _SEEDS)
     every = {"eval_steps": eval_steps, "checkpoint_steps": checkpoint_steps, "record_steps": record_steps}
-    for name, number in {"steps": steps, "threads": threads, **every}.items():
+    for name, number in {"steps": steps, "threads": threads, "chunk": chunk, **every}.items():
         _check(name, number, 1)
     options = Options(
         steps=steps,
@@ -79,6 +83,7 @@ def train(
         resume=resume,
         progress=progress,
         say=say,
+        chunk=chunk,
     )
     return run(recipe, corpus, base, out, options)
 
@@ -89,13 +94,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="train an encoder on your text",
         description="Train an encoder on your text. Ctrl-C stops it after the step; --resume goes on.",
     )
-    command.add_argument("recipe", metavar="RECIPE", help="simcse-unsup, or the path of a TOML file")
+    command.add_argument(
+        "recipe", metavar="RECIPE", help="a shipped one, as simcse-unsup, or the path of a TOML file"
+    )
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument(
         "--corpus",
         type=Path,
         metavar="FILE",
-        help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; also as .gz',
+        help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; for pairs '
+        "and triples .jsonl or .tsv with anchor, positive, negative; also as .gz",
     )
     corpus.add_argument(
         "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
@@ -104,7 +112,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--base",
         default="default",
         metavar="MODEL",
-        help="where to begin: `default`, a published version, a folder or a hub id (%(default)s)",
+        help="where to begin: `default`, a published version, a run, a folder or a hub id (%(default)s)",
     )
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the run is kept")
     command.add_argument("--resume", action="store_true", help="go on with the run in --out")
@@ -126,6 +134,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--threads", type=positive, metavar="N", help="of torch on the CPU (default: its own choice)"
     )
     command.add_argument(
+        "--chunk",
+        type=positive,
+        metavar="N",
+        help="encode N rows at a time (GradCache): an exact large batch in small memory, but slower",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the recipe, as --set dropout=0.05 or --set optim.lr=1e-5; the value is TOML",
+    )
+    command.add_argument(
         "--eval-steps",
         type=positive,
         default=125,
@@ -144,10 +165,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _run(options: argparse.Namespace) -> int:
     from training.recipe import load_recipe  # noqa: PLC0415  torch
 
-    recipe = load_recipe(options.recipe)
+    recipe = load_recipe(options.recipe, changes(options.set))
     data = _data(options.data, os.environ)
     _say("reading the corpus")
-    corpus = from_service(options.from_service) if options.from_service else read_corpus(options.corpus)
+    kind = recipe.source.kind
+    corpus = (
+        from_service(options.from_service, kind)
+        if options.from_service
+        else read_corpus(options.corpus, kind)
+    )
     _say(str(corpus))
     with open_base(options.base, models_dir(os.environ)) as base:
         result = train(
@@ -161,6 +187,7 @@ def _run(options: argparse.Namespace) -> int:
             precision=options.precision,
             device=options.device,
             threads=options.threads,
+            chunk=options.chunk,
             eval_steps=options.eval_steps,
             data=data,
             base_name=base.name,
@@ -175,6 +202,20 @@ def _run(options: argparse.Namespace) -> int:
     if result.interrupted:
         _say("it was asked to stop, and that was the last step: nothing is left to do")
     return 130 if result.interrupted else 0
+
+
+def changes(given: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE as a recipe's key and its TOML value. Raise TrainingError."""
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"] if equals else None
+        except tomllib.TOMLDecodeError:
+            equals = ""
+        if not equals or not key.strip():
+            raise TrainingError(f"--set {each!r} is not KEY=VALUE with a value as TOML writes it.")
+    return found
 
 
 def _check(name: str, number: int | None, least: int, below: float = math.inf) -> None:

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from training.corpus import Corpus
 from training.result import Result
-from training.trainer import Trainer
+from training.trainer import Step, Trainer
 
 
 def events(out: Path, kind: str) -> list[dict[str, Any]]:
@@ -32,7 +32,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Ctrl-C while that step is computed."""
     whole = Trainer.step
 
-    def interrupted(self: Trainer, number: int) -> tuple[float, int]:
+    def interrupted(self: Trainer, number: int) -> Step:
         if number + 1 == step:
             signal.raise_signal(signal.SIGINT)
         return whole(self, number)

@@ -15,14 +15,13 @@ from models.reference import embed
 from models.source import read_source
 from tests.tiny import tiny_source as make_tiny_source
 from training.encoder import Encoder, load_encoder
-from training.objectives import InfoNCE, Reps, info_nce
+from training.objectives import InfoNCE, InfoNCEModule, Reps, info_nce
 from training.recipe import Recipe
-from training.views import Same, Tokens, join
+from training.tokens import Tokens, join, tokens_of
 
 
 def tokens(*rows: list[int]) -> Tokens:
-    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
-    return Tokens(torch.tensor([id for row in rows for id in row]), starts)
+    return tokens_of(rows)
 
 
 ROWS = tokens([2, 90, 91, 92, 3], [2, 95, 3], [2, 100, 101, 3])
@@ -68,17 +67,18 @@ def test_equal_texts_are_not_negatives() -> None:
     torch.manual_seed(0)
     z = torch.randn(3, 2, 8)
     z[2, 1] = z[0, 1]  # texts 0 and 2 are one and the same
-    found = InfoNCE(tau=0.1)(Reps(z, torch.tensor([5, 6, 5])))
+    found = InfoNCEModule(InfoNCE(tau=0.1))(Reps(z, torch.tensor([[5, 5], [6, 6], [5, 5]])))
     q, k = (torch.nn.functional.normalize(z[:, view], dim=-1).double().numpy() for view in (0, 1))
     scores = np.exp(q @ k.T / 0.1)
     scores[0, 2] = scores[2, 0] = 0
     assert found.item() == pytest.approx(np.mean(np.log(scores.sum(1) / np.diag(scores))), rel=1e-5)
-    assert found.item() < InfoNCE(tau=0.1)(Reps(z, torch.tensor([5, 6, 7]))).item()
+    assert (
+        found.item() < InfoNCEModule(InfoNCE(tau=0.1))(Reps(z, torch.tensor([[5, 5], [6, 6], [7, 7]]))).item()
+    )
 
 
 def test_a_view_does_not_change_what_it_is_given() -> None:
     ids, starts = ROWS.ids.clone(), ROWS.starts.clone()
-    Same()(ROWS, torch.Generator())
     joined = join([ROWS, ROWS])
     joined.ids[:] = 0
     assert torch.equal(ROWS.ids, ids)
@@ -96,17 +96,19 @@ def test_the_encoder_computes_what_numpy_does(tiny_source: Path, recipe: Recipe)
     backbone = Backbone.from_config(source.config)
     weights = read_backbone(source.weights, backbone)
     rows = [[2, 90, 91, 92, 3], [2, 95, 3], [2, 100, 101, 3]]
-    found = torch.nn.functional.normalize(encoder_of(tiny_source, recipe)(ROWS), dim=-1).detach().numpy()
+    found = (
+        torch.nn.functional.normalize(encoder_of(tiny_source, recipe)(ROWS).pooled, dim=-1).detach().numpy()
+    )
     assert np.abs(found - embed(backbone, weights, source.head, rows)).max() < 1e-5
 
 
 def test_two_dropout_views_differ_and_without_dropout_they_do_not(tiny_source: Path, recipe: Recipe) -> None:
     encoder = encoder_of(tiny_source, recipe)
     with torch.no_grad():
-        first, second = encoder(join([ROWS, ROWS]), dropout=0.1).unflatten(0, (2, 3))
+        first, second = encoder(join([ROWS, ROWS]), dropout=0.1).pooled.unflatten(0, (2, 3))
         assert ((first - second).abs().amax(1) > 1e-3).all()
         for none in (0.0, 1e-9):  # the argument decides, not what config.json says
-            first, second = encoder(join([ROWS, ROWS]), dropout=none).unflatten(0, (2, 3))
+            first, second = encoder(join([ROWS, ROWS]), dropout=none).pooled.unflatten(0, (2, 3))
             assert (first - second).abs().max() < 1e-6
 
 

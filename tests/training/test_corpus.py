@@ -15,8 +15,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from training.corpus import LARGEST_LINE, from_service, read_corpus
+from training.corpus import from_service, read_corpus
 from training.errors import TrainingError
+from training.records import LARGEST_LINE
 
 
 def write(folder: Path, name: str, content: str | bytes) -> Path:

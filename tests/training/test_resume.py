@@ -18,7 +18,7 @@ from tests.training.runs import command, events, losses, stop_after, weights
 from training.corpus import Corpus
 from training.errors import TrainingError
 from training.run import _Run
-from training.trainer import Trainer
+from training.trainer import Step, Trainer
 
 
 def test_a_resumed_run_ends_with_the_same_losses_and_weights_bit_for_bit(
@@ -48,7 +48,7 @@ def test_a_killed_run_loses_only_the_steps_since_its_checkpoint(
 
     whole = Trainer.step
 
-    def killed(self: Trainer, number: int) -> tuple[float, int]:
+    def killed(self: Trainer, number: int) -> Step:
         if number == 5:
             raise Killed
         return whole(self, number)
@@ -124,7 +124,7 @@ def test_nothing_is_pickled_and_the_checkpoint_goes_when_the_run_is_finished(
         stop_after(patched, 2)
         out = run("out").out
     names = {path.name for path in out.rglob("*") if path.is_file()}
-    assert names == {"run.json", "record.jsonl", "checkpoint.safetensors"}
+    assert names == {"run.json", "record.jsonl", "checkpoint.safetensors", "tokens.ids", "tokens.starts"}
     run("out", resume=True)
     suffixes = {path.suffix for path in out.rglob("*") if path.is_file()}
     assert suffixes == {".json", ".jsonl", ".safetensors"}

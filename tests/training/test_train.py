@@ -24,8 +24,9 @@ from training.encoder import load_encoder
 from training.errors import TrainingError
 from training.recipe import Recipe, load_recipe, read_recipe
 from training.result import Result
-from training.sources import Lines
-from training.trainer import Trainer
+from training.sources import Given, Rows
+from training.trainer import Step, Trainer
+from training.world import World
 
 
 def test_thirty_steps_teach_the_tiny_model_its_corpus(run: Run, recipe: Recipe) -> None:
@@ -51,15 +52,15 @@ def test_the_steps_are_those_of_adamw_on_clipped_gradients(
     found = load_file(run("out", recipe=recipe, steps=3).last / "model.safetensors")
 
     encoder, _ = load_encoder(tiny_source, recipe, torch.device("cpu"))
-    lines = Lines(corpus.texts, encoder.tokenizer(32), batch=16, steps=3, seed=recipe.seed)
+    rows = Rows(Given(corpus, encoder.tokenizer(32), batch=16, steps=3, seed=recipe.seed))
     named = dict(encoder.backbone.named_parameters())
     moments = {name: [torch.zeros_like(parameter)] * 2 for name, parameter in named.items()}
     for step in range(3):
-        batch = lines.batch(step)
-        vectors = torch.nn.functional.normalize(encoder(batch.tokens), dim=-1)
+        batch = rows.batch(step)
+        vectors = torch.nn.functional.normalize(encoder(batch.columns[0]).pooled, dim=-1)
         loss = torch.nn.functional.cross_entropy(vectors @ vectors.T / 0.05, torch.arange(16))
         gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
-        norm = torch.sqrt(sum((g**2).sum() for g in gradients.values()))  # type: ignore[arg-type]
+        norm = torch.sqrt(sum((g**2).sum() for g in gradients.values()))
         rate = 1e-3 * (3 - step) / 3
         with torch.no_grad():
             for name, parameter in named.items():
@@ -110,6 +111,7 @@ def test_the_rate_rises_over_the_warmup_and_falls_to_nothing() -> None:
 def test_each_step_draws_numbers_of_its_own_and_always_the_same() -> None:
     class Fixed:
         _recipe = load_recipe("simcse-unsup")
+        _world = World()
 
     def drawn(step: int) -> tuple[list[float], list[float]]:
         generator = Trainer._seed(Fixed(), step)  # type: ignore[arg-type]
@@ -121,7 +123,7 @@ def test_each_step_draws_numbers_of_its_own_and_always_the_same() -> None:
 
 
 def test_a_loss_that_is_no_number_stops_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "step", lambda self, number: (float("nan"), 1))
+    monkeypatch.setattr(Trainer, "step", lambda self, number: Step(float("nan"), 1, -3.0))
     with pytest.raises(TrainingError, match="The loss is nan at step 1"):
         run("out")
 

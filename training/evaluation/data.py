@@ -3,16 +3,17 @@
     DIR/sts12/test.tsv.gz   subset score sentence1 sentence2      gzip, UTF-8, a header row, no quoting
     DIR/stsb/{train,dev,test}.tsv.gz   score sentence1 sentence2  further columns are ignored
     DIR/sick/test.tsv.gz               the same; sickr/ is read as well
+    DIR/korsts/test.tsv.gz             the same, in Korean
+    DIR/jsts/valid-v1.1.json           Japanese, as JGLUE gives it out
 
-A set whose folder is missing is absent; a set that is there but cannot be read is an error.
+SentEval's own folders, DIR/STS and DIR/SICK, are read too (layouts.py). A set whose folder is missing is
+absent; a set that is there but cannot be read is an error. Search and classification are not here.
 """
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,29 +23,45 @@ from numpy.typing import NDArray
 from training.errors import TrainingError
 from training.paths import expanded
 
+from .layouts import Layout, Row, jglue, own, own_file, senteval_benchmark, senteval_sick, senteval_year
+
 STSB = "stsb"
 
 
 class EvaluationSet(NamedTuple):
     key: str  # in the JSON and on the command line
     title: str  # in the table
-    folders: tuple[str, ...]  # the first one that is there
-    published: int  # scored pairs of the test split as others report on it
-    subsets: bool  # made of several sources, named in a column `subset`
+    places: tuple[tuple[str, Layout], ...]  # the first folder that is there
+    published: int  # scored pairs of the split as others report on it
+    subsets: tuple[str, ...] = ()  # the sources that it is made of, where papers tell them apart
     lowest: float = 0.0  # gold score
+    split: str = "test"  # what is scored
+
+
+def _year(year: int, published: int, *subsets: str) -> EvaluationSet:
+    places = ((f"sts{year}", own), (f"STS/STS{year}-en-test", senteval_year))
+    return EvaluationSet(f"sts{year}", f"STS{year}", places, published, subsets)
 
 
 # Counts as SimCSE's evaluation has them: STS13 is without SMT, whose licence keeps it out.
 SETS = (
-    EvaluationSet("sts12", "STS12", ("sts12",), 3108, True),
-    EvaluationSet("sts13", "STS13", ("sts13",), 1500, True),
-    EvaluationSet("sts14", "STS14", ("sts14",), 3750, True),
-    EvaluationSet("sts15", "STS15", ("sts15",), 3000, True),
-    EvaluationSet("sts16", "STS16", ("sts16",), 1186, True),
-    EvaluationSet(STSB, "STS-B", ("stsb",), 1379, False),
-    EvaluationSet("sickr", "SICK-R", ("sick", "sickr"), 4927, False, 1.0),
+    _year(12, 3108, "MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    _year(13, 1500, "FNWN", "headlines", "OnWN"),
+    _year(14, 3750, "deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    _year(15, 3000, "answers-forums", "answers-students", "belief", "headlines", "images"),
+    _year(16, 1186, "answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+    EvaluationSet(STSB, "STS-B", ((STSB, own), ("STS/STSBenchmark", senteval_benchmark)), 1379),
+    EvaluationSet(
+        "sickr", "SICK-R", (("sick", own), ("sickr", own), ("SICK", senteval_sick)), 4927, lowest=1.0
+    ),
 )
-BY_KEY = {known.key: known for known in SETS}
+# Other languages: scored where they are there, and kept out of the mean, which is over English sets.
+# JSTS has no public test scores, so everybody reports on its validation split.
+OTHERS = (
+    EvaluationSet("korsts", "KorSTS", (("korsts", own),), 1379),
+    EvaluationSet("jsts", "JSTS", (("jsts", jglue), ("jsts-v1.1", jglue)), 1457, split="valid"),
+)
+BY_KEY = {known.key: known for known in (*SETS, *OTHERS)}
 _HIGHEST = 5.0  # gold score of every set
 BESIDE_THE_PROJECT = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -68,79 +85,60 @@ def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> P
 
 
 def is_absent(key: str, data: Path) -> bool:
-    return _folder(key, data) is None
+    return _place(key, data) is None
 
 
-def load(key: str, data: Path, split: str = "test") -> Pairs:
-    """One split of a set that is not absent. Raise TrainingError with the file and the line."""
-    folder = _folder(key, data)
-    if folder is None:
-        raise TrainingError(f"{data} has no folder {BY_KEY[key].folders[0]}.")
-    return read_pairs(folder / f"{split}.tsv.gz", subsets=BY_KEY[key].subsets, lowest=BY_KEY[key].lowest)
+def load(key: str, data: Path, split: str | None = None) -> Pairs:
+    """One split of a set that is not absent: `split`, or the one that is scored.
+
+    Raise TrainingError with the file and the line.
+    """
+    known = BY_KEY[key]
+    place = _place(key, data)
+    if place is None:
+        raise TrainingError(f"{data} has no folder {known.places[0][0]}.")
+    folder, layout = place
+    chosen = split or known.split
+    return _pairs(layout(folder, chosen, known.subsets), f"{folder} ({chosen})", known.lowest)
 
 
 def read_pairs(file: Path, *, subsets: bool = False, lowest: float = 0.0) -> Pairs:
-    """Every scored row of one file, with white space as single spaces. Raise TrainingError."""
+    """Every scored row of one file of the project's own layout. Raise TrainingError."""
+    return _pairs(own_file(file, subsets=subsets), str(file), lowest)
+
+
+def _place(key: str, data: Path) -> tuple[Path, Layout] | None:
+    places = BY_KEY[key].places
+    return next(((data / name, layout) for name, layout in places if (data / name).is_dir()), None)
+
+
+def _pairs(rows: Iterable[Row], source: str, lowest: float) -> Pairs:
+    """With white space as single spaces."""
     pairs = Pairs([], [], np.empty(0), [], 0)
     gold: list[float] = []
     unscored = 0
-    wanted = ("score", "sentence1", "sentence2", *(["subset"] if subsets else []))
-    for number, (score, left, right, *subset) in _rows(file, wanted):
-        if not score.strip():
+    for row in rows:
+        if not row.score.strip():
             unscored += 1
             continue
-        gold.append(_score(score, lowest, f"{file}, line {number}"))
-        for side, sentence in ((pairs.left, left), (pairs.right, right)):
+        gold.append(_score(row, lowest))
+        for side, sentence in ((pairs.left, row.left), (pairs.right, row.right)):
             side.append(" ".join(sentence.split()))
             if not side[-1]:
-                raise TrainingError(f"{file}, line {number}: a sentence is empty.")
-        pairs.subset.append(subset[0] if subset else "")
+                raise TrainingError(f"{row.where}: a sentence is empty.")
+        pairs.subset.append(row.subset)
     if not gold:
-        raise TrainingError(f"{file} holds no scored pair.")
+        raise TrainingError(f"{source} holds no scored pair.")
     return pairs._replace(gold=np.array(gold), unscored=unscored)
 
 
-def _folder(key: str, data: Path) -> Path | None:
-    return next((data / name for name in BY_KEY[key].folders if (data / name).is_dir()), None)
-
-
-def _rows(file: Path, wanted: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    """(line number, the wanted fields) of each row below the header."""
-    lines = _lines(file)
-    _, first = next(lines, (1, ""))
-    header = first.split("\t")
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        raise TrainingError(f"{file}, line 1: there is no column {', '.join(missing)}.")
-    places = [header.index(name) for name in wanted]
-    for number, line in lines:
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise TrainingError(
-                f"{file}, line {number}: {len(fields)} fields where the header has {len(header)}."
-            )
-        yield number, [fields[place] for place in places]
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Numbered from 1; only a newline ends a line, since sentences may hold Unicode's other separators."""
+def _score(row: Row, lowest: float) -> float:
     try:
-        with gzip.open(file, "rb") as stream:
-            for number, line in enumerate(stream, 1):
-                yield number, line.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise TrainingError(f"{file}, line {number}: it is not UTF-8.") from None
-    except FileNotFoundError:
-        raise TrainingError(f"{file} is missing.") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise TrainingError(f"{file} cannot be read: {error}") from None
-
-
-def _score(text: str, lowest: float, where: str) -> float:
-    try:
-        score = float(text)
+        score = float(row.score)
     except ValueError:
-        raise TrainingError(f"{where}: the score {text[:40]!r} is not a number.") from None
+        raise TrainingError(f"{row.where}: the score {row.score[:40]!r} is not a number.") from None
     if not lowest <= score <= _HIGHEST:  # NaN as well
-        raise TrainingError(f"{where}: the score {text[:40]} is not between {lowest:g} and {_HIGHEST:g}.")
+        raise TrainingError(
+            f"{row.where}: the score {row.score[:40]} is not between {lowest:g} and {_HIGHEST:g}."
+        )
     return score

@@ -1,13 +1,17 @@
-"""The shape of the space: alignment and uniformity (Wang & Isola 2020), as SimCSE reports them.
+"""The shape of the space: how near like pairs are, how evenly vectors lie, and how many directions they use.
 
-Both are of vectors of length 1, and lower is better; without normalising they are other numbers. They
-explain a score and do not replace it: a model may be better in both and worse at similarity.
+Alignment and uniformity are Wang & Isola's (2020), as SimCSE reports them: lower is better. The mean cosine
+of two sentences is Ethayarajh's (2019) anisotropy: 0 when directions are spread evenly, 1 when all are one.
+The spectrum and its effective rank (Roy & Vetterli 2007) say how many directions carry the vectors.
+
+All are of vectors of length 1; without normalising they are other numbers. They explain a score and do not
+replace it: a model may be better in each and worse at similarity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,39 +22,68 @@ from .encoding import Encode, Vectors
 
 _ALIKE = 4.0  # a pair with a gold score above it means the same (SimCSE, section 3)
 _ROWS = 512  # of the matrix of cosines at a time: 64 MB for STS-B's 15,500 sentences
+_BINS = 40  # of a cosine's histogram, from -1 to 1
+_GRADES = (
+    "0-1",
+    "1-2",
+    "2-3",
+    "3-4",
+    "4-5",
+)  # gold scores; a whole number belongs to the upper, 5 to the last
+_DECIMALS = 6  # of a value of the spectrum
+
+
+class Spread(NamedTuple):
+    """How the vectors fill their dimensions; NaN and empty where one has no direction."""
+
+    mean_cosine: float  # -1 to 1, of two different sentences
+    top_energy: float  # 0 to 1: share of the squared lengths that lies along one direction
+    effective_rank: float  # 1 to the dimension
+    spectrum: list[float]  # singular values by the largest, descending
 
 
 class Geometry(NamedTuple):
     alignment: float  # 0 to 4: mean squared distance of pairs that mean the same
     uniformity: float  # -8 to 0: log of the mean of exp(-2 squared distance); 0 when all vectors are equal
-    pairs: int
+    mean_cosine: float
+    top_energy: float
+    effective_rank: float
+    spectrum: list[float]
+    histogram: dict[str, list[int]]  # by gold score: pairs in each of 40 steps of the cosine from -1 to 1
+    pairs: int  # that alignment is over
     sentences: int
 
 
 def geometry(splits: Iterable[Pairs], encode: Encode) -> Geometry:
-    """Alignment over pairs with a gold score above 4, uniformity over the distinct sentences of all splits.
+    """Alignment over pairs with a gold score above 4, the rest over the distinct sentences of all splits.
 
-    NaN where a vector has no direction (length 0, or not finite), or where there is nothing to measure.
+    The histogram is over all pairs. NaN where a vector has no direction (length 0, or not finite), or where
+    there is nothing to measure; the histogram leaves out such a pair.
     """
     left: list[str] = []
     right: list[str] = []
-    sentences: dict[str, None] = {}
+    golds: list[NDArray[np.float64]] = []
     for pairs in splits:
-        alike = np.flatnonzero(pairs.gold > _ALIKE)
-        left += [pairs.left[at] for at in alike]
-        right += [pairs.right[at] for at in alike]
-        sentences |= dict.fromkeys(pairs.left + pairs.right)
+        left += pairs.left
+        right += pairs.right
+        golds.append(pairs.gold)
+    gold = np.concatenate(golds)
+    x, y = encode(left), encode(right)
+    alike = gold > _ALIKE
+    sentences = encode(list(dict.fromkeys(left + right)))
     return Geometry(
-        alignment=alignment(encode(left), encode(right)) if left else math.nan,
-        uniformity=uniformity(encode(list(sentences))),
-        pairs=len(left),
+        alignment=alignment(x[alike], y[alike]) if alike.any() else math.nan,
+        uniformity=uniformity(sentences),
+        **spread(sentences)._asdict(),
+        histogram=histogram(x, y, gold),
+        pairs=int(alike.sum()),
         sentences=len(sentences),
     )
 
 
 def alignment(left: Vectors, right: Vectors) -> float:
     """(n, d) twice -> the mean over rows of |x - y|², x and y of length 1."""
-    return float(np.square(_directions(left) - _directions(right)).sum(axis=1).mean())
+    return float(np.square(directions(left) - directions(right)).sum(axis=1).mean())
 
 
 def uniformity(vectors: Vectors) -> float:
@@ -59,7 +92,7 @@ def uniformity(vectors: Vectors) -> float:
     |x - y|² = 2 - 2 cos, so a term is exp(4 cos - 4), between exp(-8) and 1: their sum in float64 needs no
     shift. One mean over all pairs; a mean of the logarithms of parts would be another number.
     """
-    x = _directions(vectors)
+    x = directions(vectors)
     n = len(x)
     if n < 2 or not np.isfinite(x).all():
         return math.nan
@@ -72,9 +105,46 @@ def uniformity(vectors: Vectors) -> float:
     return math.log(total / (n * (n - 1) / 2))
 
 
-def _directions(vectors: Vectors) -> NDArray[np.float64]:
+def spread(vectors: Vectors) -> Spread:
+    """(n, d), n > 1. The matrix of the vectors at length 1 is not centred: a common direction is a finding.
+
+    The mean cosine over i ≠ j is (|Σx|² - n) / (n(n - 1)). A direction's energy is its squared singular
+    value, as a share of their sum (which is n); the effective rank is exp of the energies' entropy. Roy &
+    Vetterli take shares of the singular values themselves, which weighs small directions more.
+    """
+    x = directions(vectors)
+    n, d = x.shape
+    if n < 2 or not np.isfinite(x).all():
+        return Spread(math.nan, math.nan, math.nan, [])
+    mean_cosine = (np.square(x.sum(axis=0)).sum() - n) / (n * (n - 1))
+    # Eigenvalues of the (d, d) product: quick for many sentences, and exact to 1e-8 of the largest value.
+    squares = np.linalg.eigvalsh(x.T @ x)[::-1][: min(n, d)].clip(min=0)
+    energy = squares / squares.sum()
+    seen = energy[energy > 0]
+    return Spread(
+        mean_cosine=float(mean_cosine),
+        top_energy=float(energy[0]),
+        effective_rank=math.exp(-float((seen * np.log(seen)).sum())),
+        spectrum=np.sqrt(squares / squares[0]).round(_DECIMALS).tolist(),
+    )
+
+
+def histogram(
+    left: Vectors, right: Vectors, gold: Sequence[float] | NDArray[np.float64]
+) -> dict[str, list[int]]:
+    """(n, d), (n, d), (n,) -> cosines in each of 40 equal steps, for each unit of the gold score."""
+    cosine = np.einsum("nd,nd->n", directions(left), directions(right))
+    grade = np.minimum(np.asarray(gold).astype(int), len(_GRADES) - 1)
+    known = np.isfinite(cosine)
+    return {
+        name: np.histogram(cosine[known & (grade == at)].clip(-1, 1), _BINS, (-1, 1))[0].tolist()
+        for at, name in enumerate(_GRADES)
+    }
+
+
+def directions(vectors: Vectors) -> NDArray[np.float64]:
     """Each row at length 1, in float64; rows without a direction become NaN."""
     x = vectors.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        directions: NDArray[np.float64] = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return directions
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x

@@ -6,7 +6,8 @@
     http://HOST:PORT         a running server (server.py)
 
 A folder that is not published is published into a temporary store, through the same proof as any other, and
-forgotten afterwards: what is scored is what would be served. Text goes in without a prompt.
+forgotten afterwards: what is scored is what would be served. Sentences go in without a prompt; queries and
+documents go in behind the model's own, as in a search.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from .server import Server
 class Scorable(NamedTuple):
     version: str | None  # None for a model that is not in the models folder
     fingerprint: str | None  # None for a server that does not say
-    encode: Encode
+    encode: Encode  # without a prompt
+    encode_queries: Encode
+    encode_documents: Encode
 
 
 @contextmanager
@@ -46,7 +49,8 @@ def open_scorable(
     """Raise TrainingError when `name` is nothing that can be scored, or ModelError with its reason."""
     if name.lower().startswith(("http://", "https://")):
         with Server(name) as server:
-            yield Scorable(server.version, server.fingerprint, server.encode)
+            queries, documents = server.behind("query"), server.behind("document", "passage")
+            yield Scorable(server.version, server.fingerprint, server.encode, queries, documents)
         return
     published = Store(models_dir(environ))
     if is_version(name) and not Path(name).is_dir():
@@ -74,4 +78,9 @@ def open_scorable(
 def _opened(folder: Path) -> Scorable:
     manifest = check(folder)
     encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
-    return Scorable(manifest.version, manifest.fingerprint, lambda texts: encoder.encode(texts).vectors)
+
+    def behind(prompt: str) -> Encode:
+        return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
+
+    prompts = ("", manifest.search_prompt, manifest.document_prompt)
+    return Scorable(manifest.version, manifest.fingerprint, *map(behind, prompts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,16 +12,17 @@ import numpy as np
 
 from training.errors import TrainingError
 
-from .encoding import Vectors
+from .encoding import Encode, Vectors
 
 _BATCH = 256  # texts in one request
 _TRIES = 5
 _LONGEST_WAIT_SECONDS = 30.0  # before sending again to a server that is overloaded
 _BUSY = (429, 503)
+_REFUSED = 422  # a prompt that the model does not have
 
 
 class Server:
-    """Text is sent as it is, without a prompt; what is too long is cut, as everywhere in evaluation."""
+    """Texts go without a prompt unless one is named; what is too long is cut, as everywhere here."""
 
     def __init__(self, url: str, timeout_seconds: float = 120) -> None:
         """Raise TrainingError when nothing answers there, or something that is no Simile."""
@@ -42,15 +44,31 @@ class Server:
     ) -> None:
         self._client.close()
 
-    def encode(self, texts: list[str]) -> Vectors:
-        """(n, dimension). Raise TrainingError, also when the server changed its version meanwhile."""
-        batches = [self._embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
+    def encode(self, texts: list[str], prompt: str | None = None) -> Vectors:
+        """(n, dimension), behind the model's prompt of that name.
+
+        Raise TrainingError, also when the server changed its version meanwhile.
+        """
+        batches = [self._embed(texts[at : at + _BATCH], prompt) for at in range(0, len(texts), _BATCH)]
         if len({batch.shape[1] for batch in batches}) > 1:
             raise TrainingError(f"{self._url} gave vectors of different dimensions.")
         return np.concatenate(batches) if batches else np.empty((0, 0), np.float32)
 
-    def _embed(self, texts: list[str]) -> Vectors:
-        answer = self._send("POST", "/embed", {"inputs": texts, "truncate": True})
+    def behind(self, *prompts: str) -> Encode:
+        """`encode` behind the first of these prompts that the model has, or behind none when it has none.
+
+        A server does not list its prompts, so at the first call it is asked for a vector behind each.
+        """
+        named = cache(lambda: next((prompt for prompt in prompts if self._has(prompt)), None))
+        return lambda texts: self.encode(texts, named())
+
+    def _has(self, prompt: str) -> bool:
+        body = {"inputs": ["a"], "prompt_name": prompt}
+        return self._send("POST", "/embed", body, allowed=(200, _REFUSED)).status_code == 200
+
+    def _embed(self, texts: list[str], prompt: str | None) -> Vectors:
+        body = {"inputs": texts, "truncate": True} | ({"prompt_name": prompt} if prompt else {})
+        answer = self._send("POST", "/embed", body)
         version = answer.headers.get("x-model-version")
         if version != self.version:
             raise TrainingError(
@@ -69,7 +87,9 @@ class Server:
             raise TrainingError(f"{self._url}/embed gave {rows} vectors for {len(texts)} texts.")
         return vectors.astype(np.float32, copy=False)
 
-    def _send(self, method: str, path: str, body: object = None) -> httpx2.Response:
+    def _send(
+        self, method: str, path: str, body: object = None, allowed: tuple[int, ...] = (200,)
+    ) -> httpx2.Response:
         """Send again to a server that says it is busy; hours of work should not end on one refusal."""
         headers = {"accept": "application/octet-stream" if body else "application/json"}
         for attempt in range(1, _TRIES + 1):
@@ -80,7 +100,7 @@ class Server:
             if answer.status_code not in _BUSY or attempt == _TRIES:
                 break
             time.sleep(_wait_seconds(answer.headers.get("retry-after", "")))
-        if answer.status_code != 200:
+        if answer.status_code not in allowed:
             raise TrainingError(f"{self._url}{path} refused ({answer.status_code}): {answer.text[:300]}")
         return answer
 

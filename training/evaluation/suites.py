@@ -1,7 +1,11 @@
 """Suites: which figures are asked for, and all of them for one encoder.
 
-`sts` is Spearman of STS12 to STS16, STS-B (test) and SICK-R (test); `geometry` is alignment and uniformity
-over STS-B (train, dev and test).
+    sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test); KorSTS and JSTS beside them
+    geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
+    retrieval   nDCG@10 and others over every folder in BEIR's layout
+    transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC
+
+What a figure means is said where it is computed.
 """
 
 from __future__ import annotations
@@ -9,93 +13,147 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.publish import Say, silent
 from training.errors import TrainingError
 
-from .data import SETS, STSB, Pairs, is_absent, load
+from .data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
 from .encoding import Encode, encode_once
 from .geometry import geometry
+from .retrieval import Collection, collections, retrieval
+from .retrieval import load as load_collection
 from .sts import similarity
+from .tasks import Task
+from .tasks import load as load_tasks
+from .transfer import transfer
 
-SUITES = ("sts", "geometry")
-_LATER = ("transfer", "retrieval")
+SUITES = ("sts", "geometry", "retrieval", "transfer")
+DEFAULT = ("sts", "geometry")  # the quick ones, which a promotion gate compares
 _SPLITS = ("train", "dev", "test")
 
 
 def check_suites(names: Iterable[str]) -> tuple[str, ...]:
-    """`names` without repetition. Raise TrainingError for one that there is not, or not yet, or for none."""
+    """`names` without repetition. Raise TrainingError for one that there is not, or for none."""
     chosen = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
     there_are = f"There are: {', '.join(SUITES)}."
     if not chosen:
         raise TrainingError(f"No suite is named. {there_are}")
     for name in chosen:
-        if name in _LATER:
-            raise TrainingError(f"The suite {name} is not built yet. {there_are}")
         if name not in SUITES:
             raise TrainingError(f"There is no suite {name!r}. {there_are}")
     return chosen
 
 
-def score(encode: Encode, data: Path, suites: Sequence[str] = SUITES, say: Say = silent) -> dict[str, Any]:
+def score(
+    encode: Encode,
+    data: Path,
+    suites: Sequence[str] = DEFAULT,
+    say: Say = silent,
+    *,
+    encode_queries: Encode | None = None,
+    encode_documents: Encode | None = None,
+) -> dict[str, Any]:
     """The figures of `suites` on what `data` holds, as fractions and ready for JSON.
 
         {"sts": {"stsb": {"spearman_all": 0.82, …}}, "mean": {"spearman_all": 0.77, "sets": […]},
-         "geometry": {"alignment": …, "uniformity": …, …}, "absent": ["sts13"], "sentences": …, "seconds": …}
+         "sts_other": {"korsts": {"spearman_all": 0.42, …}},
+         "geometry": {"alignment": …, "uniformity": …, …},
+         "retrieval": {"scifact": {"ndcg10": 0.65, …}},
+         "transfer": {"mr": {"accuracy": 0.76, …}}, "transfer_mean": {"accuracy": 0.82, "sets": […]},
+         "absent": ["sts13"], "sentences": …, "seconds": …}
 
-    A figure that is no number is None. `absent` names the sets that were wanted and whose folder is missing.
+    `encode` is for sentences; queries and documents have their own functions where the model has prompts for
+    them. `mean` is over `sts`, the English sets. A figure that is no number is None. `absent` names the sets
+    that were wanted and whose folder is missing; one of `sts_other` is not missed.
     Raise TrainingError for an unknown suite, for data that cannot be read, or when every set is absent.
     """
     began = time.monotonic()
     suites = check_suites(suites)
     say("reading the evaluation sets")
     loaded = _load(data, suites)
-    say("encoding the sentences")
-    sentences = {text for pairs in loaded.everything() for text in (*pairs.left, *pairs.right)}
-    encode = encode_once(encode, sentences)
     body: dict[str, Any] = {}
-    if loaded.sts:
-        say("comparing with the gold scores")
-        body["sts"] = {key: _plain(similarity(pairs, encode)) for key, pairs in loaded.sts.items()}
-        body["mean"] = _mean(body["sts"])
-    if loaded.stsb:
-        say("measuring the geometry")
-        body["geometry"] = _plain(geometry(loaded.stsb, encode)) | {"splits": list(_SPLITS)}
+    sentences = loaded.sentences()
+    if sentences:
+        say("encoding the sentences")
+        body |= _of_sentences(loaded, encode_once(encode, sentences), say)
+    for name, collection in loaded.collections.items():
+        say(f"searching {name}, {len(collection.documents)} documents")
+        queries = encode_once(encode_queries or encode, collection.queries.values())
+        documents = encode_once(encode_documents or encode, collection.documents.values())
+        body.setdefault("retrieval", {})[name] = retrieval(collection, queries, documents)
     seconds = round(time.monotonic() - began, 2)
     return body | {"absent": loaded.absent, "sentences": len(sentences), "seconds": seconds}
 
 
 class _Loaded(NamedTuple):
     sts: dict[str, Pairs]
+    others: dict[str, Pairs]
     stsb: list[Pairs]  # each split, for the geometry
+    collections: dict[str, Collection]
+    tasks: dict[str, Task]
     absent: list[str]
 
-    def everything(self) -> list[Pairs]:
-        return [*self.sts.values(), *self.stsb]
+    def sentences(self) -> set[str]:
+        pairs = (*self.sts.values(), *self.others.values(), *self.stsb)
+        texts = chain.from_iterable(side for each in pairs for side in (each.left, each.right))
+        return {*texts, *chain.from_iterable(task.sentences() for task in self.tasks.values())}
 
 
 def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
     """Everything is read before anything is encoded, so a damaged file costs seconds."""
-    wanted = [known.key for known in SETS if "sts" in suites or known.key == STSB]
+    similar, geometric = "sts" in suites, "geometry" in suites
+    wanted = [known.key for known in SETS if similar or (geometric and known.key == STSB)]
     absent = [key for key in wanted if is_absent(key, data)]
-    if absent == wanted:
+    folders = collections(data) if "retrieval" in suites else {}
+    if "retrieval" in suites:
+        wanted += ["retrieval"]
+        absent += [] if folders else ["retrieval"]
+    tasks, missing = load_tasks(data) if "transfer" in suites else ({}, [])
+    wanted += [*tasks, *missing]
+    absent += missing
+    others = _present(OTHERS, data) if similar else []
+    if len(absent) == len(wanted) and not others:
         raise TrainingError(f"{data} holds none of {', '.join(wanted)}.")
-    there = [key for key in wanted if key not in absent] if "sts" in suites else []
-    geometric = "geometry" in suites and STSB not in absent
     return _Loaded(
-        {key: load(key, data) for key in there},
-        [load(STSB, data, split) for split in _SPLITS] if geometric else [],
+        {key: load(key, data) for key in (_present(SETS, data) if similar else [])},
+        {key: load(key, data) for key in others},
+        [load(STSB, data, split) for split in _SPLITS] if geometric and STSB not in absent else [],
+        {name: load_collection(folder) for name, folder in folders.items()},
+        tasks,
         absent,
     )
 
 
-def _mean(sts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _present(sets: Iterable[EvaluationSet], data: Path) -> list[str]:
+    return [known.key for known in sets if not is_absent(known.key, data)]
+
+
+def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    if loaded.sts or loaded.others:
+        say("comparing with the gold scores")
+    if loaded.sts:
+        body["sts"] = {key: _plain(similarity(pairs, encode)) for key, pairs in loaded.sts.items()}
+        body["mean"] = _mean(body["sts"], "spearman_all")
+    if loaded.others:
+        body["sts_other"] = {key: _plain(similarity(pairs, encode)) for key, pairs in loaded.others.items()}
+    if loaded.stsb:
+        say("measuring the geometry")
+        body["geometry"] = _plain(geometry(loaded.stsb, encode)) | {"splits": list(_SPLITS)}
+    if loaded.tasks:
+        body["transfer"] = {key: _plain(transfer(task, encode, say)) for key, task in loaded.tasks.items()}
+        body["transfer_mean"] = _mean(body["transfer"], "accuracy")
+    return body
+
+
+def _mean(sets: dict[str, dict[str, Any]], figure: str) -> dict[str, Any]:
     """Over the sets that are there; which ones is said, since a mean over others is not comparable."""
-    each = [figures["spearman_all"] for figures in sts.values()]
+    each = [figures[figure] for figures in sets.values()]
     mean = None if None in each else sum(each) / len(each)
-    return {"spearman_all": mean, "sets": list(sts)}
+    return {figure: mean, "sets": list(sets)}
 
 
 def _plain(figures: Any) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_a_damaged_version_is_not_scored(
     [
         (["nowhere"], "nowhere is not a model: name `default`, a version, a folder or a server's URL."),
         (["20200101T000000-none-00000000"], "There is no published version '20200101T000000-none-00000000'."),
-        (["default", "--suite", "sts,transfer"], "The suite transfer is not built yet."),
+        (["default", "--suite", "sts,search"], "There is no suite 'search'."),
         (["default", "--suite", "all"], "There is no suite 'all'."),
         (["default", "--json", "/nowhere/at/all.json"], "/nowhere/at/all.json cannot be written"),
         (["default", "--data", "/nowhere"], "/nowhere is not a folder. Name its folder with --data"),

@@ -10,8 +10,10 @@ import pytest
 from models.store import Store
 from tests.evaldata import FOLDER, needs
 from training import gate
-from training.evaluation.data import SETS, is_absent, load
+from training.evaluation.data import BY_KEY, SETS, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
+from training.evaluation.retrieval import load as load_collection
+from training.evaluation.retrieval import retrieval
 from training.evaluation.sts import cosines, spearman
 from training.evaluation.suites import score
 
@@ -33,13 +35,18 @@ class Measured(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def default(default_models_dir: Path) -> Measured:
+def default_encode(default_models_dir: Path) -> Encode:
     store = Store(default_models_dir)
     encoder = store.open(store.versions()[0].version, threads=2)
-    there = [known.key for known in SETS if not is_absent(known.key, FOLDER)]
-    files = [load(key, FOLDER, split) for key in there for split in (SPLITS if key == "stsb" else ["test"])]
+    return lambda texts: encoder.encode(texts).vectors
+
+
+@pytest.fixture(scope="module")
+def default(default_encode: Encode) -> Measured:
+    there = [key for key in BY_KEY if not is_absent(key, FOLDER)]
+    files = [load(key, FOLDER, split) for key in there for split in (SPLITS if key == "stsb" else [None])]
     sentences = {text for pairs in files for text in (*pairs.left, *pairs.right)}
-    encode = encode_once(lambda texts: encoder.encode(texts).vectors, sentences)
+    encode = encode_once(default_encode, sentences)
     return Measured(encode, score(encode, FOLDER))
 
 
@@ -53,6 +60,31 @@ def test_the_default_model_scores_what_sentence_transformers_gives(default: Meas
     assert (found["unscored"], found["undefined"]) == (0, 0)
 
 
+@needs("korsts")
+def test_korean_is_scored_beside_the_mean(default: Measured) -> None:
+    assert default.scores["sts_other"]["korsts"]["spearman_all"] == pytest.approx(0.4218, abs=0.0005)
+    assert default.scores["sts_other"]["korsts"]["pairs"] == BY_KEY["korsts"].published
+    assert "korsts" not in default.scores["mean"]["sets"]
+
+
+# nDCG@10 of a full sort in plain Python, over the same model's vectors.
+@pytest.mark.parametrize(
+    ("name", "expected", "queries", "documents"),
+    [
+        pytest.param("cranfield", 0.371, 225, 1400, marks=needs("cranfield")),
+        pytest.param("scifact", 0.645, 300, 5183, marks=needs("scifact")),
+    ],
+)
+def test_the_default_model_finds_what_was_judged_relevant(
+    default_encode: Encode, name: str, expected: float, queries: int, documents: int
+) -> None:
+    collection = load_collection(FOLDER / name)
+    encode = encode_once(default_encode, [*collection.documents.values(), *collection.queries.values()])
+    found = retrieval(collection, encode, encode)
+    assert found["ndcg10"] == pytest.approx(expected, abs=0.003)
+    assert (found["queries"], found["documents"], found["undefined"]) == (queries, documents, 0)
+
+
 @needs("stsb")
 def test_the_default_models_geometry_is_that_of_all_of_sts_b(default: Measured) -> None:
     splits = [load("stsb", FOLDER, split) for split in SPLITS]
@@ -64,6 +96,14 @@ def test_the_default_models_geometry_is_that_of_all_of_sts_b(default: Measured) 
     # Vectors of length 1: |x - y|² is 2 - 2 cos.
     assert found["alignment"] == pytest.approx(np.mean(2 - 2 * cosines(left, right)[0][alike]), abs=1e-6)
     assert found["uniformity"] == pytest.approx(-3.816, abs=0.001)
+    sentences = dict.fromkeys(text for pairs in splits for text in (*pairs.left, *pairs.right))
+    vectors = default.encode(list(sentences)).astype(float)
+    assert found["mean_cosine"] == pytest.approx(
+        np.triu(vectors @ vectors.T, 1).sum() * 2 / len(vectors) ** 2, abs=1e-5
+    )
+    values = np.linalg.svd(vectors, compute_uv=False)
+    assert found["spectrum"] == pytest.approx(values / values[0], abs=2e-6)
+    assert sum(map(sum, found["histogram"].values())) == 8628
 
 
 @all_five

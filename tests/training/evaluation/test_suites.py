@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.training.evaluation.beir import DOCUMENTS, write_collection
 from tests.training.evaluation.pairs import EAST, TWO_SOURCES, TWO_SOURCES_ALL, encode, write
 from training.errors import TrainingError
 from training.evaluation.encoding import Vectors, encode_once
@@ -47,6 +48,82 @@ def test_a_suite_that_is_not_asked_for_is_not_measured(tmp_path: Path) -> None:
     assert geometric["absent"] == []
 
 
+def test_other_languages_stand_beside_the_mean_and_are_not_missed(tmp_path: Path) -> None:
+    before = score(encode, _data(tmp_path))
+    korean = [(1, EAST, 0.5), (2, EAST, 0.6), (3, EAST, 0.4)]  # ranks 2 3 1 against 1 2 3
+    write(tmp_path / "korsts" / "test.tsv.gz", korean, "score sentence1 sentence2")
+    found = score(encode, tmp_path)
+    assert found["sts_other"]["korsts"]["spearman_all"] == pytest.approx(-0.5)
+    assert (found["sts"], found["mean"], found["absent"]) == (before["sts"], before["mean"], before["absent"])
+    assert "sts_other" not in before
+    assert "sts_other" not in score(encode, tmp_path, ["geometry"])
+    lines = table(found).splitlines()
+    assert next(line for line in lines if line.startswith("KorSTS")).split()[1] == "-50.00"
+
+
+def test_a_folder_with_another_language_alone_is_scored(tmp_path: Path) -> None:
+    line = {"sentence1": EAST, "sentence2": "0.5", "label": 3}
+    (tmp_path / "jsts").mkdir()
+    rows = [json.dumps(line), json.dumps(line | {"sentence2": "0.7", "label": 4})]
+    (tmp_path / "jsts" / "valid.jsonl").write_text("\n".join(rows))
+    found = score(encode, tmp_path, ["sts"])
+    assert found["sts_other"]["jsts"]["spearman_all"] == pytest.approx(1)
+    assert "mean" not in found
+    assert "JSTS" in table(found)
+
+
+def test_every_folder_in_beirs_layout_is_searched(tmp_path: Path) -> None:
+    write_collection(tmp_path / "tiny")
+    write_collection(_data(tmp_path) / "a-rather-long-name", DOCUMENTS | {"e": ("", "")}, plain=True)
+    found = score(encode, tmp_path, ["sts", "retrieval"])
+    assert list(found["retrieval"]) == ["a-rather-long-name", "tiny"]
+    assert found["retrieval"]["tiny"]["mrr10"] == pytest.approx(0.75)
+    assert "retrieval" not in found["absent"]
+    assert found["sentences"] == 9  # east, five of STS14 and three of STS-B's test split
+    lines = table(found).splitlines()
+    tiny = next(line for line in lines if line.startswith("tiny"))
+    assert tiny.split()[2:] == ["50.00", "100.00", "100.00", "75.00", "75.00", "2", "4"]
+    long = next(line for line in lines if line.startswith("a-rather-long-name "))
+    assert long.endswith("2          5  1 without text left out")
+    assert "retrieval" not in score(encode, tmp_path)
+
+
+def test_queries_and_documents_have_their_own_functions(tmp_path: Path) -> None:
+    write_collection(tmp_path / "tiny")
+    # Documents behind `-` lie west: both lists are d c b a. Queries turned round: d c b a, and a b c d.
+    found = score(
+        encode, tmp_path, ["retrieval"], encode_documents=lambda texts: encode([f"-{x}" for x in texts])
+    )
+    assert found["retrieval"]["tiny"]["mrr10"] == 1
+    found = score(encode, tmp_path, ["retrieval"], encode_queries=lambda texts: -encode(texts))
+    assert found["retrieval"]["tiny"]["mrr10"] == pytest.approx((1 + 1 / 4) / 2)
+
+
+def test_no_folder_to_search_is_named_and_refused_when_it_is_all(tmp_path: Path) -> None:
+    found = score(encode, _data(tmp_path), ["sts", "retrieval"])
+    assert found["absent"][-1] == "retrieval"
+    assert "SICK-R, retrieval (no such folder" in table(found)
+    with pytest.raises(TrainingError, match=r"holds none of retrieval\."):
+        score(encode, tmp_path, ["retrieval"])
+
+
+def test_transfer_is_the_mean_over_the_tasks_that_are_there(tmp_path: Path) -> None:
+    # East is 1 and west is 0, in train and in test; two labels of test are wrong.
+    rows = [(label, (1 if label else -1) * (1 - at / 1000)) for at in range(30) for label in (0, 1)]
+    for split in ("train", "dev"):
+        write(tmp_path / "sst2" / f"{split}.tsv.gz", rows, "label text")
+    write(tmp_path / "sst2" / "test.tsv.gz", [*rows[:8], (1, -0.5), (0, 0.5)], "label text")
+    found = score(encode, tmp_path, ["transfer"])
+    assert found["transfer"]["sst2"]["accuracy"] == pytest.approx(0.8)
+    assert found["transfer_mean"] == {"accuracy": pytest.approx(0.8), "sets": ["sst2"]}
+    assert found["absent"] == ["mr", "cr", "subj", "mpqa", "trec", "mrpc"]
+    lines = table(found).splitlines()
+    assert next(line for line in lines if line.startswith("SST2")).split()[:3] == ["SST2", "80.00", "10"]
+    assert "absent: MR, CR, SUBJ, MPQA, TREC, MRPC" in table(found)
+    with pytest.raises(TrainingError, match=r"holds none of mr, cr, subj, mpqa, sst2, trec, mrpc\."):
+        score(encode, _data(tmp_path / "other"), ["transfer"])
+
+
 def test_without_sts_b_there_is_no_geometry(tmp_path: Path) -> None:
     write(tmp_path / "sts12" / "test.tsv.gz", [("A", 1, EAST, 0.5), ("A", 2, EAST, 0.6)])
     found = score(encode, tmp_path)
@@ -64,9 +141,7 @@ def test_a_folder_without_any_set_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suites", "reason"),
     [
-        (["sts", "transfer"], r"The suite transfer is not built yet\. There are: sts, geometry\."),
-        (["retrieval"], r"The suite retrieval is not built yet\."),
-        (["stss"], r"There is no suite 'stss'\. There are: sts, geometry\."),
+        (["sts", "stss"], r"There is no suite 'stss'\. There are: sts, geometry, retrieval, transfer\."),
         ([" "], r"No suite is named\."),
     ],
 )
@@ -82,6 +157,7 @@ def test_a_figure_that_is_no_number_is_null_in_json_and_said_in_the_table(tmp_pa
     assert plain["sts"]["sts14"]["undefined"] == 5
     assert plain["mean"]["spearman_all"] is None
     assert plain["geometry"]["uniformity"] is None
+    assert plain["geometry"]["effective_rank"] is None
     lines = table(found).splitlines()
     assert next(line for line in lines if line.startswith("STS14")).split()[1] == "undefined"
     assert any("5 cosines undefined, counted as 0" in line for line in lines)
@@ -97,6 +173,9 @@ def test_the_table_gives_hundredths_and_names_what_keeps_a_figure_from_being_com
     assert next(line for line in lines if line.startswith("STS13")).split() == ["STS13", "absent"]
     assert next(line for line in lines if line.startswith("mean of 2")).split()[-1] == "20.00"
     assert next(line for line in lines if line.startswith("alignment")).split()[1] == "1.3333"
+    # East, north, west and the direction at 60°: the six cosines sum to -0.134.
+    assert next(line for line in lines if line.startswith("mean cosine")).split()[2] == "-0.0223"
+    assert next(line for line in lines if line.startswith("eff. rank")).split()[2:4] == ["1.9", "of"]
     assert next(line for line in lines if line.startswith("absent: ")).startswith(
         "absent: STS12, STS13, STS15, STS16, SICK-R"
     )

@@ -1,0 +1,170 @@
+"""Folders in BEIR's layout: what is read, what does not fit together, and the figures of a known space."""
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.evaluation.beir import DOCUMENTS, QRELS, QUERIES, by_brute_force, write_collection
+from tests.training.evaluation.pairs import encode
+from training.errors import TrainingError
+from training.evaluation.encoding import Vectors
+from training.evaluation.retrieval import Collection, collections, load, retrieval
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["our names, packed", "BEIR's names, plain"])
+def test_both_layouts_are_read(tmp_path: Path, plain: bool) -> None:
+    documents = DOCUMENTS | {"t": (" A title", " and text ")}
+    found = load(write_collection(tmp_path / "set", documents, plain=plain))
+    assert found.documents["a"] == "0.9"
+    assert found.documents["t"] == "A title  and text"
+    assert found.queries == {"q1": "east", "q2": "0.0"}
+    assert found.relevant == {"q1": {"b": 2, "d": 1}, "q2": {"d": 1}}
+
+
+def test_a_set_is_a_folder_with_a_corpus_and_queries(tmp_path: Path) -> None:
+    for name in ("two", "one"):
+        write_collection(tmp_path / name)
+    write_collection(tmp_path / "half")
+    (tmp_path / "half" / "queries.jsonl.gz").unlink()
+    (tmp_path / "corpus.jsonl").write_text("")
+    assert list(collections(tmp_path)) == ["one", "two"]
+
+
+def test_a_known_space_gives_figures_worked_out_by_hand(tmp_path: Path) -> None:
+    found = retrieval(load(write_collection(tmp_path)), encode, encode)
+    first = (2 / math.log2(3) + 1 / math.log2(5)) / (2 + 1 / math.log2(3))  # b at rank 2, d at rank 4
+    assert found == {
+        "ndcg10": pytest.approx((first + 1) / 2),
+        "recall1": 0.5,
+        "recall10": 1,
+        "recall100": 1,
+        "mrr10": pytest.approx((1 / 2 + 1) / 2),
+        "map100": pytest.approx(((1 / 2 + 2 / 4) / 2 + 1) / 2),
+        "queries": 2,
+        "documents": 4,
+        "empty": 0,
+        "undefined": 0,
+    }
+
+
+def test_of_equal_documents_the_greater_id_goes_first_whatever_their_order() -> None:
+    for names in (["1", "10", "9"], ["9", "1", "10"]):  # as text: 9, then 10, then 1
+        documents = dict.fromkeys(names, "0.5")
+        found = retrieval(Collection(documents, {"q": "east"}, {"q": {"10": 1.0}}, 0), encode, encode)
+        assert found["mrr10"] == 1 / 2
+
+
+def test_a_document_with_the_querys_own_id_is_left_out_of_its_list() -> None:
+    documents = {"q": "1.0"} | {str(at): str(0.9 - at / 1000) for at in range(100)}
+    found = retrieval(Collection(documents, {"q": "east"}, {"q": {"0": 1.0, "99": 1.0}}, 0), encode, encode)
+    assert found["mrr10"] == 1
+    assert found["recall100"] == 1  # the hundredth moves up
+
+
+def test_a_random_collection_agrees_with_loops_over_every_document() -> None:
+    generator = np.random.default_rng(6)
+    cosines = generator.integers(-20, 20, 300) / 20  # many are equal
+    documents = {f"d{at}": str(cosine) for at, cosine in enumerate(cosines)}
+    queries = {f"q{at}": str(generator.integers(-9, 9) / 10) for at in range(20)}
+    relevant = {
+        query: {f"d{at}": float(generator.integers(1, 4)) for at in generator.choice(300, 15, replace=False)}
+        for query in queries
+    }
+    expected = []
+    for query, text in queries.items():
+        apart = {
+            name: abs(math.acos(float(there)) - math.acos(float(text))) for name, there in documents.items()
+        }
+        ranked = sorted(sorted(documents, reverse=True), key=lambda name: round(apart[name], 6))
+        expected.append(by_brute_force(ranked, relevant[query]))
+    found = retrieval(Collection(documents, queries, relevant, 0), encode, encode)
+    for figure in expected[0]:
+        assert found[figure] == pytest.approx(np.mean([each[figure] for each in expected]))
+
+
+def test_queries_and_documents_go_through_their_own_functions(tmp_path: Path) -> None:
+    asked: list[str] = []
+    stored: list[str] = []
+
+    def query(texts: list[str]) -> Vectors:
+        asked.extend(texts)
+        return encode(texts)
+
+    def document(texts: list[str]) -> Vectors:
+        stored.extend(texts)
+        return encode(texts)
+
+    retrieval(load(write_collection(tmp_path)), query, document)
+    assert sorted(asked) == ["0.0", "east"]
+    assert sorted(stored) == ["0.6", "0.7", "0.8", "0.9"]
+
+
+def test_a_document_without_text_is_never_found_and_counted(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path, DOCUMENTS | {"e": (" ", "")}, qrels=[("q1", "e", 1), ("q1", "a", 1)])
+    found = retrieval(load(folder), encode, encode)
+    assert (found["documents"], found["empty"]) == (5, 1)
+    assert (found["recall1"], found["recall100"]) == (0.5, 0.5)  # it is still relevant
+
+
+def test_vectors_without_a_direction_are_counted_and_ranked_as_cosine_0() -> None:
+    documents = {"a": "nowhere", "b": "-0.5", "c": "0.5"}
+    found = retrieval(Collection(documents, {"q": "east"}, {"q": {"a": 1.0}}, 0), encode, encode)
+    assert (found["mrr10"], found["undefined"]) == (0.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("documents", "queries", "qrels", "reason"),
+    [
+        (
+            DOCUMENTS,
+            QUERIES,
+            [*QRELS, ("q2", "z", 1)],
+            "qrels.test.tsv.gz, line 6: there is no document 'z' in",
+        ),
+        (DOCUMENTS, QUERIES, [("q9", "a", 0)], "qrels.test.tsv.gz, line 2: there is no query 'q9' in"),
+        (DOCUMENTS, QUERIES, [("q1", "a", "high")], "line 2: the score 'high' is not a number."),
+        (DOCUMENTS, QUERIES, [("q1", "a", "nan")], "line 2: the score 'nan' is not a number."),
+        (DOCUMENTS, QUERIES, [("q1", "a", 1), ("q1", "a", 2)], "line 3: this pair was judged before"),
+        (DOCUMENTS, QUERIES, [("q1", "a", 0)], "qrels.test.tsv.gz names no relevant document."),
+        (DOCUMENTS, {"q1": "  "}, QRELS, "queries.jsonl.gz, line 1: the query has no text."),
+        ({"a": ("", "")}, {"q1": "1"}, [("q1", "a", 1)], "corpus.jsonl.gz holds no text."),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    tmp_path: Path,
+    documents: dict[str, tuple[str, str]],
+    queries: dict[str, str],
+    qrels: list[tuple[str, str, object]],
+    reason: str,
+) -> None:
+    with pytest.raises(TrainingError) as caught:
+        load(write_collection(tmp_path, documents, queries, qrels))
+    assert str(caught.value).startswith(str(tmp_path))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"_id": "a", "text": "again"}', "line 5: the _id 'a' was there before."),
+        ('{"_id": 7, "text": "one"}', "line 5: _id and text must be texts"),
+        ('{"_id": "e", "title": ["x"], "text": "one"}', "line 5: _id and text must be texts"),
+        ('{"_id": "e"', "line 5: it is not a JSON object."),
+        ("[]", "line 5: it is not a JSON object."),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
+    file = write_collection(tmp_path) / "corpus.jsonl.gz"
+    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes()) + line.encode()))
+    with pytest.raises(TrainingError) as caught:
+        load(tmp_path)
+    assert str(caught.value).startswith(f"{file}, {reason}")
+
+
+def test_a_set_without_judgements_of_a_test_split_is_refused(tmp_path: Path) -> None:
+    (write_collection(tmp_path) / "qrels.test.tsv.gz").unlink()
+    with pytest.raises(TrainingError, match=r"neither qrels\.test\.tsv\.gz nor qrels/test\.tsv\."):
+        load(tmp_path)

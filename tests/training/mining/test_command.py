@@ -1,0 +1,179 @@
+"""python -m training mine, as a person uses it."""
+
+import gzip
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.conftest import WORDS
+from tests.training.mining.test_labelled import beir
+from tests.training.mining.test_minhash import exact
+from training.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def models_dir(tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    lines = [f"what is a {word}\tthe {word} is {other}" for word, other in itertools.pairwise(WORDS)]
+    (tmp_path / "pairs.tsv").write_text("query\tpositive\n" + "\n".join(lines) + "\n")
+    return tmp_path / "pairs.tsv"
+
+
+def test_negatives_are_written_as_triples_alike_each_time(
+    pairs: Path, tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["mine", "negatives", "--pairs", str(pairs), "--model", str(tiny_source), "--count", "2"]
+    for name in ("one.jsonl", "two.jsonl"):
+        assert main([*arguments, "--margin", "0", "--out", str(tmp_path / name)]) == 0
+    found = rows(tmp_path / "one.jsonl")
+    assert (tmp_path / "two.jsonl").read_text() == (tmp_path / "one.jsonl").read_text()
+    assert list(found[0]) == ["anchor", "positive", "negative", "score_positive", "score_negative"]
+    known = dict(line.split("\t") for line in pairs.read_text().splitlines()[1:])
+    for row in found:
+        assert known[row["anchor"]] == row["positive"] != row["negative"]
+        assert row["negative"] in known.values()
+        assert row["score_negative"] <= row["score_positive"]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{len(found)} triples of {len(known)} pairs; candidates: {len(known)}"
+    assert "candidates dropped as likely answers: " in said[3]
+
+
+def test_negatives_of_a_corpus_and_of_a_folder(pairs: Path, tiny_source: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("a stone sleeps\n\nhow do i open it\n")
+    out = tmp_path / "out.jsonl.gz"
+    common = ["--model", str(tiny_source), "--count", "10", "--out", str(out)]
+    given = ["--pairs", str(pairs), "--corpus", str(tmp_path / "more.txt")]
+    assert main(["mine", "negatives", *given, *common]) == 0
+    found = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
+    assert {row["negative"] for row in found} <= {"a stone sleeps", "how do i open it"}
+    folder = beir(tmp_path / "beir")
+    assert main(["mine", "negatives", "--beir", str(folder), *common]) == 0
+    found = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
+    assert {(row["anchor"], row["positive"]) for row in found} <= {
+        ("what sleeps", "Cats They sleep."),
+        ("what runs", "Dogs run."),
+    }
+    assert all(row["negative"] != row["positive"] for row in found)
+
+
+def test_pairs_of_titles_and_of_neighbours(
+    tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "out.jsonl"
+    texts = [f"the {word} {other}" for word, other in zip(WORDS, reversed(WORDS), strict=True)]
+    documents = [{"title": f"about {word}", "text": text} for word, text in zip(WORDS, texts, strict=True)]
+    corpus.write_text("\n".join(map(json.dumps, documents)))
+    common = ["mine", "pairs", "--corpus", str(corpus), "--model", str(tiny_source), "--out", str(out)]
+    assert main([*common, "--min-score", "-1"]) == 0
+    both = rows(out)
+    assert [row for row in both if row["source"] == "title"] == [
+        {"anchor": d["title"], "positive": d["text"], "score_positive": None, "source": "title"}
+        for d in documents
+    ]
+    neighbours = [row for row in both if row["source"] == "neighbours"]
+    assert neighbours
+    assert {row[side] for row in neighbours for side in ("anchor", "positive")} <= set(texts)
+    assert f"{len(texts)} titles with their text, {len(neighbours)} pairs" in capsys.readouterr().out
+    assert main([*common, "--min-score", "-1", "--source", "neighbours"]) == 0
+    assert rows(out) == neighbours
+    before = out.read_text()
+    assert main([*common, "--min-score", "0.9999999", "--source", "neighbours"]) == 1
+    assert "has no pair" in capsys.readouterr().err
+    assert out.read_text() == before  # a failure leaves what was there
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c.jsonl", "out.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("c.txt", "The cat sleeps\n\nä dog\nthe  cat sleeps\n", "The cat sleeps\nä dog\n"),
+        (
+            "c.jsonl",
+            '{"id": 7, "text": "The cat sleeps", "n": {"x": 1.5}}\n{"id": 8, "text": "the cat SLEEPS"}\n',
+            '{"id": 7, "text": "The cat sleeps", "n": {"x": 1.5}}\n',
+        ),
+        ("c.tsv", "n\tsentence\n1\tThe cat\n2\tthe cat\n3\ta dog\n", "n\tsentence\n1\tThe cat\n3\ta dog\n"),
+    ],
+)
+def test_dedupe_keeps_the_first_of_each_as_it_was(
+    tmp_path: Path, name: str, content: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    for out in (tmp_path / f"out-{name}", tmp_path / f"out-{name}.gz"):
+        assert main(["mine", "dedupe", "--corpus", str(tmp_path / name), "--out", str(out)]) == 0
+    assert (tmp_path / f"out-{name}").read_text() == expected
+    assert gzip.decompress((tmp_path / f"out-{name}.gz").read_bytes()).decode() == expected
+    assert "dropped: 1 near-duplicates, of which 1 share every shingle" in capsys.readouterr().out
+
+
+def test_dedupe_shows_what_it_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "it is a long text of many words, so that one more full stop is hardly any difference at all to it"
+    (tmp_path / "c.txt").write_text(f"{text}\n{text}.\n")
+    assert (
+        main(["mine", "dedupe", "--corpus", str(tmp_path / "c.txt"), "--out", str(tmp_path / "o.txt")]) == 0
+    )
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("1 texts kept of 2; dropped: 1 near-duplicates, of which 0 share every shingle")
+    assert said[1].split()[:3] == [f"{exact(text, text + '.'):.3f}", "kept", "it"]
+    assert said[2].split()[:2] == ["dropped", "it"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["dedupe", "--corpus", "{in}", "--out", "{in}"], "is what is read here: name another file"),
+        (["dedupe", "--corpus", "{in}", "--out", "{dir}/o.jsonl"], "must end as c.txt does"),
+        (
+            ["dedupe", "--corpus", "{in}", "--out", "{dir}/no/o.txt"],
+            "cannot be written: name a file in a folder",
+        ),
+        (["dedupe", "--corpus", "{in}", "--out", "{dir}/o.txt", "--threshold", "2"], "--threshold must be"),
+        (["dedupe", "--corpus", "{dir}/none.txt", "--out", "{dir}/o.txt"], "There is no file"),
+        (["pairs", "--corpus", "{in}", "--out", "{dir}/o.jsonl", "--source", "titles"], "has no titles"),
+        (
+            ["pairs", "--corpus", "{in}", "--out", "{dir}/o.jsonl", "--min-score", "2"],
+            "--min-score must be below",
+        ),
+        (["negatives", "--pairs", "{in}", "--out", "{dir}/o.jsonl"], "holds no pairs"),
+        (["negatives", "--beir", "{dir}", "--out", "{dir}/o.jsonl"], "has no corpus.jsonl, plain or as .gz"),
+        (
+            ["negatives", "--beir", "{dir}", "--corpus", "{in}", "--out", "{dir}/o.jsonl"],
+            "--corpus goes with",
+        ),
+        (["negatives", "--pairs", "{in}", "--split", "dev", "--out", "{dir}/o.jsonl"], "--split goes with"),
+        (
+            ["negatives", "--pairs", "{in}", "--count", "0", "--out", "{dir}/o.jsonl"],
+            "--count must be from 1",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_1(
+    tmp_path: Path, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.txt").write_text("a cat\na dog\n")
+    names = {"{in}": str(tmp_path / "c.txt"), "{dir}": str(tmp_path)}
+    given = [a.replace("{in}", names["{in}"]).replace("{dir}", names["{dir}"]) for a in arguments]
+    assert main(["mine", *given]) == 1
+    message = capsys.readouterr().err
+    assert reason in message
+    assert len(message.splitlines()) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["c.txt"]
+
+
+def test_mining_needs_no_torch() -> None:
+    program = "import sys, training.mining.command, training.mining.report; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

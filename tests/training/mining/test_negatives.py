@@ -1,0 +1,142 @@
+"""Which candidates become negatives: rule by rule with cosines worked by hand, and whole on a real model."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.publish import publish
+from models.store import Store
+from tests.training.evaluation.pairs import EAST, encode
+from training.corpus import Corpus
+from training.errors import TrainingError
+from training.mining import neighbours
+from training.mining.labelled import Labelled
+from training.mining.negatives import Counts, Rules, Triple, mine_negatives
+from training.mining.neighbours import highest, mutual_nearest, unit_vectors
+
+# A text is its cosine with the anchor. The positive has 0.8, so the ceiling is 0.76.
+CANDIDATES = ["0.8", "0.99", "0.77", "0.75", "0.1", "0.5", EAST, "-0.3"]
+
+
+def mined(rules: Rules, positives: list[str] | None = None) -> tuple[list[str], Counts]:
+    counts = Counts()
+    labelled = Labelled({EAST: positives or ["0.8"]}, CANDIDATES, 0, 0)
+    triples = list(mine_negatives(labelled, encode, encode, rules, counts))
+    for triple in triples:
+        assert triple.anchor == EAST
+        assert triple.score_positive == pytest.approx(float(triple.positive), abs=1e-6)
+        assert triple.score_negative == pytest.approx(float(triple.negative), abs=1e-6)
+    return [triple.negative for triple in triples], counts
+
+
+def test_the_hardest_below_the_margin_come_first() -> None:
+    negatives, counts = mined(Rules(count=3))
+    # 0.99 would be a false negative: it is closer to the anchor than the known answer is. 0.77 is too close.
+    assert negatives == ["0.75", "0.5", "0.1"]
+    assert counts == Counts(pairs=1, triples=3, above_margin=2)
+
+
+def test_without_a_margin_what_is_no_closer_than_the_positive_is_taken() -> None:
+    assert mined(Rules(count=2, margin=0))[0] == ["0.77", "0.75"]
+
+
+def test_a_wider_margin_drops_more() -> None:
+    negatives, counts = mined(Rules(count=1, margin=0.5))  # 0.4
+    assert (negatives, counts.above_margin) == (["0.1"], 4)
+
+
+def test_the_margin_of_a_negative_score_is_below_it() -> None:
+    labelled = Labelled({EAST: ["-0.5"]}, ["-0.49", "-0.51", "-0.53"], 0, 0)
+    found = list(mine_negatives(labelled, encode, encode, Rules(count=2), Counts()))  # -0.5 - 0.025
+    assert [triple.negative for triple in found] == ["-0.53"]
+
+
+def test_every_known_positive_is_left_out_for_each_of_them() -> None:
+    negatives, counts = mined(Rules(count=1), ["0.8", "0.75", "-0.3"])
+    # Ceilings 0.76, 0.7125 and -0.315; below the last there is no candidate.
+    assert negatives == ["0.5", "0.5"]
+    assert (counts.pairs, counts.triples, counts.short, counts.none) == (3, 2, 1, 1)
+
+
+def test_skipped_ranks_are_counted_among_candidates_only() -> None:
+    negatives, counts = mined(Rules(count=1, skip=3))  # 0.99, 0.77 and 0.75: neither the anchor nor 0.8
+    assert (negatives, counts.passed_over, counts.above_margin) == (["0.5"], 3, 0)
+
+
+def test_scores_may_be_bounded() -> None:
+    negatives, counts = mined(Rules(count=5, max_score=0.6, min_score=0))
+    assert negatives == ["0.5", "0.1"]
+    assert (counts.above_margin, counts.above_max, counts.short, counts.none) == (2, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ({"count": 0}, "--count must be from 1 to 10, not 0"),
+        ({"count": 11}, "--count must be from 1 to 10, not 11"),
+        ({"margin": 1}, "--margin must be at least 0 and below 1, not 1"),
+        ({"margin": float("nan")}, "--margin must be"),
+        ({"min_score": 0.5, "max_score": 0.5}, "--min-score must be below --max-score"),
+        ({"max_score": 1.5}, "both from -1 to 1"),
+        ({"skip": -1}, "--skip must not be negative, and -1 is"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_refused(rules: dict[str, int], reason: str) -> None:
+    with pytest.raises(TrainingError, match=reason):
+        Rules(**rules)
+
+
+@pytest.mark.parametrize("block", [1, 100, 1 << 24])
+def test_a_real_model_gives_what_brute_force_gives(
+    tiny_source: Path, tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(neighbours, "_BLOCK", block)
+    store = Store(tmp_path / "models")
+    encoder = store.open(publish(store, tiny_source).version)
+    texts = corpus.texts
+    positives = {texts[at]: [texts[at + 20], texts[at + 40]] for at in range(20)}
+    labelled = Labelled(positives, list(texts[10:]), 0, 0)
+    rules = Rules(count=4, margin=0.02, skip=2)
+
+    def vectors(texts: list[str]) -> np.ndarray:
+        return encoder.encode(texts).vectors
+
+    expected = []
+    for anchor, answers in positives.items():
+        of = {
+            text: float(vectors([anchor])[0] @ vectors([text])[0])
+            for text in (*labelled.candidates, *answers)
+        }
+        ranked = sorted(set(labelled.candidates) - {anchor, *answers}, key=lambda text: -of[text])[2:]
+        for answer in answers:
+            below = [text for text in ranked if of[text] <= 0.98 * of[answer]]
+            expected += [Triple(anchor, answer, text, of[answer], of[text]) for text in below[:4]]
+    found = list(mine_negatives(labelled, vectors, vectors, rules, Counts()))
+    assert [triple[:3] for triple in found] == [triple[:3] for triple in expected]
+    assert np.allclose([t[3:] for t in found], [t[3:] for t in expected], atol=1e-5)
+    assert len(found) > 100
+
+
+def test_of_equal_cosines_the_first_place_is_taken() -> None:
+    cosines = np.array([0.5, 0.9, 0.5, 0.5, 0.1], np.float32)
+    allowed = np.array([True, False, True, True, True])
+    assert highest(cosines, allowed, 2) == [0, 2]
+    assert highest(cosines, allowed, 9) == [0, 2, 3, 4]
+    assert highest(cosines, allowed, 0) == []
+
+
+def test_nearest_is_mutual_or_no_pair() -> None:
+    # On a circle at 0, 10, 15, 40 and 42 degrees: 0 has 10 as the nearest, which has 15.
+    angles = np.radians([0, 10, 15, 40, 42])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    found = list(mutual_nearest(vectors))
+    assert [pair[:2] for pair in found] == [(1, 2), (3, 4)]
+    assert [pair[2] for pair in found] == pytest.approx(np.cos(np.radians([5, 2])), abs=1e-6)
+    assert list(mutual_nearest(vectors[:1])) == []
+
+
+def test_a_vector_without_a_direction_names_its_text() -> None:
+    with pytest.raises(TrainingError, match="no direction to the text 'nowhere'"):
+        unit_vectors(encode, ["0.5", "nowhere"])
+    assert unit_vectors(lambda texts: 3 * encode(texts), ["0.6"])[0] == pytest.approx([0.6, 0.8])

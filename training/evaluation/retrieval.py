@@ -1,0 +1,137 @@
+"""Search: how well queries find the documents that people judged relevant, over folders in BEIR's layout.
+
+    DIR/NAME/corpus.jsonl[.gz]     {"_id": …, "title": …, "text": …} in each line; the title may be missing
+    DIR/NAME/queries.jsonl[.gz]    {"_id": …, "text": …}
+    DIR/NAME/qrels.test.tsv[.gz]   query_id corpus_id score, with a header; BEIR's qrels/test.tsv is read too
+
+Every folder with a corpus and queries is a set. Documents are ranked by exact cosine; the figures themselves
+are in rankings.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from training.errors import TrainingError
+
+from .encoding import Encode
+from .geometry import directions
+from .layouts import json_object
+from .lines import columns, numbered
+from .rankings import DEPTH, judge, mean, nearest
+
+_QRELS = ("qrels.test.tsv.gz", "qrels.test.tsv", "qrels/test.tsv.gz", "qrels/test.tsv")
+# Header names: ours, and BEIR's.
+_COLUMNS = (("query_id", "corpus_id", "score"), ("query-id", "corpus-id", "score"))
+
+
+class Collection(NamedTuple):
+    documents: dict[str, str]  # id to title and text; those without any text are left out
+    queries: dict[str, str]  # those with a relevant document
+    relevant: dict[str, dict[str, float]]  # query id to document id to gain, above 0
+    empty: int  # documents without text: no service would take them, so they are never found
+
+
+def collections(data: Path) -> dict[str, Path]:
+    """Every set in `data`: its folder's name and the folder, by name."""
+    folders = sorted(folder for folder in data.iterdir() if folder.is_dir())
+    return {
+        folder.name: folder
+        for folder in folders
+        if _file(folder, "corpus").is_file() and _file(folder, "queries").is_file()
+    }
+
+
+def load(folder: Path) -> Collection:
+    """Raise TrainingError, with the file and the line, for what cannot be read or does not fit together."""
+    documents = {name: text for _, name, text in _texts(_file(folder, "corpus"))}
+    queries: dict[str, str] = {}
+    for where, name, text in _texts(_file(folder, "queries")):
+        if not text:
+            raise TrainingError(f"{where}: the query has no text.")
+        queries[name] = text
+    relevant: dict[str, dict[str, float]] = {}
+    judgements = _judgements(folder)
+    for where, query, document, gain in _read(judgements):
+        if query not in queries or document not in documents:
+            kind, name = ("document", document) if query in queries else ("query", query)
+            raise TrainingError(f"{where}: there is no {kind} {name[:100]!r} in {folder}.")
+        if gain > 0 and relevant.setdefault(query, {}).setdefault(document, gain) != gain:
+            raise TrainingError(f"{where}: this pair was judged before, with another score.")
+    if not relevant:
+        raise TrainingError(f"{judgements} names no relevant document.")
+    there = {name: text for name, text in documents.items() if text}
+    if not there:
+        raise TrainingError(f"{_file(folder, 'corpus')} holds no text.")
+    judged = {query: queries[query] for query in relevant}
+    return Collection(there, judged, relevant, len(documents) - len(there))
+
+
+def retrieval(collection: Collection, encode_queries: Encode, encode_documents: Encode) -> dict[str, Any]:
+    """The figures of `rankings.Ranking`, each the mean over queries, and what they are over.
+
+    Equal cosines are ranked by descending id, as trec_eval ranks them, and a document with the query's own id
+    is left out of its list, as BEIR does.
+    """
+    ids = sorted(collection.documents, reverse=True)
+    documents = encode_documents([collection.documents[name] for name in ids])
+    queries = encode_queries(list(collection.queries.values()))
+    lists = nearest(queries, documents, DEPTH + 1)  # one more, in place of the query's own
+    rankings = [
+        judge([ids[at] for at in best if ids[at] != query], collection.relevant[query])
+        for query, best in zip(collection.queries, lists, strict=True)
+    ]
+    undefined = sum(int(np.isnan(directions(vectors)).any(axis=1).sum()) for vectors in (queries, documents))
+    return mean(rankings)._asdict() | {
+        "queries": len(queries),
+        "documents": len(documents) + collection.empty,
+        "empty": collection.empty,
+        "undefined": undefined,  # vectors without a direction: their cosines count as 0
+    }
+
+
+def _file(folder: Path, name: str) -> Path:
+    packed = folder / f"{name}.jsonl.gz"
+    return packed if packed.is_file() else folder / f"{name}.jsonl"
+
+
+def _texts(file: Path) -> Iterator[tuple[str, str, str]]:
+    """(file and line, id, title and text) of each line."""
+    seen: set[str] = set()
+    for number, line in numbered(file):
+        where = f"{file}, line {number}"
+        row = json_object(line, where)
+        name, title, text = row.get("_id"), row.get("title") or "", row.get("text")
+        if not isinstance(name, str) or not isinstance(title, str) or not isinstance(text, str):
+            raise TrainingError(f"{where}: _id and text must be texts, and title if it is there.")
+        if name in seen:
+            raise TrainingError(f"{where}: the _id {name[:100]!r} was there before.")
+        seen.add(name)
+        yield where, name, f"{title} {text}".strip()
+
+
+def _judgements(folder: Path) -> Path:
+    file = next((folder / name for name in _QRELS if (folder / name).is_file()), None)
+    if file is None:
+        raise TrainingError(f"{folder} has a corpus and queries, but neither {_QRELS[0]} nor {_QRELS[-1]}.")
+    return file
+
+
+def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
+    """(file and line, query id, document id, gain) of each row."""
+    _, header = next(numbered(file), (1, ""))
+    wanted = next((names for names in _COLUMNS if set(names) <= set(header.split("\t"))), _COLUMNS[0])
+    for number, (query, document, score) in columns(file, wanted):
+        where = f"{file}, line {number}"
+        try:
+            gain = float(score)
+        except ValueError:
+            gain = math.nan
+        if not math.isfinite(gain):
+            raise TrainingError(f"{where}: the score {score[:40]!r} is not a number.")
+        yield where, query, document, gain

@@ -1,0 +1,216 @@
+"""The transfer sets: which there are, where they lie, and their labelled sentences.
+
+    DIR/{mr,cr,subj,mpqa}/all.tsv.gz    label text                  gzip, UTF-8, a header row, no quoting
+    DIR/sst2/{train,dev,test}.tsv.gz    label text                  further columns are ignored
+    DIR/trec/{train,test}.tsv.gz        coarse text
+    DIR/mrpc/{train,val,test}.tsv.gz    label sentence1 sentence2
+
+or, where those are not, as SentEval's own script leaves them:
+
+    DIR/MR/rt-polarity.{pos,neg}   DIR/CR/custrev.{pos,neg}   DIR/SUBJ/subj.{objective,subjective}
+    DIR/MPQA/mpqa.{pos,neg}        DIR/SST/binary/sentiment-{train,dev,test}
+    DIR/TREC/{train_5500,TREC_10}.label                       DIR/MRPC/msr_paraphrase_{train,test}.txt
+
+A set with no folder of either kind is absent; one that is there but cannot be read is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import TrainingError
+
+from .lines import columns
+
+_BINARY = ("0", "1")
+_DOES = {"all": "trained and tested on", "train": "trained on", "dev": "chosen on", "test": "tested on"}
+
+
+class Split(NamedTuple):
+    labels: NDArray[np.int64]  # (n,), places in the task's classes
+    sides: tuple[list[str], ...]  # the sentences; twice for pairs
+
+
+class Task(NamedTuple):
+    key: str
+    title: str
+    classes: tuple[str, ...]
+    splits: dict[str, Split]  # all, for cross-validation; or train, test, and dev where there is one
+    remarks: list[str]  # where the set is not the one that others report on
+
+    def sentences(self) -> Iterable[str]:
+        return chain.from_iterable(side for split in self.splits.values() for side in split.sides)
+
+
+class Example(NamedTuple):
+    line: int
+    label: str
+    texts: tuple[str, ...]
+
+
+Reader = Callable[[Path], Iterator[Example]]
+Layout = Mapping[str, Sequence[tuple[str, Reader]]]  # of each split, its files under DIR, one after another
+
+
+def _tsv(label: str, *texts: str) -> Reader:
+    def read(file: Path) -> Iterator[Example]:
+        for number, (given, *sentences) in columns(file, (label, *texts)):
+            yield Example(number, given, tuple(sentences))
+
+    return read
+
+
+def _sentences_of(label: str) -> Reader:
+    def read(file: Path) -> Iterator[Example]:
+        return (Example(number, label, (line,)) for number, line in _lines(file))
+
+    return read
+
+
+def _sst(file: Path) -> Iterator[Example]:
+    for number, line in _lines(file):
+        text, tab, label = line.rpartition("\t")
+        if not tab:
+            raise TrainingError(f"{file}, line {number}: there is no tab before the label.")
+        yield Example(number, label.strip(), (text,))
+
+
+def _trec(file: Path) -> Iterator[Example]:
+    for number, line in _lines(file):
+        label, colon, rest = line.partition(":")
+        if not colon:
+            raise TrainingError(f"{file}, line {number}: it does not begin with `CLASS:subclass`.")
+        yield Example(number, label, (rest.partition(" ")[2],))
+
+
+def _mrpc(file: Path) -> Iterator[Example]:
+    """Label, two ids, two sentences, below a header."""
+    for number, line in _lines(file):
+        fields = line.split("\t")
+        if len(fields) != 5:
+            raise TrainingError(f"{file}, line {number}: {len(fields)} fields where there are 5.")
+        if number > 1:
+            yield Example(number, fields[0], (fields[3], fields[4]))
+
+
+class Known(NamedTuple):
+    key: str  # in the JSON and in our layout
+    title: str  # in the table
+    classes: tuple[str, ...]
+    published: dict[str, str]  # what each split holds in SentEval
+    layouts: tuple[Layout, ...]  # ours first
+
+
+def _polarity(key: str, title: str, published: str, positive: str, negative: str) -> Known:
+    ours = {"all": [(f"{key}/all.tsv.gz", _tsv("label", "text"))]}
+    files = ((positive, "1"), (negative, "0"))
+    senteval = {"all": [(f"{title}/{name}", _sentences_of(label)) for name, label in files]}
+    return Known(key, title, _BINARY, {"all": published}, (ours, senteval))
+
+
+_KNOWN = (
+    _polarity("mr", "MR", "10,662 sentences", "rt-polarity.pos", "rt-polarity.neg"),
+    _polarity("cr", "CR", "3,775 sentences", "custrev.pos", "custrev.neg"),
+    _polarity("subj", "SUBJ", "10,000 sentences", "subj.objective", "subj.subjective"),
+    _polarity("mpqa", "MPQA", "10,606 sentences", "mpqa.pos", "mpqa.neg"),
+    Known(
+        "sst2",
+        "SST2",
+        _BINARY,
+        {"train": "67,349 phrases", "dev": "872 sentences", "test": "1,821 sentences"},
+        (
+            {split: [(f"sst2/{split}.tsv.gz", _tsv("label", "text"))] for split in ("train", "dev", "test")},
+            {split: [(f"SST/binary/sentiment-{split}", _sst)] for split in ("train", "dev", "test")},
+        ),
+    ),
+    Known(
+        "trec",
+        "TREC",
+        ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
+        {"train": "5,452 sentences", "test": "500 sentences"},
+        (
+            {split: [(f"trec/{split}.tsv.gz", _tsv("coarse", "text"))] for split in ("train", "test")},
+            {"train": [("TREC/train_5500.label", _trec)], "test": [("TREC/TREC_10.label", _trec)]},
+        ),
+    ),
+    Known(
+        "mrpc",
+        "MRPC",
+        _BINARY,
+        {"train": "4,076 pairs", "test": "1,725 pairs"},
+        (
+            {
+                split: [(f"mrpc/{name}.tsv.gz", _tsv("label", "sentence1", "sentence2")) for name in files]
+                for split, files in {"train": ("train", "val"), "test": ("test",)}.items()
+            },
+            {split: [(f"MRPC/msr_paraphrase_{split}.txt", _mrpc)] for split in ("train", "test")},
+        ),
+    ),
+)
+TITLES = {known.key: known.title for known in _KNOWN}  # of all tasks, in the order of tables
+
+
+def load(data: Path) -> tuple[dict[str, Task], list[str]]:
+    """The tasks that are in `data`, by key, and the keys of those that are absent. Raise TrainingError."""
+    tasks = {known.key: _task(known, layout, data) for known in _KNOWN if (layout := _layout(known, data))}
+    return tasks, [key for key in TITLES if key not in tasks]
+
+
+def _layout(known: Known, data: Path) -> Layout | None:
+    """The one with a file that is there, else one with a folder, whose missing file reading will name."""
+    files = [(layout, data / name) for layout in known.layouts for name, _ in chain(*layout.values())]
+    there = [layout for layout, file in files if file.is_file()]
+    there += [layout for layout, file in files if file.parent.is_dir()]
+    return there[0] if there else None
+
+
+def _task(known: Known, layout: Layout, data: Path) -> Task:
+    splits = {name: _split(known, [(data / file, read) for file, read in layout[name]]) for name in layout}
+    remarks = []
+    for name, split in splits.items():
+        published = known.published[name]
+        held = f"{len(split.labels):,}"
+        if held != published.split()[0]:
+            unit = "pairs" if len(split.sides) == 2 else "sentences"
+            remarks += [f"{_DOES[name]} {held} {unit}; SentEval's set has {published}"]
+    return Task(known.key, known.title, known.classes, splits, remarks)
+
+
+def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Split:
+    labels: list[int] = []
+    rows: list[tuple[str, ...]] = []
+    for file, read in files:
+        for line, label, texts in read(file):
+            if label not in known.classes:
+                raise TrainingError(
+                    f"{file}, line {line}: the label {label[:40]!r} is not one of {', '.join(known.classes)}."
+                )
+            labels.append(known.classes.index(label))
+            rows.append(tuple(" ".join(text.split()) for text in texts))
+            if not all(rows[-1]):
+                raise TrainingError(f"{file}, line {line}: a sentence is empty.")
+    if len(set(labels)) < 2:
+        raise TrainingError(f"{files[-1][0]}: its {len(labels)} examples have no two different labels.")
+    return Split(np.array(labels, np.int64), tuple(list(side) for side in zip(*rows, strict=True)))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Plain text, numbered from 1; only a newline ends a line. Latin-1 where it is not UTF-8."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise TrainingError(f"{file} is missing.") from None
+    except OSError as error:
+        raise TrainingError(f"{file} cannot be read: {error}") from None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = content.decode("latin-1")
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        yield number, line.removesuffix("\r")

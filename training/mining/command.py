@@ -1,0 +1,208 @@
+"""`python -m training mine negatives | pairs | dedupe`: text in, text out; what was dropped is said."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from training.corpus import read_corpus
+from training.errors import NothingToLearn, TrainingError
+from training.evaluation.scorable import open_scorable
+from training.paths import expanded
+
+from .dedupe import THRESHOLD, near_duplicates
+from .files import kind, lines, read_documents, target, text_of, writing
+from .labelled import Labelled, read_beir, read_labelled_pairs
+from .negatives import MOST, Counts, Rules, Triple, mine_negatives
+from .pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
+
+_EXAMPLES = 3
+_SHOWN = 90  # characters of a text in an example
+_SOURCES = ("both", "neighbours", "titles")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    mine = commands.add_parser(
+        "mine", help="make better training data: hard negatives, pairs, no near-duplicates"
+    )
+    of = mine.add_subparsers(required=True, metavar="WHAT")
+    negatives = _command(of, "negatives", _negatives, "find hard negatives for pairs that are known")
+    known = negatives.add_mutually_exclusive_group(required=True)
+    known.add_argument("--pairs", metavar="FILE", help=".tsv or .jsonl with anchor and positive")
+    known.add_argument("--beir", metavar="DIR", help="corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv")
+    negatives.add_argument("--split", metavar="NAME", help="the judgements of --beir to read (train)")
+    negatives.add_argument(
+        "--corpus", metavar="FILE", help="where to find negatives for --pairs (the positives of all pairs)"
+    )
+    _model(negatives)
+    defaults = Rules()
+    negatives.add_argument(
+        "--count",
+        type=int,
+        default=defaults.count,
+        metavar="N",
+        help=f"of each pair, 1 to {MOST} (%(default)s)",
+    )
+    negatives.add_argument(
+        "--margin",
+        type=float,
+        default=defaults.margin,
+        metavar="X",
+        help="how far below the positive's score a negative must stay, as a part of it (%(default)s)",
+    )
+    _scores(negatives, defaults.min_score)
+    negatives.add_argument(
+        "--skip", type=int, default=defaults.skip, metavar="N", help="pass over the first ranks (%(default)s)"
+    )
+    pairs = _command(of, "pairs", _pairs, "find pairs in text without labels")
+    pairs.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
+    pairs.add_argument(
+        "--source", choices=_SOURCES, default="both", help="mutual nearest neighbours, titles with their text"
+    )
+    _model(pairs)
+    _scores(pairs, MIN_SCORE)
+    dedupe = _command(of, "dedupe", _dedupe, "drop texts that nearly repeat an earlier one")
+    dedupe.add_argument("--corpus", required=True, metavar="FILE")
+    dedupe.add_argument(
+        "--threshold",
+        type=float,
+        default=THRESHOLD,
+        metavar="X",
+        help="the least Jaccard similarity of a near-duplicate, over 5 characters (%(default)s)",
+    )
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    about: str,
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+    command.add_argument("--out", required=True, metavar="FILE", help="where to write; .gz packs it")
+    command.set_defaults(run=run)
+    return command
+
+
+def _model(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--model", default="default", help="`default`, a published version, a folder or a server's URL"
+    )
+
+
+def _scores(command: argparse.ArgumentParser, least: float) -> None:
+    command.add_argument("--min-score", type=float, default=least, metavar="X", help="cosine (%(default)s)")
+    command.add_argument("--max-score", type=float, default=1.0, metavar="X", help="cosine (%(default)s)")
+
+
+def _negatives(options: argparse.Namespace) -> int:
+    rules = Rules(options.count, options.margin, options.max_score, options.min_score, options.skip)
+    labelled, out = _labelled(options)
+    counts = Counts()
+    with open_scorable(options.model, os.environ, _say) as model, writing(out) as write:
+        _say("encoding and comparing")
+        triples = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
+        _write(write, triples)
+        if not counts.triples:
+            raise NothingToLearn(
+                "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
+            )
+    _print(
+        f"{counts.triples:,} triples of {counts.pairs:,} pairs; candidates: {len(labelled.candidates):,}",
+        f"pairs with fewer than {rules.count}: {counts.short:,}; with none, left out: {counts.none:,}",
+        f"pairs dropped: {labelled.blank:,} blank, {labelled.repeated:,} repeated or of equal texts",
+        f"candidates dropped as likely answers: {counts.above_margin:,} above the margin, "
+        f"{counts.above_max:,} more above --max-score; {counts.passed_over:,} passed over by --skip",
+    )
+    return 0
+
+
+def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
+    """What to mine for, and where to write it."""
+    if options.beir and options.corpus:
+        raise TrainingError("--corpus goes with --pairs: a BEIR folder has a corpus of its own.")
+    if options.pairs and options.split:
+        raise TrainingError("--split goes with --beir: a file of pairs has no splits.")
+    if options.beir:
+        out = target(options.out)
+        return read_beir(expanded(options.beir), options.split or "train"), out
+    read = [expanded(name) for name in (options.pairs, options.corpus) if name]
+    out = target(options.out, *read)
+    return read_labelled_pairs(read[0], read_corpus(read[1]).texts if options.corpus else None), out
+
+
+def _pairs(options: argparse.Namespace) -> int:
+    if not -1 <= options.min_score < options.max_score <= 1:
+        raise TrainingError("--min-score must be below --max-score, both from -1 to 1.")
+    corpus = expanded(options.corpus)
+    out = target(options.out, corpus)
+    documents = read_documents(corpus)
+    titled = [
+        (text_of(record, "title"), text)
+        for record, text in zip(documents.records, documents.texts, strict=True)
+        if record.fields.get("title")
+    ]
+    if options.source == "titles" and not titled:
+        raise TrainingError(f"{corpus} has no titles: they are the field `title` of .jsonl or .tsv.")
+    titles = list(title_pairs(titled)) if options.source != "neighbours" else []
+    found = 0
+    with writing(out) as write:
+        _write(write, titles)
+        if options.source != "titles":
+            with open_scorable(options.model, os.environ, _say) as model:
+                _say("encoding and comparing")
+                scores = {"min_score": options.min_score, "max_score": options.max_score}
+                found = _write(write, neighbour_pairs(documents.texts, model.encode, **scores))
+        if not titles and not found:
+            raise NothingToLearn(f"{corpus} has no pair. Try a lower --min-score.")
+    _print(f"{len(titles):,} titles with their text, {found:,} pairs of mutual nearest neighbours")
+    return 0
+
+
+def _dedupe(options: argparse.Namespace) -> int:
+    corpus = expanded(options.corpus)
+    out = target(options.out, corpus)
+    if kind(out) != kind(corpus):
+        raise TrainingError(f"{options.out} must end as {corpus.name} does: the lines are of the same kind.")
+    documents = read_documents(corpus)
+    found = near_duplicates(documents.texts, options.threshold)
+    dropped = {duplicate.place for duplicate in found}
+    kept = [record for place, record in enumerate(documents.records) if place not in dropped]
+    with writing(out) as write:
+        for line in lines(kept, kind(out)):
+            write(line)
+    _print(
+        f"{len(kept):,} texts kept of {len(documents.texts):,}; dropped: {len(found):,} near-duplicates, "
+        f"of which {sum(duplicate.similarity == 1 for duplicate in found):,} share every shingle; "
+        f"{documents.blank:,} blank"
+    )
+    differing = [duplicate for duplicate in found if duplicate.similarity < 1] or found
+    for duplicate in differing[:_EXAMPLES]:
+        first, second = (_shown(documents.texts[place]) for place in (duplicate.first, duplicate.place))
+        _print(f"  {duplicate.similarity:.3f}  kept     {first}", f"         dropped  {second}")
+    return 0
+
+
+def _write(write: Callable[[str], object], found: Iterable[Triple | Pair]) -> int:
+    count = 0
+    for row in found:
+        write(json.dumps(row._asdict(), ensure_ascii=False))
+        count += 1
+    return count
+
+
+def _shown(text: str) -> str:
+    plain = " ".join(text.split())
+    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 2]} …"
+
+
+def _print(*rows: str) -> None:
+    sys.stdout.write("".join(f"{row}\n" for row in rows))
+
+
+def _say(step: str) -> None:
+    sys.stderr.write(f"{step} …\n")

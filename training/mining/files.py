@@ -1,0 +1,99 @@
+"""Documents of a file in their order, written back as they were; and output that appears whole or not at all.
+
+Not here: how a line is read (records.py), and the corpus of a training, which is sorted and distinct
+(corpus.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from models.fsync import sync
+from training.errors import NothingToLearn, TrainingError
+from training.paths import expanded
+from training.records import Record, read_records
+
+_TEXT = ("sentence", "text")
+_SUFFIXES = (".jsonl", ".tsv")
+
+
+class Documents(NamedTuple):
+    records: list[Record]  # those with a text
+    texts: list[str]  # of each
+    blank: int  # lines dropped: nothing but white space
+
+
+def read_documents(file: Path) -> Documents:
+    """Every text of a corpus, repeated ones too. Raise TrainingError with the line."""
+    records = list(read_records(file, [_TEXT]))
+    texts = [text_of(record, *_TEXT) if record.fields else "" for record in records]
+    there = [place for place, text in enumerate(texts) if text.strip()]
+    if not there:
+        raise NothingToLearn(f"{file} holds no text.")
+    return Documents([records[at] for at in there], [texts[at] for at in there], len(texts) - len(there))
+
+
+def text_of(record: Record, *names: str) -> str:
+    """The field of the first of these names that is there. Raise TrainingError when it is no text."""
+    value = next((record.fields[name] for name in names if name in record.fields), None)
+    if not isinstance(value, str):
+        raise TrainingError(f"{record.at} has no text under the name {' or '.join(names)}.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise TrainingError(f"{record.at} holds half of a surrogate pair, which is not text.") from None
+    return value
+
+
+def kind(file: Path) -> str:
+    """`.jsonl`, `.tsv`, or nothing for lines of text."""
+    name = file.name.lower().removesuffix(".gz")
+    return next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), "")
+
+
+def lines(records: Sequence[Record], kind: str) -> Iterator[str]:
+    """Lines of a file of that kind that reads as these records."""
+    if kind == ".tsv":
+        yield "\t".join(records[0].fields)
+        yield from ("\t".join(record.fields.values()) for record in records)
+    elif kind == ".jsonl":
+        yield from (json.dumps(dict(record.fields), ensure_ascii=False) for record in records)
+    else:
+        yield from (record.fields["text"] for record in records)
+
+
+def target(name: str, *read: Path) -> Path:
+    """Where to write: a file in a folder that is there, and none of those that are `read`."""
+    file = expanded(name).resolve()
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
+        raise TrainingError(f"{name} cannot be written: name a file in a folder that is there.")
+    if any(file == other.resolve() for other in read):
+        raise TrainingError(f"{name} is what is read here: name another file to write.")
+    return file
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[Callable[[str], object]]:
+    """Give a function that writes one line. Without an error the file is replaced, with one nothing changes.
+
+    The same lines make the same bytes, as .gz too.
+    """
+    temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
+    packed = file.name.lower().endswith(".gz")
+    try:
+        with temporary.open("wb") as raw:
+            stream = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else raw
+            with io.TextIOWrapper(stream, encoding="utf-8", newline="\n") as text:
+                yield lambda line: text.write(f"{line}\n")
+        sync(temporary)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(file.parent)

@@ -1,0 +1,117 @@
+"""Hard negatives: for a pair the candidates that the model finds close to the anchor, yet not too close.
+
+    1. known positives of the anchor, and the anchor itself, are no candidates
+    2. the `skip` highest ranks are passed over
+    3. a candidate is dropped above   positive - margin · |positive|   and outside [min_score, max_score]
+    4. of what is left the `count` highest are taken
+
+The third rule is for false negatives. Labels are never complete: what a good model ranks highest is often a
+right answer that nobody marked, and to train against it teaches the opposite of what is wanted (Qu et al.
+2021, RocketQA). Moreira et al. 2024 (NV-Retriever) compared ways to keep such candidates out and found a
+ceiling relative to the positive's score best, at 95 % of it (TopK-PercPos): the default here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import TrainingError
+from training.evaluation.encoding import Encode
+
+from .labelled import Labelled
+from .neighbours import cosine_blocks, highest, unit_vectors
+
+MOST = 10  # negatives of a pair
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Scores are cosines. Raise TrainingError for numbers that cannot be meant."""
+
+    count: int = 1
+    margin: float = 0.05  # NV-Retriever's 95 %
+    max_score: float = 1.0
+    min_score: float = -1.0
+    skip: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MOST:
+            raise TrainingError(f"--count must be from 1 to {MOST}, not {self.count}.")
+        if not 0 <= self.margin < 1:
+            raise TrainingError(f"--margin must be at least 0 and below 1, not {self.margin:g}.")
+        if not -1 <= self.min_score < self.max_score <= 1:
+            raise TrainingError("--min-score must be below --max-score, both from -1 to 1.")
+        if self.skip < 0:
+            raise TrainingError(f"--skip must not be negative, and {self.skip} is.")
+
+
+class Triple(NamedTuple):
+    """One line of the output; the names are its keys."""
+
+    anchor: str
+    positive: str
+    negative: str
+    score_positive: float
+    score_negative: float
+
+
+@dataclass
+class Counts:
+    """What became of the pairs and their candidates; added up while the triples are read."""
+
+    pairs: int = 0
+    triples: int = 0
+    passed_over: int = 0  # by `skip`
+    above_margin: int = 0
+    above_max: int = 0  # and not above the margin
+    short: int = 0  # pairs with fewer negatives than asked for, none included
+    none: int = 0  # pairs without any; they are not in the output
+
+
+def mine_negatives(
+    labelled: Labelled, encode_queries: Encode, encode_documents: Encode, rules: Rules, counts: Counts
+) -> Iterator[Triple]:
+    """Triples in the order of the pairs, the hardest first. `counts` is added to on the way."""
+    anchors = list(labelled.positives)
+    known = (text for positives in labelled.positives.values() for text in positives)
+    texts = list(dict.fromkeys([*labelled.candidates, *known]))
+    place = {text: at for at, text in enumerate(texts)}
+    vectors = unit_vectors(encode_documents, texts)
+    of_anchors = unit_vectors(encode_queries, anchors)
+    for start, block in cosine_blocks(of_anchors, vectors[: len(labelled.candidates)], "anchors"):
+        for cosines, anchor, vector in zip(block, anchors[start:], of_anchors[start:], strict=False):
+            positives = labelled.positives[anchor]
+            allowed = np.ones(len(cosines), np.bool_)
+            own = np.array([place[text] for text in (anchor, *positives) if text in place])
+            allowed[own[own < len(allowed)]] = False
+            for passed in highest(cosines, allowed, rules.skip):
+                allowed[passed] = False
+                counts.passed_over += 1
+            for positive in positives:
+                score = float(vector @ vectors[place[positive]])
+                for negative in _of_pair(cosines, allowed, score, rules, counts):
+                    scores = round(score, 6), round(float(cosines[negative]), 6)
+                    yield Triple(anchor, positive, texts[negative], *scores)
+
+
+def _of_pair(
+    cosines: NDArray[np.float32], allowed: NDArray[np.bool_], positive: float, rules: Rules, counts: Counts
+) -> list[int]:
+    """Places of the negatives of a pair whose own cosine is `positive`."""
+    below_margin = cosines <= positive - rules.margin * abs(positive)
+    below_max = cosines <= rules.max_score
+    negatives = highest(
+        cosines, allowed & below_margin & below_max & (cosines >= rules.min_score), rules.count
+    )
+    counts.pairs += 1
+    counts.triples += len(negatives)
+    counts.above_margin += int(np.count_nonzero(allowed & ~below_margin))
+    counts.above_max += int(np.count_nonzero(allowed & below_margin & ~below_max))
+    counts.short += len(negatives) < rules.count
+    counts.none += not negatives
+    return negatives

@@ -1,0 +1,122 @@
+"""Post-processors: affine maps fitted on vectors, after training or instead of it; published as dense layers.
+
+vectors ─▶ mean and covariance, in float64, a chunk at a time ─▶ x W + b
+
+whiten      every direction gets the same spread (Su et al. 2021, BERT-whitening)
+drop_pcs    the strongest directions are taken out (Mu and Viswanath 2018, All-but-the-Top)
+"""
+
+# ruff: noqa: N806  shapes live in names
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.errors import TrainingError
+
+Floats = NDArray[np.float64]
+_NOTHING = 1e-10  # of the strongest direction's variance: a direction in which vectors do not differ
+
+
+class Moments(NamedTuple):
+    """Of the vectors seen: how many, their mean (D,) and covariance (D, D), divided by their number."""
+
+    texts: int
+    mean: Floats
+    covariance: Floats
+
+    def through(self, layer: Affine) -> Moments:
+        """The moments of what `layer` makes of the same vectors."""
+        mean = self.mean @ layer.weight + layer.bias
+        return Moments(self.texts, mean, layer.weight.T @ self.covariance @ layer.weight)
+
+
+class Affine(NamedTuple):
+    """x -> x weight + bias"""
+
+    weight: Floats  # (D, K)
+    bias: Floats  # (K,)
+
+
+class Post(Protocol):
+    def fit(self, moments: Moments) -> Affine:
+        """Raise TrainingError when the vectors are too few or too alike."""
+
+
+@dataclass(frozen=True)
+class Whiten:
+    """(x - μ) U Λ^(-1/2), of which the `dimension` strongest directions are kept; all where it is larger."""
+
+    dimension: int
+
+    def fit(self, moments: Moments) -> Affine:
+        variances, directions = _principal(moments)
+        kept = min(self.dimension, len(variances))
+        if variances[kept - 1] <= _NOTHING * variances[0]:
+            rank = int((variances > _NOTHING * variances[0]).sum())
+            raise TrainingError(
+                f"The {moments.texts} texts differ in {rank} directions only; whitening to {kept} needs more "
+                "text, or a smaller dimension."
+            )
+        weight = directions[:, :kept] / np.sqrt(variances[:kept])
+        return Affine(weight, -moments.mean @ weight)
+
+
+@dataclass(frozen=True)
+class DropPcs:
+    """x - μ without its part in the `count` strongest directions."""
+
+    count: int
+
+    def fit(self, moments: Moments) -> Affine:
+        _, directions = _principal(moments)
+        if self.count >= len(directions):
+            raise TrainingError(f"Vectors of {len(directions)} dimensions cannot lose {self.count} of them.")
+        top = directions[:, : self.count]
+        weight = np.eye(len(directions)) - top @ top.T
+        return Affine(weight, -moments.mean @ weight)
+
+
+POSTS = {"whiten": Whiten, "drop_pcs": DropPcs}
+
+
+def moments_of(chunks: Iterable[NDArray[np.float32]]) -> Moments:
+    """chunks: (n, D) each. Raise TrainingError for fewer than two vectors."""
+    count = 0
+    total: Floats = np.zeros(0)
+    products: Floats = np.zeros((0, 0))
+    shift: Floats = np.zeros(0)  # of the first chunk: sums around it lose no digits
+    for chunk in chunks:
+        x_ND = chunk.astype(np.float64)
+        if not count:
+            shift = x_ND.mean(0)
+            total, products = np.zeros_like(shift), np.zeros((len(shift), len(shift)))
+        x_ND = x_ND - shift
+        count += len(x_ND)
+        total = total + x_ND.sum(0)
+        products = products + x_ND.T @ x_ND
+    if count < 2:
+        raise TrainingError("A post-processor is fitted on two texts or more.")
+    mean = total / count
+    return Moments(count, mean + shift, products / count - np.outer(mean, mean))
+
+
+def fit(posts: Sequence[Post], moments: Moments) -> list[Affine]:
+    """One after another, each on what those before it make of the vectors."""
+    layers = []
+    for post in posts:
+        layers.append(post.fit(moments))
+        moments = moments.through(layers[-1])
+    return layers
+
+
+def _principal(moments: Moments) -> tuple[Floats, Floats]:
+    """Variances (D,), the largest first, and their directions (D, D) in columns, with a sign of their own."""
+    variances, directions = np.linalg.eigh(moments.covariance)
+    directions = directions[:, ::-1]
+    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(len(directions))])
+    return np.maximum(variances[::-1], 0), directions * signs

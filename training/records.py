@@ -1,0 +1,103 @@
+"""The lines of a corpus file as records: what stands where, with the place for a message.
+
+    .jsonl      an object on each line
+    .tsv        a header row, then rows of as many fields
+    else        one text on each line, as {"text": …}
+
+each also as .gz. Not here: which fields are wanted (corpus.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from training.errors import TrainingError
+
+LARGEST_LINE = 1 << 20  # bytes; a longer line is a file of another kind, not a text to embed
+
+
+class Line(NamedTuple):
+    text: str
+    at: str  # the file and the line's number, counted from 1
+
+
+class Record(NamedTuple):
+    fields: Mapping[str, Any]
+    at: str
+
+
+def read_records(file: Path, header: Iterable[tuple[str, ...]]) -> Iterator[Record]:
+    """Blank lines of .jsonl and of plain text come with no field. Raise TrainingError with the line.
+
+    header: of each field that a table must have, the names that it may have there.
+    """
+    if not file.is_file():
+        raise TrainingError(f"There is no file {file}.")
+    name = file.name.lower().removesuffix(".gz")
+    lines = _lines(file)
+    if name.endswith(".jsonl"):
+        return _from_json(lines)
+    if name.endswith(".tsv"):
+        return _from_table(lines, header)
+    return (Record({"text": line.text} if line.text.strip() else {}, line.at) for line in lines)
+
+
+def is_table(file: Path) -> bool:
+    """Whether its records may have other fields than a text."""
+    return file.name.lower().removesuffix(".gz").endswith((".jsonl", ".tsv"))
+
+
+def _lines(file: Path) -> Iterator[Line]:
+    packed = file.name.lower().endswith(".gz")
+    with gzip.open(file) if packed else file.open("rb") as stream:
+        try:
+            number = 0
+            while raw := stream.readline(LARGEST_LINE + 2):
+                number += 1
+                yield _line(raw, f"{file}, line {number}", first=number == 1)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise TrainingError(f"{file} is not a whole gzip file: {error}") from None
+
+
+def _line(raw: bytes, at: str, *, first: bool) -> Line:
+    raw = raw.rstrip(b"\r\n")
+    if len(raw) > LARGEST_LINE:
+        raise TrainingError(f"{at} is longer than 1 MiB. Put each text on a line of its own.")
+    try:
+        return Line(raw.decode("utf-8-sig" if first else "utf-8"), at)
+    except UnicodeDecodeError as error:
+        raise TrainingError(f"{at} is not UTF-8 (byte {error.start + 1}). Save the file as UTF-8.") from None
+
+
+def _from_json(lines: Iterable[Line]) -> Iterator[Record]:
+    for line in lines:
+        if not line.text.strip():
+            yield Record({}, line.at)
+            continue
+        try:
+            record = json.loads(line.text)
+        except (ValueError, RecursionError):
+            raise TrainingError(f"{line.at} is not JSON.") from None
+        if not isinstance(record, dict):
+            record = {"": record}  # so that what is wanted is missing, and named
+        yield Record(record, line.at)
+
+
+def _from_table(lines: Iterable[Line], wanted: Iterable[tuple[str, ...]]) -> Iterator[Record]:
+    rows = iter(lines)
+    first = next(rows, None)
+    header = first.text.split("\t") if first else []
+    for names in wanted:
+        if not set(names) & set(header):
+            options = " or ".join(f"`{name}`" for name in names)
+            raise TrainingError(f"The table has no column {options} in its first row.")
+    for row in rows:
+        fields = row.text.split("\t")
+        if len(fields) != len(header):
+            raise TrainingError(f"{row.at} has {len(fields)} fields; the first row has {len(header)}.")
+        yield Record(dict(zip(header, fields, strict=True)), row.at)

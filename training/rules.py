@@ -1,0 +1,91 @@
+"""Which building blocks fit each other: a recipe that could not work is refused when it is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from training.guessing import Denoise, Mlm, Rtd
+from training.negatives import Queue
+from training.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
+from training.reading import Wrong
+from training.sources import Documents, LabelledPairs
+from training.views import Mask, Same, Template, View, stands_aside
+
+if TYPE_CHECKING:
+    from training.recipe import Recipe
+
+
+def check_fit(recipe: Recipe) -> None:
+    """Raise Wrong with what does not fit and what would."""
+    contrasted = [view for view in recipe.views if not stands_aside(view)]
+    if recipe.views[: len(contrasted)] != tuple(contrasted):
+        raise Wrong("views that stand aside come after those that are contrasted.")
+    _check_columns(recipe, contrasted)
+    for _, objective in recipe.objectives:
+        _check_objective(recipe, objective, contrasted)
+    _check_negatives(recipe)
+    _check_templates(recipe, contrasted)
+    if recipe.result == "backbone" and not any(
+        isinstance(objective, Mlm) for _, objective in recipe.objectives
+    ):
+        raise Wrong('the result "backbone" is what mlm trains; there is no such objective.')
+    if not recipe.objectives and recipe.head.keep:
+        raise Wrong("a head that is kept must be trained, and there is no objective.")
+
+
+def columns_of(recipe: Recipe) -> int:
+    """How many texts a row of the recipe's source has."""
+    source = recipe.source
+    return 1 + source.positives if isinstance(source, Documents) else len(source.kind.columns)
+
+
+def column_of_each_view(recipe: Recipe) -> list[int]:
+    """A source with several texts in a row gives each view its own, in their order; so for those aside."""
+    columns = columns_of(recipe)
+    aside = [stands_aside(view) for view in recipe.views]
+    contrasted = aside.count(False)
+    order = [*range(contrasted), *range(aside.count(True))]
+    return [place if columns > 1 else 0 for place in order]
+
+
+def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
+    columns = columns_of(recipe)
+    if columns > 1 and recipe.objectives and len(contrasted) != columns:
+        raise Wrong(
+            f"the source has {columns} texts in a row, and there are {len(contrasted)} views of them."
+        )
+    if columns > 1 and len(recipe.views) > 2 * columns:
+        raise Wrong(f"the source has {columns} texts in a row, and more views than that stand aside.")
+
+
+def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
+    there = f"there are {len(contrasted)}."
+    aside = [view for view in recipe.views if stands_aside(view)]
+    if isinstance(objective, InfoNCE | NTXent | PairSoftmax) and len(contrasted) < 2:
+        raise Wrong(f"{type(objective).__name__} compares two views; {there}")
+    if isinstance(objective, Triplet) and len(contrasted) < (2 if objective.mine else 3):
+        raise Wrong(f"triplet compares an anchor, a positive and a negative; {there}")
+    if isinstance(objective, PairSoftmax) and not isinstance(recipe.source, LabelledPairs):
+        raise Wrong('pair_softmax needs the source "labelled_pairs".')
+    if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
+        raise Wrong("mlm guesses what a view `mask` hides, and there is none.")
+    if isinstance(objective, Rtd) and [type(view) for view in aside] != [Mask] * len(contrasted):
+        raise Wrong("rtd needs a view `mask` aside for each view that is contrasted.")
+    if isinstance(objective, Rtd) and not all(isinstance(view, Same) for view in contrasted):
+        raise Wrong("rtd compares masked views with what they hide: the contrasted views must be `same`.")
+    if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
+        raise Wrong('denoise needs the whole text as its last view: { name = "same", aside = true }.')
+
+
+def _check_negatives(recipe: Recipe) -> None:
+    if recipe.negatives and not any(isinstance(objective, InfoNCE) for _, objective in recipe.objectives):
+        raise Wrong("negatives are for info_nce.")
+    queued = any(isinstance(negatives, Queue) for negatives in recipe.negatives)
+    if queued != (recipe.twin is not None):
+        raise Wrong('a queue needs the twin "ema", and the twin is for a queue.')
+
+
+def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
+    templates = [isinstance(view, Template) for view in contrasted]
+    if (recipe.pool == "mask") != any(templates) or any(templates) != all(templates):
+        raise Wrong('the pool "mask" goes with views `template`, all of them.')

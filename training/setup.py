@@ -1,0 +1,100 @@
+"""What a run is set up from: its options, its identity, and a trainer that is ready for the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from models.source import read_source
+from training.corpus import Corpus
+from training.encoder import digest_of, load_encoder
+from training.errors import NothingToLearn
+from training.recipe import Recipe
+from training.runfile import Identity
+from training.sources import Given
+from training.trainer import Trainer
+from training.world import World
+
+_WHOLE = 1 << 20  # tokens: longer documents are cut
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a recipe is run; none of it is a part of the method."""
+
+    steps: int | None  # None: each row once
+    precision: str  # auto, bf16 or fp32
+    device: str  # auto, or as torch names it
+    threads: int | None
+    eval_steps: int
+    checkpoint_steps: int
+    record_steps: int
+    data: Path | None
+    base_name: str
+    version: str | None  # the published version that the base is
+    resume: bool
+    progress: bool
+    say: Callable[[str], None]
+    chunk: int | None = None  # rows that are encoded at once
+
+
+def build_trainer(
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    out: Path,
+    options: Options,
+    device: torch.device,
+    world: World,
+    *,
+    steps: int,
+    bf16: bool,
+) -> Trainer:
+    """Raise NothingToLearn when no two texts differ, TrainingError when base and recipe do not fit."""
+    options.say("tokenising")
+    encoder, head = load_encoder(base, recipe, device)
+    given = Given(
+        corpus,
+        encoder.tokenizer(_WHOLE if recipe.source.whole else recipe.max_length, whole=recipe.source.whole),
+        batch=recipe.optim.batch,
+        steps=max(steps, 1),
+        seed=recipe.seed,
+        prompt=encoder.source.document_prompt,  # a corpus is documents, and that is how they will be embedded
+        threads=torch.get_num_threads(),
+        folder=out,
+    )
+    if not world.leads:
+        world.wait()  # until the tokens are there
+    source = recipe.source.build(given)
+    if world.leads:
+        world.wait()
+    if source.distinct() < 2:
+        raise NothingToLearn(
+            f"No two of the texts differ in their first {recipe.max_length} tokens: there are no negatives."
+        )
+    return Trainer(encoder, head, recipe, source, steps=steps, bf16=bf16, chunk=options.chunk, world=world)
+
+
+def identity_of(
+    recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
+) -> Identity:
+    """What a folder's run is: whatever decides its losses."""
+    return {
+        "method": recipe.name,
+        "recipe": recipe.digest(),
+        "described": recipe.described(),
+        "corpus": corpus.digest,
+        "texts": len(corpus),
+        "base": digest_of(read_source(base)),
+        "base_name": options.base_name,
+        "parent": options.version,
+        "seed": recipe.seed,
+        "steps": steps,
+        "precision": "bf16" if bf16 else "fp32",
+        "code": metadata.version("simile"),
+        "result": recipe.result,
+    }

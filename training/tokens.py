@@ -1,0 +1,93 @@
+"""Tokens: texts without padding, one after another. What views change and encoders read.
+
+[11, 12, 13 | 21, 22]        ids, and starts = [0, 3, 5]
+"""
+
+# ruff: noqa: N806  shapes live in names
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NOT_A_TARGET = -100  # as cross_entropy's ignore_index
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """R texts: text r is ids[starts[r]:starts[r + 1]], special ids included. Always on the CPU."""
+
+    ids: Tensor  # int64 (all tokens,)
+    starts: Tensor  # int64 (R + 1,)
+    targets: Tensor | None = None  # int64 (all tokens,): the id to be guessed, or NOT_A_TARGET
+    positions: Tensor | None = None  # int64 (all tokens,), where they are not 0, 1, 2 … of each text
+
+    def __len__(self) -> int:
+        """How many texts."""
+        return self.starts.shape[0] - 1
+
+    @property
+    def lengths(self) -> Tensor:
+        """int64 (R,)"""
+        return self.starts.diff()
+
+    def rows(self) -> Tensor:
+        """Of each token the text that it belongs to, int64 (all tokens,)."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
+
+    def places(self) -> Tensor:
+        """Of each token its place in its text, from 0, int64 (all tokens,)."""
+        return torch.arange(len(self.ids)) - self.starts[self.rows()]
+
+    def select(self, rows: Tensor) -> Tokens:
+        """Some of the texts, in the order of `rows`, int64."""
+        lengths = self.lengths[rows]
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        at = torch.repeat_interleave(self.starts[rows] - starts[:-1], lengths) + torch.arange(int(starts[-1]))
+        return Tokens(
+            self.ids[at],
+            starts,
+            None if self.targets is None else self.targets[at],
+            None if self.positions is None else self.positions[at],
+        )
+
+    def keep(self, kept: Tensor) -> Tokens:
+        """Only the tokens where `kept`, bool (all tokens,), is true; as many texts as before."""
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)])[self.starts]
+        return Tokens(self.ids[kept], starts, None if self.targets is None else self.targets[kept])
+
+    def padded(self, pad_id: int) -> tuple[Tensor, Tensor]:
+        """(ids, mask), int64 (R, T): T is the longest text, mask is 1 on its tokens."""
+        places_T = torch.arange(int(self.lengths.max()))
+        mask_RT = places_T < self.lengths[:, None]
+        ids_RT = self.ids[(self.starts[:-1, None] + places_T).clamp(max=len(self.ids) - 1)]
+        return ids_RT.where(mask_RT, pad_id), mask_RT.long()
+
+
+def tokens_of(rows: Sequence[Sequence[int]]) -> Tokens:
+    """Rows of token ids as one."""
+    starts = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0)
+    return Tokens(torch.tensor([id for row in rows for id in row], dtype=torch.int64), starts)
+
+
+def join(parts: Sequence[Tokens]) -> Tokens:
+    """Below each other: first all texts of the first one."""
+    if len(parts) == 1:
+        return parts[0]
+    shift = 0
+    starts = [torch.zeros(1, dtype=torch.int64)]
+    for part in parts:
+        starts.append(part.starts[1:] + shift)
+        shift += len(part.ids)
+    targets = positions = None
+    if any(part.targets is not None for part in parts):
+        targets = torch.cat([_targets(part) for part in parts])
+    if any(part.positions is not None for part in parts):
+        positions = torch.cat([part.places() if part.positions is None else part.positions for part in parts])
+    return Tokens(torch.cat([part.ids for part in parts]), torch.cat(starts), targets, positions)
+
+
+def _targets(part: Tokens) -> Tensor:
+    return torch.full_like(part.ids, NOT_A_TARGET) if part.targets is None else part.targets
