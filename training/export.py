@@ -52,6 +52,8 @@ def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent
     run = read_run(out)
     if "finished" not in run:
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
+    if run.get("result", "encoder") != "encoder":
+        raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
     return export(
         out / step, store, origin=run["method"], parent=run["parent"], lineage=_lineage(run, step), say=say
     )

@@ -132,7 +132,7 @@ def judge(
         "base": job.base,
         "recipe": job.recipe.name,
         "corpus": job.corpus.digest,
-        "texts": len(job.corpus.texts),
+        "texts": len(job.corpus),
         "gate": job.mode,
         "thresholds": asdict(job.thresholds),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

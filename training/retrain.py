@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from models.__main__ import models_dir
 from models.store import Store
 from training import gate
-from training.corpus import Corpus, from_service, read_corpus
+from training.corpus import Corpus, Kind, from_service, read_corpus
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
-from training.train import positive, seed
+from training.train import changes, positive, seed
 from training.workplace import workplace
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--data", metavar="DIR", help="evaluation sets for the gate (SIMILE_EVAL_DATA, else ../shared/data)"
     )
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe, as `train --set`"
+    )
     command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
     command.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
     command.add_argument("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
@@ -84,10 +87,12 @@ def run(options: argparse.Namespace) -> int:
     from training.job import Interrupted, Job, retrain  # noqa: PLC0415  torch
     from training.recipe import load_recipe  # noqa: PLC0415  torch
 
-    recipe = load_recipe(options.recipe)
+    recipe = load_recipe(options.recipe, changes(options.set))
+    if recipe.result != "encoder":
+        raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
     try:
         data = _data(options)
-        corpus = _corpus(options)
+        corpus = _corpus(options, recipe.source.kind)
         with workplace(options.work) as work:
             job = Job(
                 recipe=recipe if options.seed is None else replace(recipe, seed=options.seed),
@@ -120,9 +125,10 @@ def _data(options: argparse.Namespace) -> Path | None:
         return None
 
 
-def _corpus(options: argparse.Namespace) -> Corpus:
+def _corpus(options: argparse.Namespace, kind: Kind) -> Corpus:
     _say("reading the corpus")
-    corpus = from_service(options.from_service) if options.from_service else read_corpus(options.corpus)
+    service: str | None = options.from_service
+    corpus = from_service(service, kind) if service else read_corpus(options.corpus, kind)
     _say(str(corpus))
     return corpus
 

@@ -6,6 +6,7 @@ torch is imported when a training begins, and not before: `--help` needs none.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import sys
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from models.__main__ import models_dir
 from models.publish import silent
-from training.base import open_base, version_of
-from training.corpus import Corpus, from_service, read_corpus
+from training.base import Base, open_base, version_of
+from training.corpus import Corpus, Kind, from_service, read_corpus
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.result import Result
+from training.runfile import FILE_NAME as RUN
 
 if TYPE_CHECKING:
     from training.recipe import Recipe
@@ -47,11 +49,14 @@ def train(
     record_steps: int = 10,
     data: Path | None = None,
     base_name: str = "",
+    parent: str | None = None,
     resume: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = silent,
 ) -> Result:
     """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
+
+    parent: the published version that `base` came from, where it is none itself.
 
     steps: each row once unless given. seed, batch: instead of the recipe's. chunk: rows that are encoded at
     once, which changes nothing but memory and time. data: the folder that has stsb/dev.tsv.gz, if any. say:
@@ -79,7 +84,7 @@ def train(
         record_steps=record_steps,
         data=data,
         base_name=base_name or base.name,
-        version=version_of(base),
+        version=parent or version_of(base),
         resume=resume,
         progress=progress,
         say=say,
@@ -101,6 +106,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     corpus.add_argument(
         "--corpus",
         type=Path,
+        action="append",
         metavar="FILE",
         help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; for pairs '
         "and triples .jsonl or .tsv with anchor, positive, negative; also as .gz",
@@ -165,43 +171,72 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _run(options: argparse.Namespace) -> int:
     from training.recipe import load_recipe  # noqa: PLC0415  torch
 
-    recipe = load_recipe(options.recipe, changes(options.set))
+    names = options.recipe.split(",")
+    if options.set and len(names) > 1:
+        raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
+    recipes = [load_recipe(name.strip(), changes(options.set)) for name in names]
+    corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     data = _data(options.data, os.environ)
-    _say("reading the corpus")
-    kind = recipe.source.kind
-    corpus = (
-        from_service(options.from_service, kind)
-        if options.from_service
-        else read_corpus(options.corpus, kind)
+    with contextlib.ExitStack() as opened:
+        base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
+        for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
+            out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
+            result = _train(options, recipe, corpus, base, out, data)
+            if not result.finished:
+                _say(f"stopped after step {result.steps}; the same command with --resume goes on")
+                return 130
+            _say(f"{result.steps} steps, loss {result.loss:.4f}: {result.best} and {result.last}")
+            if result.interrupted:
+                _say("it was asked to stop, and that was the last step of this recipe")
+                return 130
+            base = Base(result.best, f"{base.name}, {recipe.name}", base.version)
+    return 0
+
+
+def _train(
+    options: argparse.Namespace, recipe: Recipe, corpus: Corpus, base: Base, out: Path, data: Path | None
+) -> Result:
+    return train(
+        recipe,
+        corpus,
+        base.folder,
+        out,
+        steps=options.steps,
+        seed=options.seed,
+        batch=options.batch,
+        precision=options.precision,
+        device=options.device,
+        threads=options.threads,
+        chunk=options.chunk,
+        eval_steps=options.eval_steps,
+        data=data,
+        base_name=base.name,
+        parent=base.version,
+        # of several recipes one may be stopped in before the next has begun
+        resume=options.resume and (out == options.out or (out / RUN).is_file()),
+        progress=True,
+        say=_say,
     )
-    _say(str(corpus))
-    with open_base(options.base, models_dir(os.environ)) as base:
-        result = train(
-            recipe,
-            corpus,
-            base.folder,
-            options.out,
-            steps=options.steps,
-            seed=options.seed,
-            batch=options.batch,
-            precision=options.precision,
-            device=options.device,
-            threads=options.threads,
-            chunk=options.chunk,
-            eval_steps=options.eval_steps,
-            data=data,
-            base_name=base.name,
-            resume=options.resume,
-            progress=True,
-            say=_say,
+
+
+def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
+    """One for each recipe, or one for all."""
+    files = options.corpus or []
+    if len(files) not in (0, 1, len(kinds)):
+        raise TrainingError(
+            f"There are {len(files)} corpora for {len(kinds)} recipes: give one, or one for each."
         )
-    if not result.finished:
-        _say(f"stopped after step {result.steps}; the same command with --resume goes on")
-        return 130
-    _say(f"{result.steps} steps, loss {result.loss:.4f}: {result.best} and {result.last}")
-    if result.interrupted:
-        _say("it was asked to stop, and that was the last step: nothing is left to do")
-    return 130 if result.interrupted else 0
+    found: dict[tuple[Path | None, Kind], Corpus] = {}
+    answer = []
+    for place, kind in enumerate(kinds):
+        file = files[place if len(files) > 1 else 0] if files else None
+        if (file, kind) not in found:
+            _say("reading the corpus")
+            corpus = read_corpus(file, kind) if file else from_service(options.from_service, kind)
+            _say(str(corpus))
+            found[file, kind] = corpus
+        answer.append(found[file, kind])
+    return answer
 
 
 def changes(given: Sequence[str]) -> dict[str, Any]:
