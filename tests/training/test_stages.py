@@ -9,7 +9,7 @@ import pytest
 
 from models.source import read_source
 from tests.training.methods import raw_source, triples
-from tests.training.runs import events, weights
+from tests.training.runs import events, stop_after, weights
 from training.__main__ import main
 from training.encoder import digest_of
 from training.errors import TrainingError
@@ -31,7 +31,7 @@ def texts(tmp_path: Path) -> Path:
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
     file = tmp_path / "triples.tsv"
-    lines = ["\t".join(("anchor", "positive", "negative")), *("\t".join(row) for row in triples())]
+    lines = ["anchor\tpositive\tnegative", *("\t".join(row) for row in triples())]
     file.write_text("\n".join(lines), encoding="utf-8")
     return file
 
@@ -62,8 +62,6 @@ def test_each_recipe_begins_where_the_last_one_ended(
 def test_a_stop_in_the_first_recipe_is_resumed_and_the_second_follows(
     raw: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.training.runs import stop_after
-
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     corpus = ["--corpus", str(texts), "--batch", "16"]
     assert main(given("tsdae,simcse-unsup", raw, straight, *corpus)) == 0
