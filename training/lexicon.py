@@ -60,12 +60,19 @@ class Lexicon:
 
     def around(self, template: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """The ids before and after a text in `template`, and how far from the end its [MASK] is."""
-        written, distance = with_template(self.tokenizer, template)
-        opened = tokenizers.Tokenizer.from_str(json.dumps(written))
-        opened.no_padding()
-        opened.no_truncation()
-        before, after = affixes(opened)
-        return tuple(before), tuple(after), distance
+        if template not in self._around:
+            written, distance = with_template(self.tokenizer, template)
+            opened = tokenizers.Tokenizer.from_str(json.dumps(written))
+            opened.no_padding()
+            opened.no_truncation()
+            before, after = affixes(opened)
+            self._around[template] = (tuple(before), tuple(after), distance)
+        return self._around[template]
+
+    @cached_property
+    def _around(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int]]:
+        """What was asked for already: each step asks again."""
+        return {}
 
     @cached_property
     def is_special(self) -> Tensor:
