@@ -1,0 +1,111 @@
+"""sentence-transformers' own trainer, in a process and a virtual environment of its own; see training.py.
+
+    ready ─▶ a line comes ─▶ so many steps ─▶ done ─▶ a line comes ─▶ so many steps ─▶ done …
+
+It runs as a script with the peer's Python and imports nothing of this project. A callback of the trainer
+waits for the lines, so what happens between two of them is the trainer's loop and nothing else.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset  # type: ignore[import-not-found]
+from sentence_transformers import (  # type: ignore[import-not-found]
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.losses import (  # type: ignore[import-not-found]
+    MultipleNegativesRankingLoss,
+)
+from transformers import TrainerCallback
+
+PACKAGES = ("sentence-transformers", "torch", "transformers", "accelerate", "tokenizers", "numpy")
+
+
+class Rounds(TrainerCallback):
+    """Stops the trainer where a round of steps ends, until it is told to go on."""
+
+    def __init__(self, channel: Any, warmup: int, steps: int) -> None:
+        self._channel = channel
+        self._warmup, self._steps = warmup, steps
+        self._sizes = {"texts": 0, "tokens": 0, "padded": 0}
+
+    def count(self, _module: Any, inputs: tuple[Any, ...]) -> None:
+        """What goes into the transformer: a hook, since the loop tells no one."""
+        mask = inputs[0]["attention_mask"]
+        self._sizes["texts"] += mask.shape[0]
+        self._sizes["tokens"] += int(mask.sum())
+        self._sizes["padded"] += mask.numel()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        done = state.global_step - self._warmup
+        if done < 0 or done % self._steps:
+            return
+        about = _about(kwargs["model"]) if done == 0 else {}
+        print(json.dumps(self._sizes | about), file=self._channel, flush=True)
+        self._sizes.update(texts=0, tokens=0, padded=0)
+        if not sys.stdin.readline():  # nobody asks any more
+            os._exit(0)
+
+
+def _about(model: Any) -> dict[str, Any]:
+    """The versions, and whether dropout is really on."""
+    parts = [part for part in model.modules() if isinstance(part, torch.nn.Dropout)]
+    return {
+        "packages": {name: version(name) for name in PACKAGES},
+        "dropout": sorted({part.p if part.training else 0.0 for part in parts}),
+        "attention": model[0].auto_model.config._attn_implementation,  # noqa: SLF001  there is no other name
+        "threads": torch.get_num_threads(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--job", type=Path, required=True, help="what to do, as training.py writes it")
+    job = json.loads(parser.parse_args().job.read_text(encoding="utf-8"))
+    optim = job["optim"]
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the libraries print must not stand between the answers
+    torch.set_num_threads(job["threads"])
+    model = SentenceTransformer(job["base"], device="cpu")
+    model.max_seq_length = job["max_length"]
+    rounds = Rounds(channel, job["warmup"], job["steps"])
+    model[0].register_forward_pre_hook(rounds.count)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=folder,
+            max_steps=job["warmup"] + job["steps"] * job["repeats"],
+            per_device_train_batch_size=optim["batch"],
+            learning_rate=optim["lr"],
+            weight_decay=optim["weight_decay"],
+            adam_epsilon=optim["epsilon"],
+            max_grad_norm=optim["clip"],
+            seed=job["seed"],
+            bf16=job["precision"] == "bf16",
+            use_cpu=True,
+            eval_strategy="no",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"anchor": job["texts"], "positive": job["texts"]}),
+            loss=MultipleNegativesRankingLoss(model, scale=job["scale"]),
+            callbacks=[rounds],
+        )
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main()

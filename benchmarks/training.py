@@ -1,0 +1,271 @@
+"""Simile's trainer against sentence-transformers' own: `python -m benchmarks.training --corpus FILE …`.
+
+    Simile's steps, the peer's steps ─▶ the peer's, Simile's ─▶ …     two neighbours in time are a repeat
+
+Both train unsupervised SimCSE from the default model on the same sentences: the recipe `simcse-unsup` here,
+MultipleNegativesRankingLoss on (s, s) there, with the recipe's batch, length, temperature, dropout and AdamW.
+Only one of the two computes at a time; the other waits between two of its steps. Loading and the first steps
+are not in the figures. Nor is Simile's tokenising, done once before: some 0.03 ms of a sentence, where a step
+takes 15 ms of it or more. The peer tokenises in each step.
+
+The peer has a virtual environment of its own, as its dependencies are none of the project's. To make one:
+
+    python -m venv PEER
+    PEER/bin/pip install -c constraints.txt torch      first, so that pip takes no other build of it
+    PEER/bin/pip install -c constraints.txt sentence-transformers accelerate datasets
+
+and then, on a machine that does nothing else:
+
+    python -m benchmarks.training --corpus FILE --peer-python PEER/bin/python
+
+A sentence is a row of the corpus, however often it is encoded. Needs the extra `train`, and /proc.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import machine
+from benchmarks.__main__ import SCRATCH, say
+from benchmarks.machine import Window, between, snapshot, wait_for_quiet
+from benchmarks.report import Verdict
+from benchmarks.throughput import CONTENDED, spread
+from benchmarks.trainers import Ours, Peer, PeerError
+from models.builtin import default_source
+from models.errors import ModelError
+from training.corpus import Corpus
+from training.errors import TrainingError
+from training.objectives import InfoNCE
+from training.recipe import Recipe, load_recipe
+from training.record import versions
+from training.records import read_records
+
+FLOOR = 1.15  # what the project promises on a CPU, in fp32 and in bf16
+RECIPE = "simcse-unsup"
+PRECISIONS = ("fp32", "bf16")
+COLUMNS = (
+    "simile/s",
+    "peer/s",
+    "ratio",
+    "simile cpu ms",
+    "peer cpu ms",
+    "by cpu",
+    "foreign each",
+)
+SENTENCE = (("sentence", "text"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """So many steps of each side, one side after the other."""
+
+    ours: Window
+    peers: Window
+    sentences: int  # of each side
+
+    @property
+    def ratio(self) -> float:
+        return self.peers.seconds / self.ours.seconds
+
+    @property
+    def by_cpu(self) -> float:
+        """The same, by the CPU time that each side used: what neighbours disturb less."""
+        return self.peers.cpu_seconds["peer"] / self.ours.cpu_seconds["simile"]
+
+    @property
+    def contended(self) -> bool:
+        return max(self.ours.foreign, self.peers.foreign) > CONTENDED
+
+
+def main() -> None:
+    options = _options()
+    SCRATCH.mkdir(exist_ok=True)
+    recipe = load_recipe(RECIPE)
+    count = recipe.optim.batch * (options.warmup + options.steps * options.repeats)
+    torch.set_num_threads(options.threads)
+    try:
+        corpus = Corpus.of(islice(_sentences(options.corpus), count), str(options.corpus))
+        with default_source() as base:
+            found = [measure(recipe, corpus, base, options, precision) for precision in options.precision]
+    except (PeerError, ModelError, TrainingError) as error:
+        sys.exit(f"The bench failed: {error}")
+    result = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(SCRATCH),
+        "versions": versions(),
+        "corpus": {"file": options.corpus.name, "sentences": len(corpus)},
+        "recipe": recipe.described(),
+        "threads": options.threads,
+        "steps": options.steps,
+        "precisions": found,
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    print(text(result))
+    if options.check and not all(verdict(each).kept for each in found):
+        sys.exit(1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.training", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser.add_argument("--peer-python", type=Path, required=True, help="of an environment with the peer")
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=5, help="of each side in a repeat")
+    parser.add_argument("--warmup", type=int, default=3, help="first steps, which do not count")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="before each repeat, up to so long, for quiet",
+    )
+    parser.add_argument("--check", action="store_true", help=f"exit with 1 where the ratio is below {FLOOR}")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    return parser.parse_args()
+
+
+def _sentences(file: Path) -> Iterator[str]:
+    """In the file's own order, so that few of them need not be read out of all."""
+    for record in read_records(file, SENTENCE):
+        yield next((record.fields[name] for name in SENTENCE[0] if name in record.fields), "")
+
+
+def measure(
+    recipe: Recipe, corpus: Corpus, base: Path, options: argparse.Namespace, precision: str
+) -> dict[str, Any]:
+    """Every repeat of one precision, and what the peer said of itself."""
+    ((_, objective),) = recipe.objectives
+    assert isinstance(objective, InfoNCE)
+    job = {
+        "base": str(base),
+        "texts": corpus.texts,
+        "precision": precision,
+        "threads": options.threads,
+        "warmup": options.warmup,
+        "steps": options.steps,
+        "repeats": options.repeats,
+        "seed": recipe.seed,
+        "max_length": recipe.max_length,
+        "scale": 1 / objective.tau,
+        "optim": asdict(recipe.optim),
+    }
+    repeats: list[Repeat] = []
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as name, Peer(options.peer_python, job, Path(name)) as peer:
+        say(f"{precision}: the first steps")
+        about = peer.ready(recipe.dropout)
+        ours = Ours(recipe, corpus, base, Path(name), job)
+        ours.go(options.warmup)
+        pids = {"simile": os.getpid(), "peer": peer.pid}
+        turns: list[tuple[str, Callable[[], int]]] = [
+            ("simile", lambda: ours.go(options.steps)),
+            ("peer", peer.go),
+        ]
+        for number in range(options.repeats):
+            wait_for_quiet(CONTENDED, options.wait)
+            windows, sentences = {}, set()
+            for who, turn in turns if number % 2 == 0 else reversed(turns):
+                begin = snapshot(pids)
+                sentences.add(turn())
+                windows[who] = between(begin, snapshot(pids))
+            if len(sentences) > 1:
+                raise PeerError(f"a round was of {' and '.join(map(str, sentences))} sentences")
+            repeats.append(Repeat(windows["simile"], windows["peer"], sentences.pop()))
+            mark = " (contended)" if repeats[-1].contended else ""
+            say(f"{precision}, repeat {number + 1}: {repeats[-1].ratio:.2f} of the peer{mark}")
+    clean = [repeat for repeat in repeats if not repeat.contended]
+    return {
+        "precision": precision,
+        "peer": about | peer.sizes,
+        "repeats": [_row(repeat) for repeat in repeats],
+        "clean": len(clean),
+        "ratio": spread([repeat.ratio for repeat in clean or repeats]),
+        "by_cpu": spread([repeat.by_cpu for repeat in clean or repeats]),
+    }
+
+
+def _row(repeat: Repeat) -> dict[str, Any]:
+    return {
+        "simile_per_second": repeat.sentences / repeat.ours.seconds,
+        "peer_per_second": repeat.sentences / repeat.peers.seconds,
+        "ratio": repeat.ratio,
+        "simile_cpu_ms": 1000 * repeat.ours.cpu_seconds["simile"] / repeat.sentences,
+        "peer_cpu_ms": 1000 * repeat.peers.cpu_seconds["peer"] / repeat.sentences,
+        "by_cpu": repeat.by_cpu,
+        "simile_foreign": repeat.ours.foreign,
+        "peer_foreign": repeat.peers.foreign,
+        "contended": repeat.contended,
+    }
+
+
+def verdict(found: dict[str, Any]) -> Verdict:
+    what = f"{found['precision']}, Simile over the peer, trained sentences per second"
+    return Verdict(what, found["ratio"]["median"], FLOOR, at_least=True, contended=not found["clean"])
+
+
+def text(result: dict[str, Any]) -> str:
+    """The whole report, for a terminal."""
+    about, peers, optim = result["machine"], result["precisions"][0]["peer"], result["recipe"]["optim"]
+    return "\n".join(
+        (
+            f"{result['date']}  {about['cpu']}, {about['processors']} processors, {about['system']}",
+            f"Simile: {_versions(result['versions'])}",
+            f"peer: {_versions(peers['packages'])}; {peers['attention']} attention",
+            f"{result['threads']} threads, batch {optim['batch']}, {result['recipe']['max_length']} tokens",
+            f"{result['corpus']['sentences']} sentences of {result['corpus']['file']}",
+            *(_table(found) for found in result["precisions"]),
+            "",
+            *(verdict(found).line() for found in result["precisions"]),
+        )
+    )
+
+
+def _versions(packages: dict[str, str]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in packages.items())
+
+
+def _table(found: dict[str, Any]) -> str:
+    sizes = found["peer"]
+    rows = [
+        (
+            f"{each['simile_per_second']:.1f}",
+            f"{each['peer_per_second']:.1f}",
+            f"{each['ratio']:.3f}",
+            f"{each['simile_cpu_ms']:.1f}",
+            f"{each['peer_cpu_ms']:.1f}",
+            f"{each['by_cpu']:.3f}",
+            f"{each['simile_foreign']:.0%} / {each['peer_foreign']:.0%}",
+        )
+        for each in found["repeats"]
+    ]
+    tokens = f"{sizes['tokens'] / sizes['texts']:.1f} tokens, {sizes['padded'] / sizes['texts']:.1f} padded"
+    clean = f"{found['clean']} clean of {len(found['repeats'])} repeats"
+    return "\n".join(
+        (
+            f"\n{found['precision']}, a sentence has {tokens} by the peer",
+            *("".join(value.rjust(16) for value in row) for row in (COLUMNS, *rows)),
+            f"ratio: {_spread(found['ratio'])}; by CPU time {_spread(found['by_cpu'])}; {clean}",
+        )
+    )
+
+
+def _spread(found: dict[str, float]) -> str:
+    return f"median {found['median']:.3f} ({found['least']:.3f} to {found['greatest']:.3f})"
+
+
+if __name__ == "__main__":
+    main()
