@@ -75,10 +75,11 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
     return prepared._replace(reference=forward.embed, computed_in="torch")
 
 
-def load_backbone(folder: Path, attention: str = "eager") -> nn.Module:
+def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
     """The encoder in `folder` in float32 and eval mode, without BERT's own pooler.
 
-    attention: as transformers names it. Raise Unsupported when the weights are not whole.
+    attention: as transformers names it; None: as it chooses itself. Raise Unsupported when the weights are
+    not whole.
     """
     try:
         with quiet():

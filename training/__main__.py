@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from models.errors import ModelError
 from training import blank, errors, export, retrain, train
 from training.evaluation import command as evaluate
+from training.evaluation import compare
 from training.mining import command as mine
 from training.mining import report
 
-COMMANDS = (train, blank, evaluate, export, retrain, mine, report)
+COMMANDS = (train, blank, evaluate, compare, export, retrain, mine, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,6 +22,8 @@ from models.source import read_source
 from models.tokenizer import FILE_NAME as TOKENIZER
 from training.base import open_base
 from training.errors import TrainingError
+from training.train import positive
+from training.train import seed as any_seed
 
 _SPREAD = 0.02  # BERT's initializer_range
 _POSITIONS = 512
@@ -38,12 +40,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--tokenizer", default="default", metavar="MODEL", help="whose vocabulary it takes (%(default)s)"
     )
-    command.add_argument("--layers", type=int, default=6, metavar="N", help="(%(default)s)")
+    command.add_argument("--layers", type=positive, default=6, metavar="N", help="(%(default)s)")
     command.add_argument(
-        "--width", type=int, default=384, metavar="N", help="of a token vector (%(default)s)"
+        "--width", type=positive, default=384, metavar="N", help="of a token vector (%(default)s)"
     )
-    command.add_argument("--heads", type=int, metavar="N", help="of attention (default: one for each 64)")
-    command.add_argument("--seed", type=int, default=42, metavar="N", help="(%(default)s)")
+    command.add_argument(
+        "--heads", type=positive, metavar="N", help="of attention (default: one for each 64)"
+    )
+    command.add_argument("--seed", type=any_seed, default=42, metavar="N", help="(%(default)s)")
     command.set_defaults(run=_run)
 
 
@@ -51,7 +55,7 @@ def blank(
     tokenizer: Path, out: Path, *, layers: int, width: int, heads: int | None = None, seed: int = 42
 ) -> Path:
     """tokenizer: a folder that has one. Raise TrainingError for sizes that make no model."""
-    heads = heads or max(width // 64, 1)
+    heads = max(width // 64, 1) if heads is None else heads
     if min(layers, width, heads) < 1 or width % heads:
         raise TrainingError(f"{layers} layers of {width} dimensions in {heads} heads are no model.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

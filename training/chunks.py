@@ -27,30 +27,30 @@ def backward_in_chunks(
     states, parts = [], []
     with torch.no_grad():
         for chunk in chunks:
-            states.append(_random_state())
+            states.append(random_state())
             parts.append(encode(chunk))
     vectors = torch.cat(parts).requires_grad_()
     loss = loss_of(vectors)
     loss.backward()  # type: ignore[no-untyped-call]
-    after = _random_state()
+    after = random_state()
     gradients = vectors.grad
     if gradients is None:
         raise ValueError("the loss does not depend on the vectors")
     for chunk, state, gradient in zip(
         chunks, states, torch.split(gradients, [len(part) for part in parts]), strict=True
     ):
-        _set_random_state(state)
+        set_random_state(state)
         encode(chunk).backward(gradient)  # type: ignore[no-untyped-call]
-    _set_random_state(after)
+    set_random_state(after)
     return loss.detach()
 
 
-def _random_state() -> tuple[Tensor, list[Tensor]]:
+def random_state() -> tuple[Tensor, list[Tensor]]:
     """Of the CPU and of every GPU: dropout draws from the one that it runs on."""
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
 
-def _set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+def set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
     torch.set_rng_state(state[0])
     if state[1]:
         torch.cuda.set_rng_state_all(state[1])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import httpx2
 
 from training.errors import NothingToLearn, TrainingError
-from training.records import Record, is_table, read_records
+from training.records import Record, layout, read_records, text_of, valid
 
 _PAGE = 1000  # documents; the most that the service answers at once
 _TIMEOUT = 60.0  # seconds
@@ -91,7 +91,7 @@ class Corpus:
 def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
     """Raise TrainingError with the number of the line that cannot be read, counted from 1."""
     columns = kind.columns + ((_LABEL,) if kind.labelled else ())
-    if kind is not TEXTS and file.is_file() and not is_table(file):
+    if kind is not TEXTS and file.is_file() and not layout(file):
         names = ", ".join(names[0] for names in columns)
         raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
     records = read_records(file, columns)
@@ -101,26 +101,20 @@ def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
 def _row(record: Record, kind: Kind) -> tuple[tuple[str, ...], int | None]:
     if not record.fields:
         return ("",) * len(kind.columns), None
-    texts = tuple(_text(record, names) for names in kind.columns)
+    texts = tuple(text_of(record, names) for names in kind.columns)
     return texts, _label(record) if kind.labelled else None
-
-
-def _text(record: Record, names: tuple[str, ...]) -> str:
-    text = next((record.fields[name] for name in names if name in record.fields), None)
-    if not isinstance(text, str):
-        if names is _TEXT:
-            raise TrainingError(f'{record.at} has no text: expected {{"id": …, "text": "…"}}.')
-        raise TrainingError(f"{record.at} has no {names[0]}: a text by one of the names {', '.join(names)}.")
-    return _valid(text, record.at)
 
 
 def _label(record: Record) -> int:
     label = next((record.fields[name] for name in _LABEL if name in record.fields), None)
+    if label is None:
+        raise TrainingError(f"{record.at} has no label under the name {' or '.join(_LABEL)}.")
     found = _RELATIONS.get(str(label).lower(), label)
     if isinstance(found, str) and found in ("0", "1", "2"):
         found = int(found)
     if isinstance(found, bool) or found not in (0, 1, 2):
-        raise TrainingError(f"{record.at}: the label {label!r} is none of {', '.join(_RELATIONS)}.")
+        known = ", ".join(f"{word} ({number})" for word, number in _RELATIONS.items())
+        raise TrainingError(f"{record.at}: the label {str(label)[:40]!r} is none of {known}.")
     return int(found)
 
 
@@ -134,7 +128,7 @@ def from_service(url: str, kind: Kind = TEXTS) -> Corpus:
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     documents = (document for page in _pages(url.rstrip("/") + "/documents") for document in page)
     return Corpus.of(
-        (_valid(document["text"], f"{url}, document {document.get('id')!r}") for document in documents), url
+        (valid(document["text"], f"{url}, document {document.get('id')!r}") for document in documents), url
     )
 
 
@@ -148,15 +142,6 @@ def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) 
             len(encoded).to_bytes(8, "big") + encoded
         )  # the length, so that no text runs into the next
     return digest.hexdigest()
-
-
-def _valid(text: str, at: str) -> str:
-    """JSON can spell half of a surrogate pair, which no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise TrainingError(f"{at} holds half of a surrogate pair, which is not text.") from None
-    return text
 
 
 def _pages(url: str) -> Iterator[list[dict[str, Any]]]:

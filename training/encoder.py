@@ -135,8 +135,11 @@ class Encoder(nn.Module):
             self.dense.append(DenseLayer(linear, "identity").to(self.device))
 
     def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
+        """Of documents: with the prompt that the published model will put before them."""
+        prompt = self.source.document_prompt
         for at in range(0, len(texts), chunk):
-            found: NDArray[np.float32] = self.pooled(texts[at : at + chunk]).numpy()
+            documents = [prompt + text for text in texts[at : at + chunk]]
+            found: NDArray[np.float32] = self.pooled(documents).numpy()
             yield found
 
     def save(self, folder: Path) -> None:
@@ -151,7 +154,8 @@ class Encoder(nn.Module):
     def save_backbone(self, folder: Path, head: Mapping[str, Tensor]) -> None:
         """A Hugging Face folder without pooling, with its masked-language `head` by its names there."""
         write_backbone(self.source, folder)
-        weights = {f"bert.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
+        at: str = self.backbone.base_model_prefix  # transformers finds the weights under no other name
+        weights = {f"{at}.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
         save_weights(weights, folder / "model.safetensors", {"format": "pt"})
 
 

@@ -68,11 +68,12 @@ class Verdict(NamedTuple):
 def compare(candidate: Scores, active: Scores, thresholds: Thresholds | None = None) -> Verdict:
     """Accepted when no figure is worse than allowed, and every figure of the active model was compared.
 
+    Only the sets that a side's mean is over are compared, the English ones: KorSTS and JSTS are not.
     Refused besides: a figure that is no number on either side; one that only the active model has; a set
     with another number of pairs, so not the same data; more cosines without a value than before.
     """
     limits = thresholds or Thresholds()
-    before, after = active.get("sts") or {}, candidate.get("sts") or {}
+    before, after = _in_mean(active), _in_mean(candidate)
     common = [key for key in before if key in after]
     extra = tuple(key for key in after if key not in before)
     if candidate.get("geometry") and not active.get("geometry"):
@@ -179,6 +180,11 @@ def _mismatches(before: Scores, after: Scores, common: list[str]) -> Iterator[st
         undefined = before[key].get("undefined", 0), after[key].get("undefined", 0)
         if undefined[1] > undefined[0]:
             yield f"{key}: {undefined[1]} cosines have no value, {undefined[0]} with the active model."
+
+
+def _in_mean(scores: Scores) -> Scores:
+    sts, mean = scores.get("sts") or {}, scores.get("mean") or {}
+    return {key: sts[key] for key in mean.get("sets", ()) if key in sts}
 
 
 def _mean(sts: Scores, keys: list[str]) -> float | None:

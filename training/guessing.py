@@ -31,7 +31,8 @@ _SPREAD = 0.02  # BERT's initializer_range
 class MlmModule(nn.Module):
     def __init__(self, materials: Materials) -> None:
         super().__init__()
-        self.head, self.stored = language_head(materials.encoder.source, materials.generator)
+        self.head, _ = language_head(materials.encoder.source, materials.generator)
+        self.family = materials.encoder.family
         self._shared = (
             materials.encoder,
         )  # in a tuple: its weights are the encoder's own and no part of this
@@ -127,6 +128,7 @@ class RtdModule(nn.Module):
 class Rtd:
     """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as published: the generator takes its best guess.
 
+    It is the base itself, frozen as it began, where theirs is a distilled model of half the layers.
     The masked views stand aside; the k-th is told of the k-th contrasted view's vector.
     """
 
@@ -137,7 +139,10 @@ class Rtd:
 
 
 class CrossAttention(nn.Module):
-    """Attention to a single vector: a softmax over one key is 1, so only value and output act."""
+    """Attention to a single vector: a softmax over one key is 1, so only value and output act.
+
+    BERT's dropout of attention weights is left out: over one key it would drop a whole head.
+    """
 
     def __init__(self, width: int, epsilon: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -208,10 +213,10 @@ class Denoise:
 
 
 def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:
-    """The head that mlm has trained, by BERT's names."""
+    """The head that mlm has trained, by the names of its base's family."""
     objectives: Any = model["objectives"]
     module = next(each for each in objectives if isinstance(each, MlmModule))
-    return published_head(module.head)
+    return published_head(module.head, module.family)
 
 
 def word_table(encoder: Encoder) -> Tensor:

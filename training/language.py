@@ -3,7 +3,7 @@
     hidden ─▶ linear ─▶ activation ─▶ norm ─▶ the word table itself ─▶ logits
 
 BERT's and RoBERTa's, under the names that their checkpoints have, so that a base brings its own. Where it
-brings none the head begins at random, and says so.
+brings none the head begins at random.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from models.backbone import read_safetensors
 from models.source import Source
 
 _SPREAD = 0.02  # BERT's initializer_range
-_NAMES = (  # ours: BERT's, RoBERTa's
+_NAMES = (  # ours: BERT's, RoBERTa's, BERT's as it was converted from TensorFlow
     ("dense.weight", "cls.predictions.transform.dense.weight", "lm_head.dense.weight"),
     ("dense.bias", "cls.predictions.transform.dense.bias", "lm_head.dense.bias"),
-    ("norm.weight", "cls.predictions.transform.LayerNorm.weight", "lm_head.layer_norm.weight"),
-    ("norm.bias", "cls.predictions.transform.LayerNorm.bias", "lm_head.layer_norm.bias"),
+    (
+        "norm.weight",
+        "cls.predictions.transform.LayerNorm.weight",
+        "lm_head.layer_norm.weight",
+        "cls.predictions.transform.LayerNorm.gamma",
+    ),
+    (
+        "norm.bias",
+        "cls.predictions.transform.LayerNorm.bias",
+        "lm_head.layer_norm.bias",
+        "cls.predictions.transform.LayerNorm.beta",
+    ),
     ("bias", "cls.predictions.bias", "lm_head.bias"),
 )
+_ROBERTA = ("roberta", "xlm-roberta")
 
 
 class LanguageHead(nn.Module):
@@ -71,7 +82,7 @@ def stored_head(source: Source) -> dict[str, Tensor] | None:
     return found
 
 
-def published_head(head: LanguageHead) -> Mapping[str, Tensor]:
-    """Its weights by BERT's names."""
-    state = head.state_dict()
-    return {bert: state[own] for own, bert, _ in _NAMES}
+def published_head(head: LanguageHead, family: str) -> Mapping[str, Tensor]:
+    """Its weights by RoBERTa's names for its family, else by BERT's."""
+    state, column = head.state_dict(), 2 if family in _ROBERTA else 1
+    return {names[column]: state[names[0]] for names in _NAMES}

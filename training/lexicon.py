@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from models.tokenizer import affixes
 from training.errors import TrainingError
 
 _MASKS = ("[MASK]", "<mask>")
+_SPACES = ("Ġ", "▁")  # what byte-level and sentencepiece vocabularies write for the space before a word
 
 
 @dataclass(frozen=True)
@@ -31,20 +32,19 @@ class Lexicon:
 
     @classmethod
     def of(cls, source: Source) -> Lexicon:
-        opened = tokenizers.Tokenizer.from_str(json.dumps(source.tokenizer))
-        opened.no_padding()
-        opened.no_truncation()
+        opened = _open(source.tokenizer)
         before, after = affixes(opened)
+        size = source.config.get("vocab_size") or opened.get_vocab_size(with_added_tokens=True)
         masks = (opened.token_to_id(name) for name in _MASKS)
-        special = {
-            token["id"] for token in source.tokenizer.get("added_tokens") or [] if token.get("special")
-        }
+        added = source.tokenizer.get("added_tokens") or []
+        special = {token["id"] for token in added if token.get("special")}
         return cls(
-            size=source.config.get("vocab_size") or opened.get_vocab_size(with_added_tokens=True),
+            size=size,
             before=tuple(before),
             after=tuple(after),
-            mask=next((id for id in masks if id is not None), None),
-            special=tuple(sorted(special)),
+            # A tokenizer may have tokens that the model has no row for.
+            mask=next((id for id in masks if id is not None and id < size), None),
+            special=tuple(sorted(id for id in special if id < size)),
             tokenizer=source.tokenizer,
         )
 
@@ -62,10 +62,7 @@ class Lexicon:
         """The ids before and after a text in `template`, and how far from the end its [MASK] is."""
         if template not in self._around:
             written, distance = with_template(self.tokenizer, template)
-            opened = tokenizers.Tokenizer.from_str(json.dumps(written))
-            opened.no_padding()
-            opened.no_truncation()
-            before, after = affixes(opened)
+            before, after = affixes(_open(written))
             self._around[template] = (tuple(before), tuple(after), distance)
         return self._around[template]
 
@@ -88,19 +85,27 @@ class Lexicon:
 
     @cached_property
     def begins_word(self) -> Tensor:
-        """Bool (size,): not where a token goes on with the word before it (WordPiece's ##, no Ġ or ▁)."""
-        model = self.tokenizer.get("model") or {}
-        vocabulary = tokenizers.Tokenizer.from_str(json.dumps(self.tokenizer)).get_vocab()
+        """Bool (size,): not where a token goes on with the word before it (WordPiece's ##, no Ġ or ▁).
+
+        A vocabulary that writes neither has words for tokens.
+        """
+        vocabulary = _open(self.tokenizer).get_vocab()
+        goes_on = _goes_on(self.tokenizer.get("model") or {}, vocabulary)
         found = torch.ones(self.size, dtype=torch.bool)
-        prefix = model.get("continuing_subword_prefix") or "##"
-        goes_on = _goes_on_after(prefix) if model.get("type") == "WordPiece" else _goes_on_without_space
         found[[id for token, id in vocabulary.items() if id < self.size and goes_on(token)]] = False
         return found
 
 
-def _goes_on_after(prefix: str) -> Any:
-    return lambda token: token.startswith(prefix) and token != prefix
+def _open(tokenizer: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    opened = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+    opened.no_padding()
+    opened.no_truncation()
+    return opened
 
 
-def _goes_on_without_space(token: str) -> bool:
-    return not token.startswith(("Ġ", "▁"))
+def _goes_on(model: Mapping[str, Any], vocabulary: Iterable[str]) -> Callable[[str], bool]:
+    if model.get("type") == "WordPiece":
+        prefix = model.get("continuing_subword_prefix") or "##"
+        return lambda token: token.startswith(prefix)
+    spaced = any(token.startswith(_SPACES) for token in vocabulary)
+    return lambda token: spaced and not token.startswith(_SPACES)

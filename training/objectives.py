@@ -39,11 +39,12 @@ class Reps(NamedTuple):
     hidden: tuple[Tensor, ...] = ()  # of each view that was encoded, (all its tokens, D)
     share: slice = slice(None)  # which of the N texts `views` holds
     dropout: float = 0.0
-    total: Callable[[Tensor], Tensor] = lambda count: count  # a count of this process, over all of them
+    total: Callable[[Tensor], Tensor] = lambda count: count.clamp(min=1)  # a count, over all processes
+    guest: bool = False  # fewer texts than processes: this one has another's text, which counts nothing
 
     def mean(self, losses: Tensor, count: Tensor) -> Tensor:
         """Of a sum over this process's tokens, the mean over those of all processes."""
-        return losses / self.total(count).clamp(min=1)
+        return (0 * losses if self.guest else losses) / self.total(0 * count if self.guest else count)
 
 
 class Materials(NamedTuple):
@@ -91,8 +92,8 @@ def same_texts(texts_NV: Tensor) -> Tensor:
     """Bool (N, N (V - 1)): which candidates are no negatives, as they are the query or its positive again.
 
     Candidates are the second view of every text, then the third … A query's own ones are never left out,
-    unless its hard negative is the very text of its positive. A text that stands twice in the batch as a
-    query has two positives, and neither is a negative of the other.
+    unless its hard negative is the very text of the query or of its positive. A text that stands twice in
+    the batch as a query has two positives, and neither is a negative of the other.
     """
     N, V = texts_NV.shape
     own_NN = torch.eye(N, dtype=torch.bool, device=texts_NV.device)
@@ -141,14 +142,21 @@ class InfoNCE:
         return InfoNCEModule(self)
 
 
-def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float) -> Tensor:
-    """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions."""
+def nt_xent(
+    anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor | None = None
+) -> Tensor:
+    """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions.
+
+    Where same_NN is true, two texts are no negatives of each other.
+    """
     with torch.autocast(anchor_NP.device.type, enabled=False):
         z_MP = F.normalize(torch.cat([anchor_NP, positive_NP]).float(), dim=-1)
         M = len(z_MP)
-        scores_MM = (z_MP @ z_MP.T / tau).masked_fill(
-            torch.eye(M, dtype=torch.bool, device=z_MP.device), -torch.inf
-        )
+        own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
+        left_out_MM = own_MM
+        if same_NN is not None:
+            left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~own_MM.roll(M // 2, 1))
+        scores_MM = (z_MP @ z_MP.T / tau).masked_fill(left_out_MM, -torch.inf)
         return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
 
 
@@ -158,7 +166,8 @@ class NTXentModule(nn.Module):
         self.tau = tau
 
     def forward(self, reps: Reps) -> Tensor:
-        return nt_xent(reps.z[:, 0], reps.z[:, 1:].float().mean(1), tau=self.tau)
+        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
+        return nt_xent(reps.z[:, 0], reps.z[:, 1:].float().mean(1), tau=self.tau, same_NN=same_NN)
 
 
 @dataclass(frozen=True)
@@ -183,7 +192,8 @@ def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, marg
 def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: Tensor) -> Tensor:
     """Of each anchor the number of its negative: the nearest that is farther than its positive.
 
-    FaceNet, section 3.2. Where no candidate is farther, the farthest of them. int64 (N,).
+    FaceNet, section 3.2. Where no candidate is farther, the farthest of them (our choice); where there is none at all, key
+    n, the positive itself, which moves nothing. int64 (N,).
     """
     with torch.no_grad(), torch.autocast(anchor_NP.device.type, enabled=False):
         a, p, k = (F.normalize(x.float(), dim=-1) for x in (anchor_NP, positive_NP, keys_MP))
@@ -192,6 +202,8 @@ def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: 
         farther_NM = distance_NM.masked_fill(distance_NM <= to_positive_N1, torch.inf)
         none_farther_N = farther_NM.isinf().all(1)
         farthest_N = distance_NM.masked_fill(same_NM, -torch.inf).argmax(1)
+        own_N = torch.arange(len(a), device=a.device)
+        farthest_N = torch.where(same_NM.all(1), own_N, farthest_N)
         return torch.where(none_farther_N, farthest_N, farther_NM.argmin(1))
 
 

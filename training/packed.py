@@ -47,9 +47,9 @@ def positions_of(tokens: Tokens, family: str, pad_id: int) -> Tensor:
     return places + (pad_id + 1 if family in _AFTER_PAD else 0)
 
 
-def attention_of(config: Mapping[str, Any]) -> str:
-    """How to load a backbone: packed where its family can be."""
-    return NAME if config.get("model_type") in FAMILIES else "sdpa"
+def attention_of(config: Mapping[str, Any]) -> str | None:
+    """How to load a backbone: packed where its family can be, else as transformers chooses."""
+    return NAME if config.get("model_type") in FAMILIES else None
 
 
 def run_backbone(

@@ -152,6 +152,8 @@ def read_recipe(text: str, name: str, changes: Mapping[str, Any] | None = None) 
         place = table
         for part in within:
             place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise TrainingError(f"The recipe {name}: {key} is not there, since {part} is {place!r}.")
         place[last] = value
     try:
         return _recipe(table, name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,18 +38,35 @@ def read_records(file: Path, header: Iterable[tuple[str, ...]]) -> Iterator[Reco
     """
     if not file.is_file():
         raise TrainingError(f"There is no file {file}.")
-    name = file.name.lower().removesuffix(".gz")
     lines = _lines(file)
-    if name.endswith(".jsonl"):
+    if layout(file) == ".jsonl":
         return _from_json(lines)
-    if name.endswith(".tsv"):
-        return _from_table(lines, header)
+    if layout(file) == ".tsv":
+        return _from_table(file, lines, header)
     return (Record({"text": line.text} if line.text.strip() else {}, line.at) for line in lines)
 
 
-def is_table(file: Path) -> bool:
-    """Whether its records may have other fields than a text."""
-    return file.name.lower().removesuffix(".gz").endswith((".jsonl", ".tsv"))
+def layout(file: Path) -> str:
+    """`.jsonl` or `.tsv`, whose records may have any fields, or nothing for lines of text."""
+    name = file.name.lower().removesuffix(".gz")
+    return next((suffix for suffix in (".jsonl", ".tsv") if name.endswith(suffix)), "")
+
+
+def text_of(record: Record, names: Sequence[str]) -> str:
+    """The field of the first of these names that is there. Raise TrainingError when it is no text."""
+    text = next((record.fields[name] for name in names if name in record.fields), None)
+    if not isinstance(text, str):
+        raise TrainingError(f"{record.at} has no text under the name {' or '.join(names)}.")
+    return valid(text, record.at)
+
+
+def valid(text: str, at: str) -> str:
+    """JSON can spell half of a surrogate pair, which no tokenizer takes: raise TrainingError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise TrainingError(f"{at} holds half of a surrogate pair, which is not text.") from None
+    return text
 
 
 def _lines(file: Path) -> Iterator[Line]:
@@ -83,19 +100,19 @@ def _from_json(lines: Iterable[Line]) -> Iterator[Record]:
             record = json.loads(line.text)
         except (ValueError, RecursionError):
             raise TrainingError(f"{line.at} is not JSON.") from None
-        if not isinstance(record, dict):
+        if not isinstance(record, dict) or not record:
             record = {"": record}  # so that what is wanted is missing, and named
         yield Record(record, line.at)
 
 
-def _from_table(lines: Iterable[Line], wanted: Iterable[tuple[str, ...]]) -> Iterator[Record]:
+def _from_table(file: Path, lines: Iterable[Line], wanted: Iterable[tuple[str, ...]]) -> Iterator[Record]:
     rows = iter(lines)
     first = next(rows, None)
     header = first.text.split("\t") if first else []
     for names in wanted:
         if not set(names) & set(header):
             options = " or ".join(f"`{name}`" for name in names)
-            raise TrainingError(f"The table has no column {options} in its first row.")
+            raise TrainingError(f"{file} has no column {options} in its first row.")
     for row in rows:
         fields = row.text.split("\t")
         if len(fields) != len(header):

@@ -8,7 +8,7 @@ from training.guessing import Denoise, Mlm, Rtd
 from training.negatives import Queue
 from training.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.reading import Wrong
-from training.sources import Documents, LabelledPairs
+from training.sources import Documents, LabelledPairs, Triples
 from training.views import Mask, Same, Template, View, stands_aside
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ def check_fit(recipe: Recipe) -> None:
     contrasted = [view for view in recipe.views if not stands_aside(view)]
     if recipe.views[: len(contrasted)] != tuple(contrasted):
         raise Wrong("views that stand aside come after those that are contrasted.")
+    if recipe.objectives and not contrasted:
+        raise Wrong("all views stand aside, and one at least must not.")
     _check_columns(recipe, contrasted)
+    _check_further_views(recipe)
     for _, objective in recipe.objectives:
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
@@ -29,6 +32,8 @@ def check_fit(recipe: Recipe) -> None:
         isinstance(objective, Mlm) for _, objective in recipe.objectives
     ):
         raise Wrong('the result "backbone" is what mlm trains; there is no such objective.')
+    if recipe.result == "backbone" and recipe.post:
+        raise Wrong('the result "backbone" has no vectors that a post-processor could change.')
     if not recipe.objectives and recipe.head.keep:
         raise Wrong("a head that is kept must be trained, and there is no objective.")
 
@@ -49,6 +54,8 @@ def column_of_each_view(recipe: Recipe) -> list[int]:
 
 
 def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
+    if isinstance(recipe.source, Documents) and recipe.source.shortest > recipe.source.longest:
+        raise Wrong("the source's `shortest` is above its `longest`.")
     columns = columns_of(recipe)
     if columns > 1 and recipe.objectives and len(contrasted) != columns:
         raise Wrong(
@@ -58,7 +65,20 @@ def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
         raise Wrong(f"the source has {columns} texts in a row, and more views than that stand aside.")
 
 
+def _check_further_views(recipe: Recipe) -> None:
+    """Those after the second are negatives for some objectives, and positives for others."""
+    source = recipe.source
+    for _, objective in recipe.objectives:
+        if isinstance(objective, NTXent) and isinstance(source, Triples):
+            raise Wrong("nt_xent takes every further view for a positive, and a triple ends with a negative.")
+        spans = isinstance(source, Documents) and source.positives > 1
+        if spans and isinstance(objective, InfoNCE | Triplet):
+            raise Wrong("further spans of a document are positives: nt_xent takes them for such.")
+
+
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
+    if isinstance(objective, InfoNCE | NTXent | Triplet) and isinstance(recipe.source, LabelledPairs):
+        raise Wrong("labelled pairs contradict each other as well: only pair_softmax can learn from them.")
     there = f"there are {len(contrasted)}."
     aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, InfoNCE | NTXent | PairSoftmax) and len(contrasted) < 2:
@@ -67,6 +87,8 @@ def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) 
         raise Wrong(f"triplet compares an anchor, a positive and a negative; {there}")
     if isinstance(objective, PairSoftmax) and not isinstance(recipe.source, LabelledPairs):
         raise Wrong('pair_softmax needs the source "labelled_pairs".')
+    if isinstance(objective, PairSoftmax) and objective.classes < 3:
+        raise Wrong("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
     if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
         raise Wrong("mlm guesses what a view `mask` hides, and there is none.")
     if isinstance(objective, Rtd) and [type(view) for view in aside] != [Mask] * len(contrasted):
@@ -87,5 +109,10 @@ def _check_negatives(recipe: Recipe) -> None:
 
 def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
     templates = [isinstance(view, Template) for view in contrasted]
+    less_bias = any(isinstance(view, Template) and view.less_bias for view in contrasted)
+    if recipe.fixed_mask and (less_bias or recipe.reads("hidden")):
+        raise Wrong(
+            "fixed_mask encodes each view alone; mlm and templates less their bias need more than that."
+        )
     if (recipe.pool == "mask") != any(templates) or any(templates) != all(templates):
         raise Wrong('the pool "mask" goes with views `template`, all of them.')

@@ -43,9 +43,10 @@ from training.setup import Options, build_trainer, identity_of
 from training.shelf import clear
 from training.sources import steps_of_a_round
 from training.trainer import Step, Trainer
-from training.world import World, join_world
+from training.world import World, join_world, own_device
 
 _COLLAPSED = -0.05  # uniformity of a batch; a mean cosine of about 0.99
+_LONG = 100  # steps that vectors may stay alike which begin so, as a raw RoBERTa's do
 
 
 class _Job(NamedTuple):
@@ -66,16 +67,19 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = open_device(options.device)
-    world = join_world(device.type)
+    device = open_device(own_device(options.device))
+    world = join_world(device)
     if not world.leads:
         options = replace(options, say=silent, progress=False)
     bf16 = use_bf16(options.precision, device)
     a_round = steps_of_a_round(len(corpus), recipe.optim.batch)
     steps = (a_round if options.steps is None else options.steps) if recipe.objectives else 0
-    dev = read_dev(options.data)
-    identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
-    found = check(out, identity, resume=options.resume or not world.leads) if world.leads else identity
+    with world.together():
+        dev = read_dev(options.data)
+        identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
+        found = check(out, identity, resume=options.resume)
+    if not world.agree(str(identity)):
+        raise TrainingError("The processes do not have the same recipe, corpus and base.")
     if "finished" in found:
         options.say(f"{out} is finished already")
         return _result(out, found["finished"], interrupted=False, finished=True)
@@ -93,15 +97,14 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
 @contextlib.contextmanager
 def _undone_when_refused(job: _Job) -> Iterator[None]:
     """The run's folder, claimed while its trainer is built; nothing is left when that is refused."""
-    if not job.world.leads:
-        yield
-        return
     existed = job.out.exists()
-    claim(job.out, job.identity, resume=job.options.resume)
+    with job.world.together():
+        if job.world.leads:
+            claim(job.out, job.identity, resume=job.options.resume)
     try:
         yield
     except BaseException:
-        if not job.options.resume:
+        if job.world.leads and not job.options.resume:
             clear(job.out)
             (job.out / RUN_FILE).unlink(missing_ok=True)
             if not existed:
@@ -160,7 +163,8 @@ class _Run:
             )
         self._texts += step.texts
         self._state |= {"done": number + 1, "loss": step.loss}
-        if warning := self._collapse.seen(step):
+        warning = self._collapse.seen(step)
+        if warning and self._job.recipe.result != "backbone":  # whose vectors nobody trains
             self._say(warning)
             self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
         bar.set_postfix_str(f"loss {step.loss:.4f}, {self._rate():.0f} sentences/s", refresh=False)
@@ -198,9 +202,9 @@ class _Run:
             self._options.say(words)
 
     def _checkpoint(self) -> None:
-        if self._job.world.leads:
-            write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
-        self._job.world.wait()
+        with self._job.world.together():
+            if self._job.world.leads:
+                write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
 
     def _pause(self) -> None:
         self._checkpoint()
@@ -220,18 +224,21 @@ class _Run:
         self._save("last")
         if recipe.post or all(score is None for score in self._state["dev"].values()):
             self._save("best")  # no step was ever chosen
-        if self._job.world.leads:
-            loss = self._state["loss"] if self._steps else None
-            self._record.write("end", step=self._steps, loss=loss, dev=self._state["dev"])
-            write_run(self._out, self._job.identity | {"finished": self._state | {"loss": loss}})
-            (self._out / CHECKPOINT).unlink(missing_ok=True)
-            clear(self._out)
-        self._job.world.wait()
+        with self._job.world.together():
+            if self._job.world.leads:
+                loss = self._state["loss"] if self._steps else None
+                self._record.write("end", step=self._steps, loss=loss, dev=self._state["dev"])
+                write_run(self._out, self._job.identity | {"finished": self._state | {"loss": loss}})
+                (self._out / CHECKPOINT).unlink(missing_ok=True)
+                clear(self._out)
 
     def _save(self, name: str) -> None:
+        with self._job.world.together():
+            if self._job.world.leads:
+                self._write(name)
+
+    def _write(self, name: str) -> None:
         """Whole or not at all: a reader finds the old folder, the new one, or for a moment none."""
-        if not self._job.world.leads:
-            return
         target, temporary = self._out / name, self._out / f".{name}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -259,16 +266,18 @@ class _Collapse:
 
     def __init__(self) -> None:
         self.newest: float | None = None
-        self._first: float | None = None
-        self._said = False
+        self._apart = self._said = False
+        self._alike = 0  # steps since they were apart
 
     def seen(self, step: Step) -> str:
         if not math.isfinite(step.uniformity):
             return ""
         self.newest = step.uniformity
-        if self._first is None:
-            self._first = step.uniformity
-        if self._said or step.uniformity <= max(_COLLAPSED, self._first):
+        if step.uniformity <= _COLLAPSED:
+            self._apart, self._alike = True, 0
+            return ""
+        self._alike += 1
+        if self._said or not (self._apart or self._alike >= _LONG):
             return ""
         self._said = True
         return (

@@ -56,27 +56,32 @@ def build_trainer(
 ) -> Trainer:
     """Raise NothingToLearn when no two texts differ, TrainingError when base and recipe do not fit."""
     options.say("tokenising")
-    encoder, head = load_encoder(base, recipe, device)
-    given = Given(
-        corpus,
-        encoder.tokenizer(_WHOLE if recipe.source.whole else recipe.max_length, whole=recipe.source.whole),
-        batch=recipe.optim.batch,
-        steps=max(steps, 1),
-        seed=recipe.seed,
-        prompt=encoder.source.document_prompt,  # a corpus is documents, and that is how they will be embedded
-        threads=torch.get_num_threads(),
-        folder=out,
-    )
-    if not world.leads:
-        world.wait()  # until the tokens are there
-    source = recipe.source.build(given)
-    if world.leads:
-        world.wait()
-    if source.distinct() < 2:
-        raise NothingToLearn(
-            f"No two of the texts differ in their first {recipe.max_length} tokens: there are no negatives."
+    with world.together():
+        encoder, head = load_encoder(base, recipe, device)
+        length = _WHOLE if recipe.source.whole else recipe.max_length
+        given = Given(
+            corpus,
+            encoder.tokenizer(length, whole=recipe.source.whole),
+            batch=recipe.optim.batch,
+            steps=max(steps, 1),
+            seed=recipe.seed,
+            prompt=encoder.source.document_prompt,  # a corpus is documents: so they will be embedded
+            threads=torch.get_num_threads(),
+            folder=out,
+            longest=min(recipe.max_length, encoder.source.max_length),
         )
-    return Trainer(encoder, head, recipe, source, steps=steps, bf16=bf16, chunk=options.chunk, world=world)
+        if world.leads:
+            recipe.source.build(given)  # the tokens' files, which the others then only open
+    with world.together():
+        source = recipe.source.build(given)
+        if source.distinct() < 2:
+            raise NothingToLearn(
+                f"No two of the texts differ in their first {recipe.max_length} tokens: there are no "
+                "negatives."
+            )
+        return Trainer(
+            encoder, head, recipe, source, steps=steps, bf16=bf16, chunk=options.chunk, world=world
+        )
 
 
 def identity_of(

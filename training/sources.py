@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from models.tokenizer import Tokenizer
 from training.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
-from training.errors import NothingToLearn
+from training.errors import NothingToLearn, TrainingError
 from training.shelf import Shelf, tokenise
 from training.tokens import Tokens, tokens_of
 
@@ -56,6 +56,7 @@ class Given(NamedTuple):
     prompt: str = ""  # before every text, as the served model will have it
     threads: int = 1
     folder: Path | None = None  # where the tokens are kept, so that neither memory nor a resumed run pays
+    longest: int = 1 << 20  # tokens of a row, special ones too: what is drawn from whole documents fits it
 
 
 class Rows:
@@ -94,8 +95,14 @@ class Spans:
     """Of each document some spans, drawn anew in every step: anchors, and positives near each of them."""
 
     def __init__(self, given: Given, recipe: Documents) -> None:
-        self._recipe, self._seed = recipe, given.seed
         self._before, self._after = given.tokenizer.affixes
+        room = given.longest - len(self._before) - len(self._after)
+        if room < recipe.shortest:
+            raise TrainingError(
+                f"The recipe's spans have {recipe.shortest} tokens or more, and no row may have more than "
+                f"{room} beside the special ones. Lower `shortest`, or raise `max_length`."
+            )
+        self._recipe, self._seed = replace(recipe, longest=min(recipe.longest, room)), given.seed
         seen = _order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
         self._shelf = _shelf(given, seen)
         lengths = self._shelf.starts.diff() - len(self._before) - len(self._after)
@@ -164,7 +171,8 @@ class Documents:
 
     Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short; a
     positive lies in its anchor, overlaps it or touches it. Anchors lie in different parts of their document.
-    Lengths are in tokens without the special ones; documents too short for the longest give shorter spans.
+    Lengths are in tokens without the special ones; documents too short for the longest give shorter spans,
+    and so does a base that takes fewer tokens.
     """
 
     anchors: int

@@ -292,4 +292,5 @@ def _range(least: int, below: float) -> str:
 
 
 def _say(step: str) -> None:
-    print(step, file=sys.stderr)  # noqa: T201  a command's own progress
+    if os.environ.get("RANK", "0") == "0":  # of the processes under torchrun one speaks
+        print(step, file=sys.stderr)  # noqa: T201  a command's own progress

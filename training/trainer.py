@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.chunks import backward_in_chunks
+from training.chunks import backward_in_chunks, random_state, set_random_state
 from training.encoder import Encoded, Encoder
 from training.errors import TrainingError
 from training.negatives import Rows
@@ -35,7 +35,7 @@ _STEPS = 1  # beside the seed: sources.py draws its order from 0 and its spans f
 class Step(NamedTuple):
     loss: float
     texts: int  # that it saw, over all processes
-    uniformity: float  # of the first view's vectors: 0 when all are one
+    uniformity: float  # of the first view's vectors before the head: 0 when all are one
 
 
 class Trainer:
@@ -83,29 +83,32 @@ class Trainer:
         views = self._views(batch, generator)
         texts = len(views[0])
         share = self._world.share(texts)
-        own = tuple(view.select(torch.arange(texts)[share]) for view in views)
+        own = tuple(view.select(torch.arange(texts)[_or_first(share)]) for view in views)
         extra = self._extra(generator)
         self.optimizer.zero_grad()
-        loss, z = self._backward(own, batch, share, extra)
+        loss, pooled = self._backward(own, batch, share, extra)
         self._world.sum_gradients(self.model.parameters())
         nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate(number)
         self.optimizer.step()
-        self._follow(own[0], texts)
-        return Step(self._world.total(loss).item(), texts, _uniformity(z))
+        self._follow(own[0], share, texts)
+        return Step(self._world.total(loss).item(), texts, _uniformity(pooled))
 
     def _backward(
         self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The loss, as far as it is this process's, and (N, P) of the first view; gradients are added."""
+        """The loss, as far as it is this process's, and (N, D) of the first view; gradients are added."""
         rows, bias = self._rows(own)
+        size = share.stop - share.start
         columns = column_of_each_view(self._recipe)
         seen: list[Tensor] = []
 
         def loss_of(pooled: Tensor, hidden: tuple[Tensor, ...] = ()) -> Tensor:
-            z_NVP = self._head(self._less_bias(pooled, len(own[0]), bias), len(batch.texts))
-            seen.append(z_NVP[:, 0].detach())
+            own_nVD = self._less_bias(pooled, len(own[0]), bias)
+            all_NVD = self._world.gather(own_nVD[:size], len(batch.texts))
+            seen.append(all_NVD[:, 0].detach())
+            z_NVP = self._head(all_NVD)
             reps = Reps(
                 z_NVP,
                 batch.texts[:, columns[: self._contrasted]].to(self._device),
@@ -113,12 +116,14 @@ class Trainer:
                 extra,
                 own,
                 hidden,
-                share,
+                _or_first(share),
                 self._recipe.dropout,
-                lambda count: self._world.total(count) / self._world.size,
+                lambda count: self._world.total(count).clamp(min=1) / self._world.size,
+                
             )
             pairs = zip(self._recipe.objectives, self._objectives, strict=True)
-            losses = [weight * module(reps) for (weight, _), module in pairs]
+            with self._autocast():
+                losses = [weight * module(reps) for (weight, _), module in pairs]
             return torch.stack(losses).sum() / self._world.size
 
         if self._chunk and len(rows) > self._chunk:
@@ -151,10 +156,10 @@ class Trainer:
     def _encode_all(self, rows: Tokens, own: tuple[Tokens, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Of each row its vector, and of each encoded view its token vectors."""
         if self._recipe.fixed_mask:
-            state = torch.get_rng_state()
+            state = random_state()
             pooled = []
             for view in own[: self._contrasted]:
-                torch.set_rng_state(state)
+                set_random_state(state)
                 pooled.append(self._encode(view)[0])
             return torch.cat(pooled), ()
         pooled_R, hidden = self._encode(rows)
@@ -164,9 +169,12 @@ class Trainer:
         return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
 
     def _encode(self, rows: Tokens) -> Encoded:
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        with self._autocast():
             encoded: Encoded = self.encoder(rows, self._recipe.dropout)
             return encoded
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
 
     def _less_bias(self, pooled: Tensor, texts: int, bias: list[Tensor]) -> Tensor:
         """(rows, D) -> (texts of this process, V, D)."""
@@ -180,24 +188,24 @@ class Trainer:
             )
         return vectors.transpose(0, 1)
 
-    def _head(self, own_nVD: Tensor, texts: int) -> Tensor:
-        """Of all processes: (N, V, P). A head that normalises batches sees the rows of all views together."""
-        all_NVD = self._world.gather(own_nVD, texts)
+    def _head(self, all_NVD: Tensor) -> Tensor:
+        """(N, V, P). A head that normalises batches sees the rows of all views together."""
         z: Tensor = self.model["head"](all_NVD.transpose(0, 1).flatten(0, 1))
-        return z.reshape(self._contrasted, texts, -1).transpose(0, 1)
+        return z.reshape(self._contrasted, len(all_NVD), -1).transpose(0, 1)
 
     def _extra(self, generator: torch.Generator) -> Tensor | None:
         rows = [negatives.rows(generator).to(self._device) for negatives in self._negatives]
         return torch.cat(rows) if rows else None
 
     @torch.no_grad()
-    def _follow(self, first: Tokens, texts: int) -> None:
+    def _follow(self, first: Tokens, share: slice, texts: int) -> None:
         """The twin follows, and its vectors of this batch, without dropout, are negatives of later ones."""
         twin = self._recipe.twin
         if twin is None:
             return
         twin.follow(self.model["twin"], self.encoder)
-        pooled = self._world.gather(self.model["twin"](first, 0.0).pooled, texts)
+        own = self.model["twin"](first, 0.0).pooled[: share.stop - share.start]
+        pooled = self._world.gather(own, texts)
         z = self.model["head"](pooled)
         for negatives in self._negatives:
             negatives.push(z)
@@ -241,10 +249,18 @@ class Trainer:
         )
 
 
+def _or_first(share: slice) -> slice:
+    """A process without a share of a small batch encodes its first text for nothing, as a guest.
+
+    So that it has the same graph as the others, and meets them in every exchange.
+    """
+    return share if share.start < share.stop else slice(0, 1)
+
+
 @torch.no_grad()
-def _uniformity(z_NP: Tensor) -> float:
+def _uniformity(z_ND: Tensor) -> float:
     """Wang and Isola 2020 over the pairs of one batch; NaN for a single text."""
-    unit = nn.functional.normalize(z_NP.float(), dim=-1)
+    unit = nn.functional.normalize(z_ND.float(), dim=-1)
     above = torch.triu_indices(len(unit), len(unit), 1, device=unit.device)
     cosines = (unit @ unit.T)[above[0], above[1]]
     return (4 * cosines - 4).exp().mean().log().item()

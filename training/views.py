@@ -46,7 +46,7 @@ class Mask:
     aside: bool = True
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        chosen = _chance(tokens, self.rate, generator) & ~lexicon.is_special[tokens.ids]
+        chosen = _chance(tokens, self.rate, generator) & ~_fixed(tokens, lexicon)
         kind = torch.rand(len(tokens.ids), generator=generator)
         any_token = lexicon.ordinary[
             torch.randint(len(lexicon.ordinary), tokens.ids.shape, generator=generator)
@@ -66,7 +66,7 @@ class Repeat:
     rate: float
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        free = ~lexicon.is_special[tokens.ids]
+        free = ~_fixed(tokens, lexicon)
         most = (tokens.lengths * self.rate).long().clamp(min=2)
         count = (torch.rand(len(tokens), generator=generator) * (most + 1)).long()
         times = 1 + (_first_in_random_order(tokens, free, count, generator)).long()
@@ -82,7 +82,7 @@ class Delete:
     rate: float
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        special = lexicon.is_special[tokens.ids]
+        special = _fixed(tokens, lexicon)
         words, owner = _words(tokens, lexicon, special)
         if not len(owner):
             return tokens
@@ -103,7 +103,7 @@ class Crop:
     keep: float
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        special = lexicon.is_special[tokens.ids]
+        special = _fixed(tokens, lexicon)
         words, owner = _words(tokens, lexicon, special)
         in_text = torch.bincount(owner, minlength=len(tokens))
         length = (in_text * self.keep).round().long().clamp(min=1)
@@ -131,9 +131,12 @@ class Template:
         return surround(tokens, lexicon, before, after)
 
     def bias(self, tokens: Tokens, lexicon: Lexicon) -> tuple[Tokens, Tensor]:
-        """The empty template for each length of `tokens`, and int64 (R,): which of them is each text's."""
+        """The empty template for each length of text, and int64 (R,): which of them is each text's.
+
+        tokens: the texts in the template already, as this view gave them.
+        """
         before, after, _ = lexicon.around(self.text)
-        own = tokens.lengths - len(lexicon.before) - len(lexicon.after)
+        own = tokens.lengths - len(before) - len(after)
         lengths, of_text = torch.unique(own, return_inverse=True)
         size = len(before) + len(after)
         ids = torch.tensor([*before, *after]).repeat(len(lengths))
@@ -170,6 +173,13 @@ def surround(tokens: Tokens, lexicon: Lexicon, before: tuple[int, ...], after: t
         len(tokens)
     )
     return Tokens(ids, starts)
+
+
+def _fixed(tokens: Tokens, lexicon: Lexicon) -> Tensor:
+    """Bool (all tokens,): special ids, and whatever else the tokenizer puts around a text (a template)."""
+    places, lengths = tokens.places(), tokens.lengths[tokens.rows()]
+    affix = (places < len(lexicon.before)) | (places >= lengths - len(lexicon.after))
+    return affix | lexicon.is_special[tokens.ids]
 
 
 def _chance(tokens: Tokens, rate: float, generator: torch.Generator) -> Tensor:

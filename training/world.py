@@ -10,13 +10,21 @@ a process's own rows alone, would not be that.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from training.errors import TrainingError
+
+_PATIENCE = timedelta(hours=12)  # others wait while one tokenises; torchrun sees when one has died
 
 
 class World(NamedTuple):
@@ -57,24 +65,49 @@ class World(NamedTuple):
         if self.size == 1:
             return
         for parameter in parameters:
-            if parameter.requires_grad:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:  # the same ones everywhere, as all have the same graph
                 dist.all_reduce(parameter.grad)
 
-    def wait(self) -> None:
-        """Until all are here."""
-        if self.size > 1:
-            dist.barrier()
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All come to the end of this, or none: what one process raises ends the others as well.
+
+        Not within itself. Without it, those that wait for one that has refused would wait for ever.
+        """
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            elsewhere = self.any(failed)
+        if elsewhere:
+            raise TrainingError("Another process of this run cannot go on, and says why.")
+
+    def agree(self, words: str) -> bool:
+        """Whether all processes say the same."""
+        if self.size == 1:
+            return True
+        own = torch.tensor(list(hashlib.sha256(words.encode()).digest()), device=_device())
+        return not self.any(not torch.equal(self.total(own), own * self.size))
 
 
-def join_world(device_type: str) -> World:
+def own_device(name: str) -> str:
+    """The device that is meant: each of several processes on a machine has a GPU of its own."""
+    if name in ("auto", "cuda") and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{os.environ['LOCAL_RANK']}"
+    return name
+
+
+def join_world(device: torch.device) -> World:
     """What torchrun says in the environment (RANK, WORLD_SIZE, MASTER_ADDR); alone without it."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         return World()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+        atexit.register(dist.destroy_process_group)  # its threads; with them an exit may be an abort
     return World(dist.get_rank(), dist.get_world_size())
 
 

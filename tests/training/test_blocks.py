@@ -15,7 +15,6 @@ from models.reference import embed
 from models.source import read_source
 from tests.tiny import tiny_source as make_tiny_source
 from training.encoder import Encoder, load_encoder
-from training.objectives import InfoNCE, InfoNCEModule, Reps, info_nce
 from training.recipe import Recipe
 from training.tokens import Tokens, join, tokens_of
 
@@ -29,52 +28,6 @@ ROWS = tokens([2, 90, 91, 92, 3], [2, 95, 3], [2, 100, 101, 3])
 
 def encoder_of(folder: Path, recipe: Recipe) -> Encoder:
     return load_encoder(folder, recipe, torch.device("cpu"))[0]
-
-
-def test_info_nce_is_the_loss_worked_out_by_hand() -> None:
-    # Three texts at right angles, whose second views point at the first, at both, and away.
-    queries = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 3]])
-    keys = torch.tensor([[4.0, 0, 0], [1, 1, 0], [0, 0, -1]])
-    half = math.sqrt(0.5)
-    # cosines: [1, √½, 0], [0, √½, 0], [0, 0, -1]
-    rows = [
-        -math.log(math.exp(2) / (math.exp(2) + math.exp(2 * half) + 1)),
-        -math.log(math.exp(2 * half) / (1 + math.exp(2 * half) + 1)),
-        -math.log(math.exp(-2) / (1 + 1 + math.exp(-2))),
-    ]
-    assert info_nce(queries, keys, tau=0.5).item() == pytest.approx(sum(rows) / 3, abs=1e-6)
-
-
-def test_info_nce_agrees_with_numpy() -> None:
-    generator = np.random.default_rng(0)
-    q, k = generator.normal(size=(2, 7, 5))
-    scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
-    expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
-    assert info_nce(torch.tensor(q), torch.tensor(k), tau=0.05).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_loss_is_in_float32_under_autocast() -> None:
-    generator = np.random.default_rng(1)
-    q, k = generator.normal(size=(2, 32, 16))
-    scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
-    expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
-    with torch.autocast("cpu", torch.bfloat16):
-        found = info_nce(torch.tensor(q).float(), torch.tensor(k).float(), tau=0.05)
-    assert found.item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_equal_texts_are_not_negatives() -> None:
-    torch.manual_seed(0)
-    z = torch.randn(3, 2, 8)
-    z[2, 1] = z[0, 1]  # texts 0 and 2 are one and the same
-    found = InfoNCEModule(InfoNCE(tau=0.1))(Reps(z, torch.tensor([[5, 5], [6, 6], [5, 5]])))
-    q, k = (torch.nn.functional.normalize(z[:, view], dim=-1).double().numpy() for view in (0, 1))
-    scores = np.exp(q @ k.T / 0.1)
-    scores[0, 2] = scores[2, 0] = 0
-    assert found.item() == pytest.approx(np.mean(np.log(scores.sum(1) / np.diag(scores))), rel=1e-5)
-    assert (
-        found.item() < InfoNCEModule(InfoNCE(tau=0.1))(Reps(z, torch.tensor([[5, 5], [6, 6], [7, 7]]))).item()
-    )
 
 
 def test_a_view_does_not_change_what_it_is_given() -> None:

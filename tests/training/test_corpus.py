@@ -15,15 +15,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from training.corpus import from_service, read_corpus
+from tests.training.corpora import digest_of, write
+from training.corpus import PAIRS, Corpus, from_service, read_corpus
 from training.errors import TrainingError
 from training.records import LARGEST_LINE
-
-
-def write(folder: Path, name: str, content: str | bytes) -> Path:
-    raw = content.encode() if isinstance(content, str) else content
-    (folder / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    return folder / name
 
 
 @pytest.mark.parametrize("name", ["corpus.txt", "corpus.txt.gz", "corpus"])
@@ -64,7 +59,8 @@ def test_the_digest_names_the_texts_in_any_order_and_form(tmp_path: Path) -> Non
         ("c.jsonl", b'{"text": 3}\n', "c.jsonl, line 1 has no text"),
         ("c.jsonl", b"{text}\n", "c.jsonl, line 1 is not JSON"),
         ("c.jsonl", b'{"text": "\\ud800"}\n', "c.jsonl, line 1 holds half of a surrogate pair"),
-        ("c.tsv", b"a\tb\n1\t2\n", "no column `sentence` or `text`"),
+        ("c.jsonl", b'{"text": "a"}\n{}\n', "c.jsonl, line 2 has no text under the name sentence or text"),
+        ("c.tsv", b"a\tb\n1\t2\n", "c.tsv has no column `sentence` or `text`"),
         ("c.tsv", b"sentence\tb\n1\t2\n3\n", "c.tsv, line 3 has 1 fields; the first row has 2"),
     ],
 )
@@ -90,6 +86,14 @@ def test_a_missing_file_and_half_an_archive_are_refused(tmp_path: Path) -> None:
     (tmp_path / "plain.txt.gz").write_bytes(b"no gzip")
     with pytest.raises(TrainingError, match="not a whole gzip file"):
         read_corpus(tmp_path / "plain.txt.gz")
+
+
+def test_single_texts_have_the_digest_that_they_always_had() -> None:
+    assert Corpus.of(["b", "", "ä b", "b"], "c").digest == digest_of("b", "ä b")
+    # printf '\0\0\0\0\0\0\0\1a' | sha256sum
+    assert Corpus.of(["a"], "c").digest == (
+        "3b196fd4907bedf51c3090e9835f2f7cb61e7ee1b2299ea3b8fed9b4183a822a"
+    )
 
 
 class _Service(BaseHTTPRequestHandler):
@@ -161,3 +165,8 @@ def test_a_service_that_is_no_service_is_refused() -> None:
         from_service(url)
     with pytest.raises(TrainingError, match="cannot be reached"):
         from_service("no address")
+
+
+def test_a_service_has_no_pairs() -> None:
+    with pytest.raises(TrainingError, match="single texts; this recipe reads rows of anchor, positive"):
+        from_service("no address", PAIRS)

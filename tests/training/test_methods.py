@@ -1,4 +1,4 @@
-"""Every shipped recipe, whole: it learns what it is given, its run is one run, and its end is what it says."""
+"""Every shipped recipe, whole: it learns what it is given, its run is one run, its end is what it says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from models.store import Store
 from tests.training.methods import corpus_for, raw_source
 from tests.training.runs import losses, stop_after, weights
 from training.export import export_run
+from training.post import Whiten
 from training.recipe import Recipe, load_recipe, shipped
 from training.result import Result
 from training.sources import Documents
@@ -26,6 +27,8 @@ def small(name: str) -> Recipe:
     recipe = load_recipe(name)
     batch = 8 if isinstance(recipe.source, Documents) else 32
     recipe = replace(recipe, optim=replace(recipe.optim, lr=3e-3, batch=batch, warmup=0.0))
+    if any(isinstance(each, Whiten) for each in recipe.post):
+        return replace(recipe, post=(Whiten(8),))  # all 32 random directions would make much of rounding
     if isinstance(recipe.source, Documents):
         return replace(recipe, source=replace(recipe.source, shortest=8, longest=30), max_length=40)
     return recipe
@@ -44,8 +47,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_learns_what_it_is_shown(name: str, raw: Path, tmp_path: Path) -> None:
-    found = losses(run_of(name, raw, tmp_path / "out", steps=30))
-    early, late = np.mean([found[step] for step in (1, 2, 3)]), np.mean([found[step] for step in (28, 29, 30)])
+    steps = 80 if name == "promptbert" else 30  # random weights set its two templates far apart at first
+    found = losses(run_of(name, raw, tmp_path / "out", steps=steps))
+    early, late = np.mean([found[step] for step in (1, 2, 3)]), np.mean([found[steps - i] for i in range(3)])
     assert late < 0.8 * early, found
 
 
@@ -78,5 +82,7 @@ def test_what_mlm_makes_is_a_backbone_with_its_head(raw: Path, tmp_path: Path) -
     assert not (result.last / "modules.json").exists()
     source = read_source(result.last)
     assert source.weights
-    again = run_of("diffcse", result.out / "best", tmp_path / "diffcse", steps=1)  # its generator is that head
+    again = run_of(
+        "diffcse", result.out / "best", tmp_path / "diffcse", steps=1
+    )  # its generator is that head
     assert again.finished

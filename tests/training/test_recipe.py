@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.training.conftest import RECIPE_TEXT as TEXT
 from training.errors import TrainingError
 from training.heads import Tanh
 from training.objectives import InfoNCE
-from training.recipe import Recipe, load_recipe, read_recipe
+from training.recipe import Recipe, load_recipe, read_recipe, shipped
 from training.views import Same
 
 
@@ -54,6 +55,26 @@ def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
         ("warmup = 0.0", "warmup = 1.5", "warmup must be from 0 to 1, not 1.5"),
         ("lr = 3e-5", "lr = true", "lr must be a number, not True"),
         ("[optim]", "[optim", "is not TOML"),
+        ('views = ["same", "same"]', 'views = "same"', "views is not a list"),
+        ("seed = 42", "seed = -1", "seed must be from 0 to 9223372036854775807, not -1"),
+        ("max_length = 32", "max_length = 2", "max_length must be from 3"),
+        ("tau = 0.05 }", "tau = 0.05, weight = -1 }", "weight must be from 0"),
+        ("tau = 0.05 }", 'tau = 0.05, weight = "much" }', "weight must be a number, not 'much'"),
+        (
+            "seed = 42",
+            'seed = 42\nresult = "model"',
+            "result 'model' is not known. There are: encoder, backbone",
+        ),
+        ("seed = 42", 'seed = 42\nnegatives = ["nose"]', "negatives 'nose' is not known; 'noise' is"),
+        ("seed = 42", 'seed = 42\ntwin = "emma"', "twin 'emma' is not known; 'ema' is. There are: ema"),
+        ("seed = 42", 'seed = 42\npost = ["whiten"]', "the post lacks dimension"),
+        ("seed = 42", "seed = 42\nfixed_mask = 1", "fixed_mask must be true or false, not 1"),
+        (
+            "lr = 3e-5",
+            'lr = 3e-5\ndecay = "cosine"',
+            "decay 'cosine' is not known. There are: linear, constant",
+        ),
+        ("lr = 3e-5", "lr = 3e-5\ndecay = 1", "decay must be a text, not 1"),
     ],
 )
 def test_what_a_recipe_gets_wrong_is_named(old: str, new: str, message: str) -> None:
@@ -75,5 +96,34 @@ def test_the_digest_names_the_method_and_not_its_file_or_seed(recipe: Recipe, tm
 
 
 def test_a_recipe_that_is_nowhere_is_refused_with_those_there_are() -> None:
-    with pytest.raises(TrainingError, match="no recipe 'simcse': name a TOML file or one of simcse-unsup"):
+    with pytest.raises(
+        TrainingError, match="no recipe 'simcse': name a TOML file or one of all-but-the-top, .*simcse-unsup"
+    ):
         load_recipe("simcse")
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_is_short_and_says_all_that_was_decided_as_json(name: str) -> None:
+    recipe = load_recipe(name)
+    said = recipe.described()
+    assert json.loads(json.dumps(said)) == said
+    assert recipe.digest() == load_recipe(name, {"seed": 7}).digest()
+    for change in ({"dropout": 0.33}, {"optim.lr": 0.33}, {"max_length": 33}):
+        assert load_recipe(name, change).digest() != recipe.digest()
+
+
+def test_methods_differ_in_their_digests() -> None:
+    assert len({load_recipe(name).digest() for name in shipped()}) == len(shipped())
+
+
+def test_a_change_is_of_one_key_and_of_this_recipe_alone(recipe: Recipe) -> None:
+    changed = load_recipe("simcse-unsup", {"optim.lr": 1e-5, "optim.decay": "constant", "pool": "mean"})
+    assert (changed.optim.lr, changed.optim.decay, changed.pool) == (1e-5, "constant", "mean")
+    assert changed.optim.batch == recipe.optim.batch
+    assert load_recipe("simcse-unsup") == recipe
+
+
+def test_a_change_within_what_is_no_table_is_refused() -> None:
+    with pytest.raises(TrainingError, match=r"head\.keep\.more is not there, since keep is False"):
+        load_recipe("simcse-unsup", {"head.keep.more": 1})
+    assert load_recipe("simcse-unsup", {"head.keep": True}).head == Tanh(keep=True)

@@ -1,4 +1,4 @@
-"""`python -m training evaluate MODEL`: the scores as a table, and as JSON where it is asked for."""
+"""`python -m training evaluate MODEL`: the scores as a table, and as JSON or a report where asked for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from models.fsync import replace_text
 from training.errors import TrainingError
 
 from .data import data_folder
+from .markdown import report_folder
+from .report import write_report
+from .runs import read_runs
 from .scorable import open_scorable
 from .suites import DEFAULT, SUITES, check_suites, score
 from .table import table
@@ -47,6 +50,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="FILE",
         help="write the figures as fractions; - prints them, and the table goes to stderr",
     )
+    command.add_argument(
+        "--report", metavar="FOLDER", help="write report.md there, with every figure and with pictures"
+    )
+    command.add_argument(
+        "--run",
+        metavar="FOLDER",
+        action="append",
+        dest="runs",
+        default=[],
+        help="of `train --out`: the report shows its dev scores; may be given again",
+    )
     command.set_defaults(run=run)
 
 
@@ -55,12 +69,17 @@ def run(options: argparse.Namespace) -> int:
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
     target = _target(options.json)
+    if options.runs and not options.report:
+        raise TrainingError("--run is for the report: name its folder with --report.")
+    courses = read_runs(options.runs)
+    folder = report_folder(options.report) if options.report else None
     with open_scorable(options.model, os.environ, _say) as scorable:
         about = {
             "model": options.model,
             "version": scorable.version,
             "fingerprint": scorable.fingerprint,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "data": str(data),
         }
         figures = score(
             scorable.encode,
@@ -79,6 +98,8 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(text)
     elif target:
         replace_text(target, text)
+    if folder:
+        sys.stderr.write(f"{write_report(folder, scores, courses)}\n")
     return 0
 
 

@@ -22,8 +22,8 @@ from .encoding import Encode, Vectors
 
 _ALIKE = 4.0  # a pair with a gold score above it means the same (SimCSE, section 3)
 _ROWS = 512  # of the matrix of cosines at a time: 64 MB for STS-B's 15,500 sentences
-_BINS = 40  # of a cosine's histogram, from -1 to 1
-_GRADES = (
+BINS = 40  # of a cosine's histogram, from -1 to 1
+GRADES = (
     "0-1",
     "1-2",
     "2-3",
@@ -134,11 +134,11 @@ def histogram(
 ) -> dict[str, list[int]]:
     """(n, d), (n, d), (n,) -> cosines in each of 40 equal steps, for each unit of the gold score."""
     cosine = np.einsum("nd,nd->n", directions(left), directions(right))
-    grade = np.minimum(np.asarray(gold).astype(int), len(_GRADES) - 1)
+    grade = np.minimum(np.asarray(gold).astype(int), len(GRADES) - 1)
     known = np.isfinite(cosine)
     return {
-        name: np.histogram(cosine[known & (grade == at)].clip(-1, 1), _BINS, (-1, 1))[0].tolist()
-        for at, name in enumerate(_GRADES)
+        name: np.histogram(cosine[known & (grade == at)].clip(-1, 1), BINS, (-1, 1))[0].tolist()
+        for at, name in enumerate(GRADES)
     }
 
 

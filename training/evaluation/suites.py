@@ -59,15 +59,15 @@ def score(
     """The figures of `suites` on what `data` holds, as fractions and ready for JSON.
 
         {"sts": {"stsb": {"spearman_all": 0.82, …}}, "mean": {"spearman_all": 0.77, "sets": […]},
-         "sts_other": {"korsts": {"spearman_all": 0.42, …}},
          "geometry": {"alignment": …, "uniformity": …, …},
          "retrieval": {"scifact": {"ndcg10": 0.65, …}},
          "transfer": {"mr": {"accuracy": 0.76, …}}, "transfer_mean": {"accuracy": 0.82, "sets": […]},
          "absent": ["sts13"], "sentences": …, "seconds": …}
 
     `encode` is for sentences; queries and documents have their own functions where the model has prompts for
-    them. `mean` is over `sts`, the English sets. A figure that is no number is None. `absent` names the sets
-    that were wanted and whose folder is missing; one of `sts_other` is not missed.
+    them. `mean` is over the English sets of `sts`; KorSTS and JSTS, after those, are not in it. A figure
+    that is no number is None. `absent` names the sets that were wanted and whose folder is missing; a set of
+    another language is not missed.
     Raise TrainingError for an unknown suite, for data that cannot be read, or when every set is absent.
     """
     began = time.monotonic()
@@ -89,15 +89,14 @@ def score(
 
 
 class _Loaded(NamedTuple):
-    sts: dict[str, Pairs]
-    others: dict[str, Pairs]
+    sts: dict[str, Pairs]  # the English sets, then the others
     stsb: list[Pairs]  # each split, for the geometry
     collections: dict[str, Collection]
     tasks: dict[str, Task]
     absent: list[str]
 
     def sentences(self) -> set[str]:
-        pairs = (*self.sts.values(), *self.others.values(), *self.stsb)
+        pairs = (*self.sts.values(), *self.stsb)
         texts = chain.from_iterable(side for each in pairs for side in (each.left, each.right))
         return {*texts, *chain.from_iterable(task.sentences() for task in self.tasks.values())}
 
@@ -118,8 +117,7 @@ def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
     if len(absent) == len(wanted) and not others:
         raise TrainingError(f"{data} holds none of {', '.join(wanted)}.")
     return _Loaded(
-        {key: load(key, data) for key in (_present(SETS, data) if similar else [])},
-        {key: load(key, data) for key in others},
+        {key: load(key, data) for key in ([*_present(SETS, data), *others] if similar else [])},
         [load(STSB, data, split) for split in _SPLITS] if geometric and STSB not in absent else [],
         {name: load_collection(folder) for name, folder in folders.items()},
         tasks,
@@ -133,13 +131,11 @@ def _present(sets: Iterable[EvaluationSet], data: Path) -> list[str]:
 
 def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
     body: dict[str, Any] = {}
-    if loaded.sts or loaded.others:
-        say("comparing with the gold scores")
     if loaded.sts:
+        say("comparing with the gold scores")
         body["sts"] = {key: _plain(similarity(pairs, encode)) for key, pairs in loaded.sts.items()}
-        body["mean"] = _mean(body["sts"], "spearman_all")
-    if loaded.others:
-        body["sts_other"] = {key: _plain(similarity(pairs, encode)) for key, pairs in loaded.others.items()}
+        english = {known.key: body["sts"][known.key] for known in SETS if known.key in body["sts"]}
+        body |= {"mean": _mean(english, "spearman_all")} if english else {}
     if loaded.stsb:
         say("measuring the geometry")
         body["geometry"] = _plain(geometry(loaded.stsb, encode)) | {"splits": list(_SPLITS)}

@@ -13,9 +13,10 @@ from training.corpus import read_corpus
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.paths import expanded
+from training.records import layout, text_of
 
 from .dedupe import THRESHOLD, near_duplicates
-from .files import kind, lines, read_documents, target, text_of, writing
+from .files import lines, read_documents, target, writing
 from .labelled import Labelled, read_beir, read_labelled_pairs
 from .negatives import MOST, Counts, Rules, Triple, mine_negatives
 from .pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
@@ -142,7 +143,7 @@ def _pairs(options: argparse.Namespace) -> int:
     out = target(options.out, corpus)
     documents = read_documents(corpus)
     titled = [
-        (text_of(record, "title"), text)
+        (text_of(record, ["title"]), text)
         for record, text in zip(documents.records, documents.texts, strict=True)
         if record.fields.get("title")
     ]
@@ -166,14 +167,14 @@ def _pairs(options: argparse.Namespace) -> int:
 def _dedupe(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = target(options.out, corpus)
-    if kind(out) != kind(corpus):
+    if layout(out) != layout(corpus):
         raise TrainingError(f"{options.out} must end as {corpus.name} does: the lines are of the same kind.")
     documents = read_documents(corpus)
     found = near_duplicates(documents.texts, options.threshold)
     dropped = {duplicate.place for duplicate in found}
     kept = [record for place, record in enumerate(documents.records) if place not in dropped]
     with writing(out) as write:
-        for line in lines(kept, kind(out)):
+        for line in lines(kept, layout(out)):
             write(line)
     _print(
         f"{len(kept):,} texts kept of {len(documents.texts):,}; dropped: {len(found):,} near-duplicates, "

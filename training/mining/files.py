@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.fsync import sync
+from training.corpus import TEXTS
 from training.errors import NothingToLearn, TrainingError
 from training.paths import expanded
-from training.records import Record, read_records
-
-_TEXT = ("sentence", "text")
-_SUFFIXES = (".jsonl", ".tsv")
+from training.records import Record, read_records, text_of
 
 
 class Documents(NamedTuple):
@@ -32,38 +30,20 @@ class Documents(NamedTuple):
 
 def read_documents(file: Path) -> Documents:
     """Every text of a corpus, repeated ones too. Raise TrainingError with the line."""
-    records = list(read_records(file, [_TEXT]))
-    texts = [text_of(record, *_TEXT) if record.fields else "" for record in records]
+    records = list(read_records(file, TEXTS.columns))
+    texts = [text_of(record, TEXTS.columns[0]) if record.fields else "" for record in records]
     there = [place for place, text in enumerate(texts) if text.strip()]
     if not there:
         raise NothingToLearn(f"{file} holds no text.")
     return Documents([records[at] for at in there], [texts[at] for at in there], len(texts) - len(there))
 
 
-def text_of(record: Record, *names: str) -> str:
-    """The field of the first of these names that is there. Raise TrainingError when it is no text."""
-    value = next((record.fields[name] for name in names if name in record.fields), None)
-    if not isinstance(value, str):
-        raise TrainingError(f"{record.at} has no text under the name {' or '.join(names)}.")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise TrainingError(f"{record.at} holds half of a surrogate pair, which is not text.") from None
-    return value
-
-
-def kind(file: Path) -> str:
-    """`.jsonl`, `.tsv`, or nothing for lines of text."""
-    name = file.name.lower().removesuffix(".gz")
-    return next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), "")
-
-
-def lines(records: Sequence[Record], kind: str) -> Iterator[str]:
-    """Lines of a file of that kind that reads as these records."""
-    if kind == ".tsv":
+def lines(records: Sequence[Record], layout: str) -> Iterator[str]:
+    """Lines of a file of that layout that reads as these records."""
+    if layout == ".tsv":
         yield "\t".join(records[0].fields)
         yield from ("\t".join(record.fields.values()) for record in records)
-    elif kind == ".jsonl":
+    elif layout == ".jsonl":
         yield from (json.dumps(dict(record.fields), ensure_ascii=False) for record in records)
     else:
         yield from (record.fields["text"] for record in records)

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import NothingToLearn, TrainingError
-from training.records import Record, is_table, read_records
-
-from .files import text_of
+from training.records import Record, layout, read_records, text_of
 
 _ANCHOR = ("anchor", "sent0", "query")
 _POSITIVE = ("positive", "sent1")
@@ -38,10 +36,10 @@ def folded(text: str) -> str:
 
 def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labelled:
     """corpus: the texts to find negatives in; without it they are the positives of all pairs."""
-    if file.is_file() and not is_table(file):
+    if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no pairs: name a .jsonl or .tsv with anchor and positive.")
     pairs = (
-        (text_of(record, *_ANCHOR), text_of(record, *_POSITIVE))
+        (text_of(record, _ANCHOR), text_of(record, _POSITIVE))
         for record in read_records(file, [_ANCHOR, _POSITIVE])
         if record.fields
     )
@@ -93,13 +91,13 @@ def _texts(folder: Path, name: str) -> dict[str, str]:
     """By id: the text, behind its title if it has one."""
     records = (record for record in read_records(_file(folder, name), ()) if record.fields)
     return {
-        text_of(record, *_ID): f"{record.fields.get('title') or ''} {text_of(record, 'text')}"
+        text_of(record, _ID): f"{record.fields.get('title') or ''} {text_of(record, ['text'])}"
         for record in records
     }
 
 
 def _score(record: Record) -> float:
-    text = text_of(record, *_SCORE)
+    text = text_of(record, _SCORE)
     try:
         return float(text)
     except ValueError:
@@ -107,7 +105,7 @@ def _score(record: Record) -> float:
 
 
 def _known(texts: dict[str, str], what: str, record: Record, *names: str) -> str:
-    id = text_of(record, *names)
+    id = text_of(record, names)
     if id not in texts:
         raise TrainingError(f"{record.at} names the {what} {id[:100]!r}, which is not in the folder.")
     return texts[id]

@@ -14,6 +14,7 @@ ACTIVE = {"sts12": 0.5, "stsb": 0.75}
 
 def _scores(sts: dict[str, float | None], uniformity: float | None = -4.0, **counts: int) -> dict[str, Any]:
     scores: dict[str, Any] = {"sts": {key: {"spearman_all": value} | counts for key, value in sts.items()}}
+    scores["mean"] = {"sets": [key for key in sts if key != "korsts"]}
     return scores | {"geometry": {"alignment": 0.25, "uniformity": uniformity}}
 
 
@@ -76,7 +77,16 @@ def test_a_set_of_the_candidate_alone_is_named_and_does_not_count() -> None:
     assert verdict.rows[0].candidate == 0.625  # the mean is over the common sets
 
 
-@pytest.mark.parametrize("active", [{}, {"sts": {}}, {"sts": {"sts14": {"spearman_all": 0.5}}}])
+@pytest.mark.parametrize("other", [{"korsts": 0.125}, {"korsts": None}, {}])
+def test_another_language_is_neither_compared_nor_in_the_mean(other: dict[str, float | None]) -> None:
+    active = _scores({**ACTIVE, "korsts": 0.875}, pairs=8)
+    verdict = compare(_scores({**ACTIVE, **other}, pairs=8), active, LIMITS)
+    assert (verdict.accepted, verdict.reasons, verdict.not_compared) == (True, (), ())
+    assert [row.name for row in verdict.rows] == ["mean of 2", "sts12", "stsb", "uniformity", "alignment"]
+    assert verdict.rows[0][1:3] == (0.625, 0.625)
+
+
+@pytest.mark.parametrize("active", [{}, {"sts": {}}, _scores({"sts14": 0.5}), _scores({"korsts": 0.5})])
 def test_without_a_common_set_nothing_is_accepted(active: dict[str, Any]) -> None:
     verdict = compare(_scores({"stsb": 0.875}), active)
     assert not verdict.accepted
@@ -87,7 +97,7 @@ def test_without_a_common_set_nothing_is_accepted(active: dict[str, Any]) -> Non
 
 
 def test_geometry_is_compared_when_the_active_model_has_it() -> None:
-    without = {"sts": _scores({**ACTIVE})["sts"]}
+    without = {key: value for key, value in _scores({**ACTIVE}).items() if key != "geometry"}
     assert compare(without, without, LIMITS).accepted
     lost = compare(without, _scores({**ACTIVE}), LIMITS)
     assert [reason.split(":")[0] for reason in lost.reasons] == ["uniformity", "alignment"]
@@ -161,6 +171,7 @@ def test_the_text_shows_every_row_and_why() -> None:
 
 def test_the_text_says_when_a_collapse_could_not_be_seen() -> None:
     sts = {"sts12": {"spearman_all": 0.5, "pairs": 10}}
-    text = as_text(compare({"sts": sts}, {"sts": sts}))
+    scores = {"sts": sts, "mean": {"sets": ["sts12"]}}
+    text = as_text(compare(scores, scores))
     assert "Geometry was not measured" in text
     assert "Geometry" not in as_text(_verdict({**ACTIVE}))

@@ -53,10 +53,11 @@ def test_other_languages_stand_beside_the_mean_and_are_not_missed(tmp_path: Path
     korean = [(1, EAST, 0.5), (2, EAST, 0.6), (3, EAST, 0.4)]  # ranks 2 3 1 against 1 2 3
     write(tmp_path / "korsts" / "test.tsv.gz", korean, "score sentence1 sentence2")
     found = score(encode, tmp_path)
-    assert found["sts_other"]["korsts"]["spearman_all"] == pytest.approx(-0.5)
+    assert found["sts"].pop("korsts")["spearman_all"] == pytest.approx(-0.5)
     assert (found["sts"], found["mean"], found["absent"]) == (before["sts"], before["mean"], before["absent"])
-    assert "sts_other" not in before
-    assert "sts_other" not in score(encode, tmp_path, ["geometry"])
+    assert "sts" not in score(encode, tmp_path, ["geometry"])
+    found = score(encode, tmp_path)
+    assert list(found["sts"]) == ["sts14", "stsb", "korsts"]
     lines = table(found).splitlines()
     assert next(line for line in lines if line.startswith("KorSTS")).split()[1] == "-50.00"
 
@@ -67,7 +68,7 @@ def test_a_folder_with_another_language_alone_is_scored(tmp_path: Path) -> None:
     rows = [json.dumps(line), json.dumps(line | {"sentence2": "0.7", "label": 4})]
     (tmp_path / "jsts" / "valid.jsonl").write_text("\n".join(rows))
     found = score(encode, tmp_path, ["sts"])
-    assert found["sts_other"]["jsts"]["spearman_all"] == pytest.approx(1)
+    assert found["sts"]["jsts"]["spearman_all"] == pytest.approx(1)
     assert "mean" not in found
     assert "JSTS" in table(found)
 

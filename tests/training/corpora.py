@@ -1,0 +1,19 @@
+"""Files to read a corpus from, and the name that a corpus should have."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from pathlib import Path
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    raw = content.encode() if isinstance(content, str) else content
+    (folder / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    return folder / name
+
+
+def digest_of(*texts: str, before: str = "") -> str:
+    """SHA-256 of the texts' bytes, each after their number in eight bytes."""
+    whole = before.encode() + b"".join(len(t.encode()).to_bytes(8, "big") + t.encode() for t in texts)
+    return hashlib.sha256(whole).hexdigest()

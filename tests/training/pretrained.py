@@ -1,0 +1,104 @@
+"""Tiny masked language models as transformers itself writes them, to compare ours with its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor
+
+from models.export import quiet
+from tests.tiny import HEADS, INNER, LAYERS, WIDTH
+from tests.training.methods import corpus_for, raw_source
+from training.corpus import Corpus
+from training.encoder import Encoder, load_encoder
+from training.objectives import Materials
+from training.recipe import Recipe, load_recipe
+from training.sources import Given
+from training.tokens import Tokens, tokens_of
+from training.trainer import Trainer
+
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+_VOCABULARY = 250  # of tests/tiny.py
+ROWS = tokens_of([[CLS, 90, 91, 92, 93, SEP], [CLS, 95, SEP], [CLS, 100, 101, 102, SEP], [CLS, SEP]])
+
+
+class Family(NamedTuple):
+    config: Any
+    guesser: Any  # a masked language model
+    decoder: Any  # one that writes from left to right
+    prefix: str  # of its encoder
+
+
+FAMILIES = {
+    "bert": Family(
+        transformers.BertConfig, transformers.BertForMaskedLM, transformers.BertLMHeadModel, "bert"
+    ),
+    "roberta": Family(
+        transformers.RobertaConfig,
+        transformers.RobertaForMaskedLM,
+        transformers.RobertaForCausalLM,
+        "roberta",
+    ),
+}
+
+
+def config_of(family: str, **more: Any) -> Any:
+    return FAMILIES[family].config(
+        vocab_size=_VOCABULARY,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=INNER,
+        max_position_embeddings=128,
+        pad_token_id=PAD,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        attn_implementation="eager",
+        **more,
+    )
+
+
+def pretrained(folder: Path, family: str = "bert") -> Any:
+    """Written into `folder`, raw, and answered as transformers' own; no weight is 0 or 1."""
+    raw_source(folder)
+    torch.manual_seed(7)
+    model = FAMILIES[family].guesser(config_of(family)).eval()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            tensor.normal_(1.0 if "norm.weight" in name.lower() else 0.0, 0.2)
+    with quiet():
+        model.save_pretrained(folder)
+    return model
+
+
+def encoder_of(folder: Path, pool: str = "cls") -> Encoder:
+    recipe = load_recipe("simcse-unsup", {"pool": pool, "head": "none"})
+    return load_encoder(folder, recipe, torch.device("cpu"))[0]
+
+
+def materials_of(encoder: Encoder, seed: int = 0) -> Materials:
+    return Materials(encoder, encoder.lexicon, encoder.width, torch.Generator().manual_seed(seed))
+
+
+def padded(tokens: Tokens) -> tuple[Tensor, Tensor]:
+    """(ids, mask), written out by a loop."""
+    rows = [tokens.ids[a:b].tolist() for a, b in zip(tokens.starts[:-1], tokens.starts[1:], strict=True)]
+    longest = max(map(len, rows))
+    ids = [row + [PAD] * (longest - len(row)) for row in rows]
+    return torch.tensor(ids), torch.tensor([[int(at < len(row)) for at in range(longest)] for row in rows])
+
+
+def trainer_of(recipe: Recipe, folder: Path, corpus: Corpus | None = None) -> Trainer:
+    """Of a raw backbone that is made in `folder`, and texts of the kind that the recipe reads."""
+    encoder, head = load_encoder(raw_source(folder), recipe, torch.device("cpu"))
+    given = Given(
+        corpus or corpus_for(recipe, 40),
+        encoder.tokenizer(recipe.max_length),
+        recipe.optim.batch,
+        steps=10,
+        seed=recipe.seed,
+    )
+    return Trainer(encoder, head, recipe, recipe.source.build(given), steps=10, bf16=False)

@@ -1,0 +1,92 @@
+"""Lexicons of the two ways to write words, WordPiece's ## and the Ġ of byte-level BPE, and texts in them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from scipy import stats
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from models.source import read_source
+from tests.tiny import tiny_source
+from training.lexicon import Lexicon
+from training.tokens import Tokens, tokens_of
+
+CLS, SEP, MASK = 2, 3, 4  # the order of tests/tiny.py
+_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+_LEARNT = "the river market letters engines garden paper windows forest cats animals sleeping running".split()
+
+
+def source_with(folder: Path, tokenizer: dict[str, Any], vocabulary: int | None = None) -> Path:
+    """The tiny model with another tokenizer.json. vocabulary: the model's, if not the tokenizer's."""
+    tiny_source(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    config = json.loads((folder / "config.json").read_bytes())
+    size = tokenizers.Tokenizer.from_str(json.dumps(tokenizer)).get_vocab_size(with_added_tokens=True)
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": vocabulary or size}))
+    return folder
+
+
+def byte_level() -> dict[str, Any]:
+    """A tokenizer.json as RoBERTa's: learnt words are one token with their space, others are pieces."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=_SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([f" {word}" for word in _LEARNT], trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=False)
+    written: dict[str, Any] = json.loads(tokenizer.to_str())
+    return written
+
+
+def lexicon_of(folder: Path) -> Lexicon:
+    return Lexicon.of(read_source(folder))
+
+
+def opened(lexicon: Lexicon) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(lexicon.tokenizer))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def tokens_in(lexicon: Lexicon, *texts: str) -> Tokens:
+    tokenizer = opened(lexicon)
+    return tokens_of([tokenizer.encode(text).ids for text in texts])
+
+
+def rows_of(tokens: Tokens) -> list[list[int]]:
+    return [tokens.ids[a:b].tolist() for a, b in itertools.pairwise(tokens.starts.tolist())]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sentences(lexicon: Lexicon, words: int, count: int) -> Tokens:
+    """`count` texts of `words` different words, each one token."""
+    one = [id for id in lexicon.ordinary.tolist() if lexicon.begins_word[id]]
+    random = np.random.default_rng(0)
+    before, after = lexicon.affixes
+    return tokens_of([[*before, *random.permutation(one)[:words].tolist(), *after] for _ in range(count)])
+
+
+def alike(counts: list[int]) -> bool:
+    """Whether they may come from draws of which each is as likely as the others."""
+    return len(counts) == 1 or bool(stats.chisquare(counts).pvalue > 1e-3)
+
+
+def between(tokens: Tokens) -> list[list[int]]:
+    """The rows without the first and the last token, which must be [CLS] and [SEP]."""
+    rows = rows_of(tokens)
+    assert all((row[0], row[-1]) == (CLS, SEP) for row in rows)
+    return [row[1:-1] for row in rows]

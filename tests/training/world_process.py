@@ -1,0 +1,142 @@
+"""What one of several processes does in test_world.py, and the same for one alone.
+
+    python -m torch.distributed.run --nproc-per-node 2 tests/training/world_process.py FOLDER
+
+FOLDER has the raw tiny backbone `base`; each process writes what it found as FOLDER/RANK.pt … as safetensors
+and JSON. Not a test by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.training.methods import WORDS, corpus_for
+from training.__main__ import main
+from training.encoder import load_encoder
+from training.errors import TrainingError
+from training.recipe import Recipe, load_recipe
+from training.sources import Documents, Given
+from training.trainer import Trainer
+from training.world import World, join_world
+
+STEPS = 3
+# Without dropout every process draws the same; a large epsilon keeps AdamW from blowing up the rounding of
+# gradients near 0; a gradient that is not clipped shows its length.
+_EXACT: dict[str, Any] = {"dropout": 0.0, "optim.epsilon": 1e-2, "optim.clip": 1e6, "optim.lr": 1e-3}
+_MLM = (
+    "--set",
+    'views=["same", "same", {name="mask", rate=0.5}, {name="mask", rate=0.5}]',
+    "--set",
+    'objectives=[{name="info_nce", tau=0.05}, "mlm"]',
+)
+ROWS = 11  # in batches of 5: shares of 2 and 3, and a last batch of 1, of which one process has nothing
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "simcse-unsup": ("simcse-unsup", {}),
+    "simcse-sup": ("simcse-sup", {}),
+    "diffcse": ("diffcse", {}),
+    "esimcse": ("esimcse", {}),
+    "noise": ("gs-infonce", {}),
+    "mlm beside": ("simcse-unsup-mlm", {}),
+    "mlm alone": ("mlm", {}),
+    "promptbert": ("promptbert", {}),
+    "tsdae": ("tsdae", {}),
+    "declutr": ("declutr", {}),
+    "sbert-nli": ("sbert-nli", {}),
+    "decayed": ("simcse-unsup", {"pool": "static", "optim.weight_decay": 0.5}),
+}
+
+
+def recipe_of(name: str, changes: dict[str, Any], *, batch: int = 5) -> Recipe:
+    recipe = load_recipe(name, _EXACT | {"optim.batch": batch} | changes)
+    if isinstance(recipe.source, Documents):
+        return replace(recipe, source=replace(recipe.source, shortest=8, longest=30), max_length=40)
+    return recipe
+
+
+def trainer_for(
+    base: Path, recipe: Recipe, *, rows: int = ROWS, chunk: int | None = None, world: World | None = None
+) -> Trainer:
+    encoder, head = load_encoder(base, recipe, torch.device("cpu"))
+    whole = recipe.source.whole
+    tokenizer = encoder.tokenizer(1 << 20 if whole else recipe.max_length, whole=whole)
+    given = Given(corpus_for(recipe, rows), tokenizer, recipe.optim.batch, STEPS, recipe.seed)
+    source = recipe.source.build(given)
+    return Trainer(encoder, head, recipe, source, steps=10, bf16=False, chunk=chunk, world=world or World())
+
+
+def found_by(trainer: Trainer) -> dict[str, Tensor]:
+    """The loss and every gradient of each step, and all that a checkpoint would keep after the last."""
+    found = {}
+    for number in range(STEPS):
+        found[f"loss.{number}"] = torch.tensor(trainer.step(number).loss)
+        for name, parameter in trainer.model.named_parameters():
+            if parameter.grad is not None:
+                found[f"gradient.{number}.{name}"] = parameter.grad.clone()
+    return found | {f"weight.{name}": tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def refusals(folder: Path, world: World) -> dict[str, Any]:
+    """What ends the work of both processes, and that they go on with something else after it."""
+    answers: dict[str, Any] = {"agree": world.agree("the same"), "differ": world.agree(str(world.rank))}
+    for who in range(world.size):
+        try:
+            with world.together():
+                _refuse_if(world.rank == who, f"{who} alone")
+        except TrainingError as error:
+            answers[f"fails {who}"] = str(error)
+    for name in ("texts", "alike", f"own{world.rank}"):
+        given = ["train", "simcse-unsup", "--corpus", str(folder / f"{name}.txt"), "--data", str(folder)]
+        given += ["--base", str(folder / "base"), "--precision", "fp32", "--steps", "2"]
+        out = folder / f"out-{name.strip('01')}"
+        answers[out.name] = main([*given, "--out", str(out)])
+        answers[f"{out.name} left"] = _left(out, world)
+    out = folder / "out-texts"
+    answers["again"] = main([*given, "--out", str(out)])
+    given[3] = str(folder / "texts.txt")
+    answers["finished"] = main([*given, "--out", str(out), "--resume"])
+    (folder / "nobody").touch()
+    answers["no folder"] = main([*given, "--out", str(folder / "nobody" / "out")])
+    answers["no chunks"] = main([*given, "--out", str(folder / "out-mlm"), "--chunk", "2", *_MLM])
+    answers["out-mlm left"] = _left(folder / "out-mlm", world)
+    return answers
+
+
+def _refuse_if(wrong: bool, words: str) -> None:
+    if wrong:
+        raise TrainingError(words)
+
+
+def _left(out: Path, world: World) -> bool:
+    """Whether it is there when both have ended."""
+    with world.together():
+        pass
+    return out.exists()
+
+
+def corpora(folder: Path) -> None:
+    """The files that `refusals` reads."""
+    (folder / "texts.txt").write_text("\n".join(WORDS))
+    (folder / "alike.txt").write_text("\n".join("cat " * 40 + word for word in WORDS))
+    for rank in (0, 1):
+        (folder / f"own{rank}.txt").write_text("\n".join(WORDS[rank:]))
+
+
+if __name__ == "__main__":
+    work = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    mine = join_world(torch.device("cpu"))
+    for case, (recipe_name, changed) in CASES.items():
+        trained = trainer_for(work / "base", recipe_of(recipe_name, changed), world=mine)
+        save_file(found_by(trained), work / f"{case}.{mine.rank}.safetensors")
+    with mine.together():
+        if mine.leads:
+            corpora(work)
+    (work / f"{mine.rank}.json").write_text(json.dumps(refusals(work, mine)))

@@ -1,0 +1,66 @@
+"""Markdown as a report needs it: tables, pictures, and a folder that holds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from models.fsync import replace_text
+from training.errors import TrainingError
+from training.paths import expanded
+
+FILE_NAME = "report.md"
+
+
+class Picture(NamedTuple):
+    alternative: str  # text
+    svg: str
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = (0,)) -> str:
+    """Columns of figures stand to the right; those in `words` to the left."""
+    left = set(words)
+    marks = [":--" if at in left else "--:" for at in range(len(header))]
+    lines = [header, marks, *(map(escape, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def escape(text: str) -> str:
+    """A name as it is: in one line, and nothing in it is markup. Unprintable characters become U+FFFD."""
+    one_line = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+    return re.sub(r"([\\`*_{}\[\]<>|&~#])", r"\\\1", one_line)
+
+
+def listed(remarks: Iterable[str]) -> str:
+    return "\n".join(f"- {escape(remark)}" for remark in remarks)
+
+
+def picture(file: str, alternative: str) -> str:
+    return f"![{escape(alternative)}]({file})"
+
+
+def report_folder(name: str) -> Path:
+    """Made where it is not there, so that nothing is measured for a report that has no place.
+
+    Raise TrainingError.
+    """
+    folder = expanded(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"{name} cannot hold a report: {error.strerror}.") from None
+    place = folder / FILE_NAME
+    if place.exists() and not place.is_file():
+        raise TrainingError(f"{place} is no file, so no report can take its place.")
+    return folder
+
+
+def write(folder: Path, sections: Iterable[str], pictures: Mapping[str, Picture]) -> Path:
+    """The pictures first: the report names none that is not there."""
+    for file, drawn in pictures.items():
+        replace_text(folder / file, drawn.svg)
+    text = "\n\n".join(section for section in sections if section)
+    replace_text(folder / FILE_NAME, f"{text}\n")
+    return folder / FILE_NAME
