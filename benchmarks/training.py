@@ -43,10 +43,11 @@ from benchmarks.throughput import CONTENDED, spread
 from benchmarks.trainers import Ours, Peer, PeerError
 from models.builtin import default_source
 from models.errors import ModelError
+from training.catalogue import load_recipe
 from training.corpus import Corpus
 from training.errors import TrainingError
 from training.objectives import InfoNCE
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 from training.record import versions
 from training.records import read_records
 

@@ -1,8 +1,7 @@
 """The encoder in training: a torch backbone, its pooling and the dense layers that are published with it.
 
-A base that says how it pools keeps that, its prompts and its maximum length; the recipe's pooling and head
-are for raw backbones. What `save` writes is a sentence-transformers folder that `models.export` publishes, or
-a raw backbone to train from.
+What `save` writes is a sentence-transformers folder that `models.export` publishes, or a raw backbone to
+train from. Not here: how a base becomes one (loading.py).
 """
 
 from __future__ import annotations
@@ -18,23 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.export import DenseLayer, dense_layers, load_backbone, pool, published_dense
-from models.head import Head
+from models.export import DenseLayer, pool, published_dense
 from models.layout import write_backbone, write_layout
-from models.source import Source, read_source
-from models.template import has_template, with_template
+from models.source import Source
+from models.template import with_template
 from models.tokenizer import FILE_NAME as TOKENIZER
 from models.tokenizer import Tokenizer
-from training.errors import TrainingError
 from training.lexicon import Lexicon
-from training.packed import FAMILIES, Packing, attention_of, packing_of, pad, run_backbone, set_dropout
+from training.packed import Packing, packing_of, pad, run_backbone, set_dropout
 from training.tokens import Tokens, tokens_of
-from training.views import Template, surround
+from training.views import surround
 from training.weights import save_weights
 
 if TYPE_CHECKING:
     from training.post import Affine
-    from training.recipe import Recipe
 
 _GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
 
@@ -62,12 +58,14 @@ class Encoder(nn.Module):
         self.pad_id = int(source.config.get("pad_token_id") or 0)
         self._template = template
         self._around = None if template is None else self.lexicon.around(template)[:2]
-        longer = sum(map(len, self._around)) - sum(map(len, self.lexicon.affixes)) if self._around else 0
-        self._tokenizer = self.tokenizer(source.max_length - longer)
+        self._longer = (
+            sum(map(len, self._around)) - sum(map(len, self.lexicon.affixes)) if self._around else 0
+        )
+        self._tokenizer = self.tokenizer(source.max_length)
 
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:
-        """Cuts at `max_length` tokens; at the model's own maximum where that is less, unless `whole`."""
-        length = max_length if whole else min(max_length, self.source.max_length)
+        """Cuts at `max_length` tokens; at what the model has room for where that is less, unless `whole`."""
+        length = max_length if whole else min(max_length, self.source.max_length - self._longer)
         return Tokenizer(self.source.backbone / TOKENIZER, length, self.source.config.get("vocab_size"))
 
     def forward(self, tokens: Tokens, dropout: float = 0.0) -> Encoded:
@@ -159,59 +157,6 @@ class Encoder(nn.Module):
         save_weights(weights, folder / "model.safetensors", {"format": "pt"})
 
 
-def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Encoder, nn.Module]:
-    """The base's encoder, and the head that only the training has (nothing, unless the base is raw).
-
-    Raise ModelError when the folder cannot be opened, TrainingError when it has no safetensors or does not
-    fit the recipe.
-    """
-    source = read_source(folder)
-    if not source.weights:
-        raise TrainingError(f"{folder} has no model.safetensors to train from.")
-    raw = not (folder / "modules.json").is_file()
-    template = None
-    if raw:
-        template = _template(recipe) if recipe.pool == "mask" else None
-        source = replace(source, head=_head(recipe, source, template))
-    elif recipe.pool == "mask":
-        raise TrainingError(f"{folder} pools in its own way; a recipe with a template needs a raw backbone.")
-    backbone = load_backbone(source.backbone, attention_of(source.config))
-    dense = dense_layers(source.head)
-    head: nn.Module = nn.Identity()
-    if raw:
-        generator = torch.Generator().manual_seed(recipe.seed)
-        head = recipe.head.build(source.head.dimension(source.width), generator)
-        if recipe.head.keep:
-            dense, head = nn.Sequential(head), nn.Identity()
-    return Encoder(source, backbone, dense, template).to(device), head.to(device)
-
-
-def _outputs(dense: nn.Sequential) -> int:
-    last = dense[-1]
-    return int(last.linear.out_features) if isinstance(last, DenseLayer) else 0
-
-
-def _template(recipe: Recipe) -> str:
-    """Of the first view: the one that is published."""
-    return next(view.text for view in recipe.views if isinstance(view, Template))
-
-
-def _head(recipe: Recipe, source: Source, template: str | None) -> Head:
-    if template is not None:
-        if has_template(source.tokenizer):
-            raise TrainingError("The base's tokenizer has a template already.")
-        lexicon = Lexicon.of(source)
-        distances = {lexicon.around(view.text)[2] for view in recipe.views if isinstance(view, Template)}
-        if len(distances) > 1:
-            raise TrainingError("The templates of a recipe must end alike: [MASK] as far from the end.")
-        return Head((f"mask:{distances.pop()}",), ())
-    if recipe.pool in ("first_last", "static"):
-        if source.config.get("model_type") not in FAMILIES:
-            raise TrainingError(f'The pool "{recipe.pool}" is there for {", ".join(FAMILIES)} only.')
-        return Head(("mean",), (), recipe.pool)
-    return Head((recipe.pool,), ())
-
-
 def digest_of(source: Source) -> str:
     """SHA-256 of what training starts from: the weights and how they are used."""
     digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
@@ -223,3 +168,8 @@ def digest_of(source: Source) -> str:
         digest.update(f"{dense.activation} {dense.weight.shape}".encode())
         digest.update(dense.weight.tobytes() + (b"" if dense.bias is None else dense.bias.tobytes()))
     return digest.hexdigest()
+
+
+def _outputs(dense: nn.Sequential) -> int:
+    last = dense[-1]
+    return int(last.linear.out_features) if isinstance(last, DenseLayer) else 0

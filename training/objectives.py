@@ -142,9 +142,7 @@ class InfoNCE:
         return InfoNCEModule(self)
 
 
-def nt_xent(
-    anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor | None = None
-) -> Tensor:
+def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor | None = None) -> Tensor:
     """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions.
 
     Where same_NN is true, two texts are no negatives of each other.
@@ -192,8 +190,8 @@ def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, marg
 def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: Tensor) -> Tensor:
     """Of each anchor the number of its negative: the nearest that is farther than its positive.
 
-    FaceNet, section 3.2. Where no candidate is farther, the farthest of them (our choice); where there is none at all, key
-    n, the positive itself, which moves nothing. int64 (N,).
+    FaceNet, section 3.2. Where no candidate is farther, the farthest of them (our choice); where there
+    is none at all, key n, the positive itself, which moves nothing. int64 (N,).
     """
     with torch.no_grad(), torch.autocast(anchor_NP.device.type, enabled=False):
         a, p, k = (F.normalize(x.float(), dim=-1) for x in (anchor_NP, positive_NP, keys_MP))

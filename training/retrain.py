@@ -84,8 +84,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """What can be refused is refused before anything is trained."""
+    from training.catalogue import load_recipe  # noqa: PLC0415  torch
     from training.job import Interrupted, Job, retrain  # noqa: PLC0415  torch
-    from training.recipe import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(options.recipe, changes(options.set))
     if recipe.result != "encoder":

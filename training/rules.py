@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from training.guessing import Denoise, Mlm, Rtd
 from training.negatives import Queue
 from training.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.reading import Wrong
+from training.recipe import Recipe
 from training.sources import Documents, LabelledPairs, Triples
 from training.views import Mask, Same, Template, View, stands_aside
-
-if TYPE_CHECKING:
-    from training.recipe import Recipe
 
 
 def check_fit(recipe: Recipe) -> None:

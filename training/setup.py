@@ -11,8 +11,9 @@ import torch
 
 from models.source import read_source
 from training.corpus import Corpus
-from training.encoder import digest_of, load_encoder
+from training.encoder import digest_of
 from training.errors import NothingToLearn
+from training.loading import load_encoder
 from training.recipe import Recipe
 from training.runfile import Identity
 from training.sources import Given

@@ -169,14 +169,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from training.recipe import load_recipe  # noqa: PLC0415  torch
+    from training.catalogue import load_recipe  # noqa: PLC0415  torch
 
     names = options.recipe.split(",")
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
     recipes = [load_recipe(name.strip(), changes(options.set)) for name in names]
-    corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     data = _data(options.data, os.environ)
+    corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     with contextlib.ExitStack() as opened:
         base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
         for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):

@@ -119,7 +119,7 @@ class Trainer:
                 _or_first(share),
                 self._recipe.dropout,
                 lambda count: self._world.total(count).clamp(min=1) / self._world.size,
-                
+                guest=not size,
             )
             pairs = zip(self._recipe.objectives, self._objectives, strict=True)
             with self._autocast():

@@ -14,9 +14,10 @@ import pytest
 from models.publish import publish
 from models.store import Store
 from tests.training.jobs import gold
+from training.catalogue import load_recipe
 from training.corpus import Corpus
 from training.job import Job
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 from training.result import Result
 from training.train import train
 

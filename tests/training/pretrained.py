@@ -12,10 +12,12 @@ from torch import Tensor
 from models.export import quiet
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.methods import corpus_for, raw_source
+from training.catalogue import load_recipe
 from training.corpus import Corpus
-from training.encoder import Encoder, load_encoder
+from training.encoder import Encoder
+from training.loading import load_encoder
 from training.objectives import Materials
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 from training.sources import Given
 from training.tokens import Tokens, tokens_of
 from training.trainer import Trainer

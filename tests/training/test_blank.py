@@ -19,10 +19,10 @@ from tests.training.runs import losses
 from training.__main__ import main
 from training.base import open_base
 from training.blank import blank
+from training.catalogue import load_recipe
 from training.corpus import TEXTS
-from training.encoder import load_encoder
 from training.errors import TrainingError
-from training.recipe import load_recipe
+from training.loading import load_encoder
 from training.tokens import tokens_of
 from training.train import train
 

@@ -14,7 +14,9 @@ from models.export import DenseLayer, pool
 from models.reference import embed
 from models.source import read_source
 from tests.tiny import tiny_source as make_tiny_source
-from training.encoder import Encoder, load_encoder
+from training.encoder import Encoder
+from training.loading import load_encoder
+from training.objectives import Reps
 from training.recipe import Recipe
 from training.tokens import Tokens, join, tokens_of
 
@@ -93,3 +95,21 @@ def test_a_base_keeps_its_own_pooling_and_a_raw_backbone_takes_the_recipe_s(
     assert isinstance(head, DenseLayer)
     assert head.linear.weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert len(encoder.dense) == 0, "a head that is not kept must not be published"
+
+
+def test_a_mean_over_tokens_is_of_all_processes_and_a_guest_s_text_counts_nothing() -> None:
+    """One of three processes holds 2 tokens of loss 3 together, another 4 of loss 5, the third is a guest."""
+    z, texts = torch.zeros(2, 1, 1), torch.zeros(2, 1, dtype=torch.int64)
+    counts = {"own": 2.0, "other": 4.0}
+
+    def total(count: torch.Tensor) -> torch.Tensor:
+        return count + sum(counts.values()) - (counts["own"] if count else 0.0)
+
+    own = Reps(z, texts, total=total).mean(torch.tensor(3.0), torch.tensor(2.0))
+    assert own.item() == pytest.approx(3 / 6)
+    losses = torch.tensor(7.0, requires_grad=True)
+    guest = Reps(z, texts, total=total, guest=True).mean(losses, torch.tensor(9.0))
+    assert guest.item() == 0
+    assert torch.autograd.grad(guest, losses)[0].item() == 0, "there is a graph, and nothing flows"
+    alone = Reps(z, texts).mean(torch.tensor(3.0), torch.tensor(0.0))
+    assert alone.item() == 3, "nothing was masked: no division by 0"

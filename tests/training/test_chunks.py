@@ -14,11 +14,12 @@ from tests.training.conftest import Run
 from tests.training.methods import raw_source
 from tests.training.world_process import found_by, recipe_of, trainer_for
 from training import chunks
+from training.catalogue import load_recipe
 from training.chunks import backward_in_chunks
-from training.encoder import Encoder, load_encoder
+from training.encoder import Encoder
 from training.errors import TrainingError
+from training.loading import load_encoder
 from training.objectives import info_nce
-from training.recipe import load_recipe
 from training.tokens import Tokens, tokens_of
 
 ROWS = tokens_of([[2, *range(60 + row, 64 + 2 * row), 3] for row in range(12)])

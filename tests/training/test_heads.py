@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from models.export import DenseLayer
 from tests.training.pretrained import trainer_of
+from training.catalogue import load_recipe
 from training.heads import BatchNorm, BatchNormHead, Plain, Tanh
-from training.recipe import load_recipe
 
 
 def generator() -> torch.Generator:

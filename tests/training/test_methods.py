@@ -12,9 +12,10 @@ from models.source import read_source
 from models.store import Store
 from tests.training.methods import corpus_for, raw_source
 from tests.training.runs import losses, stop_after, weights
+from training.catalogue import load_recipe, shipped
 from training.export import export_run
 from training.post import Whiten
-from training.recipe import Recipe, load_recipe, shipped
+from training.recipe import Recipe
 from training.result import Result
 from training.sources import Documents
 from training.train import train

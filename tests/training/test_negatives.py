@@ -12,8 +12,9 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor
 
 from tests.training.pretrained import ROWS, encoder_of, pretrained, trainer_of
+from training.catalogue import load_recipe
 from training.negatives import Noise, NoiseRows, Queue, QueueBuffer
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 from training.trainer import Trainer
 from training.twins import Ema
 

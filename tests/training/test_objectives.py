@@ -143,7 +143,9 @@ def test_positives_are_averaged_before_they_are_brought_to_length_1() -> None:
     z = vectors(6, 4, 5)
     z[:, 2] *= 9  # so that the mean of unit vectors would be another
     expected = nt_xent_by_loops(z[:, 0], (z[:, 1] + z[:, 2] + z[:, 3]) / 3, 0.2)
-    assert NTXentModule(0.2)(Reps(z, torch.arange(24).reshape(6, 4))).item() == pytest.approx(expected, rel=1e-5)
+    assert NTXentModule(0.2)(Reps(z, torch.arange(24).reshape(6, 4))).item() == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def triplet_by_loops(a: Tensor, p: Tensor, n: Tensor, margin: float) -> float:

@@ -22,9 +22,9 @@ from models.texts import PROOF_TEXTS
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.families import family_source
 from tests.training.methods import raw_source
-from training.encoder import load_encoder
+from training.catalogue import load_recipe
+from training.loading import load_encoder
 from training.packed import NAME, attention_of, packing_of, pad, run_backbone, set_dropout, unpad
-from training.recipe import load_recipe
 from training.tokens import Tokens, tokens_of
 
 PACKED, PADDED = ("bert", "roberta", "roberta with padding 1"), ("distilbert", "mpnet")

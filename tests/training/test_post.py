@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from models.store import Store
 from tests.tiny import tiny_source
 from tests.training.methods import WORDS, corpus_of, raw_source
+from training.catalogue import load_recipe
 from training.corpus import TEXTS
 from training.errors import TrainingError
 from training.export import export_run
 from training.post import DropPcs, Moments, Post, Whiten, fit, moments_of
-from training.recipe import load_recipe
 from training.train import train
 
 Floats = NDArray[Any]

@@ -11,10 +11,13 @@ import transformers
 from torch import Tensor
 
 from models.export import quiet
+from tests.training.methods import raw_source
 from tests.training.pretrained import CLS, MASK, PAD, SEP, trainer_of
+from training.catalogue import load_recipe
 from training.corpus import Corpus
+from training.loading import load_encoder
 from training.objectives import Reps
-from training.recipe import load_recipe
+from training.tokens import tokens_of
 from training.trainer import Trainer
 
 TEMPLATES = ("the {} means [MASK] .", "a {} in a garden is [MASK] .")
@@ -91,3 +94,13 @@ def test_the_vector_of_a_text_is_less_what_its_template_gives_alone(
         )
         expected = by_transformers(tmp_path / "raw", texts, around)
         assert torch.allclose(z[:, view], expected, atol=2e-5), view
+
+
+def test_a_text_of_any_length_leaves_room_for_its_template(tmp_path: Path) -> None:
+    recipe = load_recipe("promptbert", {"max_length": 4096})
+    encoder, _ = load_encoder(raw_source(tmp_path / "raw"), recipe, torch.device("cpu"))
+    (long,) = encoder.tokenizer(recipe.max_length).tokenize(["river " * 5000])
+    view = recipe.views[0]
+    tokens = view(tokens_of([long.ids]), torch.Generator(), encoder.lexicon)
+    assert int(tokens.lengths) == encoder.source.max_length
+    assert encoder(tokens).pooled.isfinite().all()

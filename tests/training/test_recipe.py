@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.training.conftest import RECIPE_TEXT as TEXT
+from training.catalogue import load_recipe, read_recipe, shipped
 from training.errors import TrainingError
 from training.heads import Tanh
 from training.objectives import InfoNCE
-from training.recipe import Recipe, load_recipe, read_recipe, shipped
+from training.recipe import Recipe
 from training.views import Same
 
 
@@ -97,7 +98,7 @@ def test_the_digest_names_the_method_and_not_its_file_or_seed(recipe: Recipe, tm
 
 def test_a_recipe_that_is_nowhere_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        TrainingError, match="no recipe 'simcse': name a TOML file or one of all-but-the-top, .*simcse-unsup"
+        TrainingError, match=r"no recipe 'simcse': name a TOML file or one of all-but-the-top, .*simcse-unsup"
     ):
         load_recipe("simcse")
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from training.catalogue import load_recipe, shipped
 from training.errors import TrainingError
-from training.recipe import Recipe, load_recipe, shipped
+from training.recipe import Recipe
 from training.rules import column_of_each_view, columns_of
 
 INFO = {"name": "info_nce", "tau": 0.05}

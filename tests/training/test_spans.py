@@ -15,9 +15,9 @@ from scipy import stats
 from models.tokenizer import Tokenizer
 from tests.training.methods import WORDS, raw_source
 from tests.training.vocabularies import rows_of
+from training.catalogue import load_recipe
 from training.corpus import Corpus
 from training.errors import NothingToLearn, TrainingError
-from training.recipe import load_recipe
 from training.sources import Batch, Documents, Given
 from training.train import train
 

@@ -19,10 +19,11 @@ from tests.tiny import MAX_LENGTH
 from tests.training.conftest import RECIPE_TEXT, Run
 from tests.training.runs import command, events, losses, weights
 from training.__main__ import main
+from training.catalogue import load_recipe, read_recipe
 from training.corpus import Corpus
-from training.encoder import load_encoder
 from training.errors import TrainingError
-from training.recipe import Recipe, load_recipe, read_recipe
+from training.loading import load_encoder
+from training.recipe import Recipe
 from training.result import Result
 from training.sources import Given, Rows
 from training.trainer import Step, Trainer

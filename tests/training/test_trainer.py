@@ -16,9 +16,10 @@ from tests.training.jobs import gold
 from tests.training.methods import corpus_of, raw_source
 from tests.training.runs import events, weights
 from tests.training.world_process import recipe_of, trainer_for
+from training.catalogue import load_recipe
 from training.corpus import TEXTS, Corpus
 from training.errors import TrainingError
-from training.recipe import Recipe, load_recipe
+from training.recipe import Recipe
 from training.run import _LONG
 from training.trainer import Step, Trainer, _uniformity
 

@@ -19,8 +19,8 @@ from tests.training import world_process
 from tests.training.methods import WORDS, raw_source
 from tests.training.runs import events, losses
 from tests.training.world_process import CASES, STEPS, found_by, recipe_of, trainer_for
+from training.catalogue import load_recipe
 from training.corpus import read_corpus
-from training.recipe import load_recipe
 from training.result import Result
 from training.train import train
 from training.world import World, own_device

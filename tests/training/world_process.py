@@ -20,9 +20,10 @@ from torch import Tensor
 
 from tests.training.methods import WORDS, corpus_for
 from training.__main__ import main
-from training.encoder import load_encoder
+from training.catalogue import load_recipe
 from training.errors import TrainingError
-from training.recipe import Recipe, load_recipe
+from training.loading import load_encoder
+from training.recipe import Recipe
 from training.sources import Documents, Given
 from training.trainer import Trainer
 from training.world import World, join_world

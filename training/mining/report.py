@@ -43,7 +43,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from training.recipe import load_recipe  # noqa: PLC0415  torch
+    from training.catalogue import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(options.recipe)
     read = [expanded(options.corpus)] if options.corpus else []
