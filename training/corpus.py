@@ -22,8 +22,8 @@ _PAGE = 1000  # documents; the most that the service answers at once
 _TIMEOUT = 60.0  # seconds
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
-_ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
-_POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
+ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
+POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
 _NEGATIVE = ("negative", "hard_neg", "sent2")
 _LABEL = ("label", "entailment")
 _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
@@ -37,9 +37,9 @@ class Kind(NamedTuple):
 
 
 TEXTS = Kind((_TEXT,))
-PAIRS = Kind((_ANCHOR, _POSITIVE))
-TRIPLES = Kind((_ANCHOR, _POSITIVE, _NEGATIVE))
-RELATIONS = Kind((_ANCHOR, _POSITIVE), labelled=True)
+PAIRS = Kind((ANCHOR, POSITIVE))
+TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE))
+RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
 
 
 @dataclass(frozen=True)

@@ -62,5 +62,5 @@ def enough_memory() -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise TrainingError(
             f"The device has too little memory ({str(error).splitlines()[0]}). "
-            "Lower --batch or the recipe's max_length, and begin in another --out."
+            "Give --chunk, or lower --batch or the recipe's max_length, and begin in another --out."
         ) from None

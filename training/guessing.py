@@ -31,7 +31,7 @@ _SPREAD = 0.02  # BERT's initializer_range
 class MlmModule(nn.Module):
     def __init__(self, materials: Materials) -> None:
         super().__init__()
-        self.head, _ = language_head(materials.encoder.source, materials.generator)
+        self.head, self.stored = language_head(materials.encoder.source, materials.generator)
         self.family = materials.encoder.family
         self._shared = (
             materials.encoder,
@@ -173,7 +173,7 @@ class DenoiseModule(nn.Module):
         self.cross = nn.ModuleList(
             CrossAttention(encoder.source.width, epsilon, materials.generator) for _ in range(layers)
         )
-        self.head, _ = language_head(encoder.source, materials.generator)
+        self.head, self.stored = language_head(encoder.source, materials.generator)
         self._shared = (encoder,)  # in a tuple: its weights are the encoder's own and no part of this
 
     def forward(self, reps: Reps) -> Tensor:

@@ -38,8 +38,11 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[En
     if raw:
         template = _template(recipe) if recipe.pool == "mask" else None
         source = replace(source, head=_head(recipe, source, template))
-    elif recipe.pool == "mask":
-        raise TrainingError(f"{folder} pools in its own way; a recipe with a template needs a raw backbone.")
+    elif recipe.pool in ("mask", "first_last", "static"):
+        raise TrainingError(
+            f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
+            "(--set 'pool=\"mean\"' leaves the base its own.)"
+        )
     backbone = load_backbone(source.backbone, attention_of(source.config))
     dense = dense_layers(source.head)
     head: nn.Module = nn.Identity()

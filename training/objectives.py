@@ -150,10 +150,10 @@ def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tens
     with torch.autocast(anchor_NP.device.type, enabled=False):
         z_MP = F.normalize(torch.cat([anchor_NP, positive_NP]).float(), dim=-1)
         M = len(z_MP)
-        own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
-        left_out_MM = own_MM
+        left_out_MM = own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
         if same_NN is not None:
-            left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~own_MM.roll(M // 2, 1))
+            positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
+            left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
         scores_MM = (z_MP @ z_MP.T / tau).masked_fill(left_out_MM, -torch.inf)
         return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
 
@@ -255,7 +255,7 @@ class PairSoftmax:
     """Reimers and Gurevych 2019 (SBERT), section 3: softmax(W [u; v; |u - v|])."""
 
     classes: int = 3
-    reads: ClassVar[frozenset[str]] = frozenset({"labels"})
+    reads: ClassVar[frozenset[str]] = frozenset()
 
     def build(self, materials: Materials) -> nn.Module:
         return PairSoftmaxModule(materials.width, self.classes, materials.generator)

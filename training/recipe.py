@@ -50,6 +50,7 @@ class Optim:
     epsilon: float
     clip: float  # the largest norm of a gradient
     decay: str = "linear"
+    epochs: int = 1  # how often each row is seen, unless the number of steps is given
 
 
 @dataclass(frozen=True)

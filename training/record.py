@@ -30,6 +30,11 @@ class Record:
         """file: None writes nothing."""
         self._file = file.open("a", encoding="utf-8") if file else None
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was ever written; of no file, that there is nothing to write."""
+        return self._file is not None and self._file.tell() == 0
+
     def write(self, event: str, **fields: Any) -> None:
         if self._file is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from training.guessing import Denoise, Mlm, Rtd
+from training.heads import BatchNorm
 from training.negatives import Queue
 from training.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.reading import Wrong
@@ -101,6 +102,10 @@ def _check_negatives(recipe: Recipe) -> None:
     queued = any(isinstance(negatives, Queue) for negatives in recipe.negatives)
     if queued != (recipe.twin is not None):
         raise Wrong('a queue needs the twin "ema", and the twin is for a queue.')
+    if queued and isinstance(recipe.head, BatchNorm):
+        raise Wrong(
+            "the head \"bn\" gives a queue's vectors other statistics than the batch's: take another."
+        )
 
 
 def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
@@ -110,5 +115,7 @@ def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
         raise Wrong(
             "fixed_mask encodes each view alone; mlm and templates less their bias need more than that."
         )
+    if len({view.less_bias for view in contrasted if isinstance(view, Template)}) > 1:
+        raise Wrong("less_bias is for all templates of a recipe, or for none.")
     if (recipe.pool == "mask") != any(templates) or any(templates) != all(templates):
         raise Wrong('the pool "mask" goes with views `template`, all of them.')

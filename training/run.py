@@ -73,7 +73,8 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
         options = replace(options, say=silent, progress=False)
     bf16 = use_bf16(options.precision, device)
     a_round = steps_of_a_round(len(corpus), recipe.optim.batch)
-    steps = (a_round if options.steps is None else options.steps) if recipe.objectives else 0
+    a_run = recipe.optim.epochs * a_round
+    steps = (a_run if options.steps is None else options.steps) if recipe.objectives else 0
     with world.together():
         dev = read_dev(options.data)
         identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
@@ -138,14 +139,15 @@ class _Run:
                     self._pause()
                     return _result(self._out, self._state, interrupted=True, finished=False)
             self._finish()
-            return _result(self._out, self._state, interrupted=stop(), finished=True)
+            stopped = self._job.world.any(stop())
+            return _result(self._out, self._state, interrupted=stopped, finished=True)
 
     def _begin(self) -> int:
         """How many steps are done already."""
-        if not self._options.resume:
+        if self._record.empty:  # also where a run was killed before its first step
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
             self._record.write("start", **self._job.identity, **about)
-        elif (self._out / CHECKPOINT).exists():
+        if self._options.resume and (self._out / CHECKPOINT).exists():
             self._state = read_checkpoint(self._out / CHECKPOINT, self._trainer)
         if self._options.resume:
             self._record.write("resume", step=self._state["done"])
@@ -194,6 +196,8 @@ class _Run:
         self._say(f"step {done}: {NAME} {score:.4f}{', the best so far' if better else ''}")
         dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
         self._record.write("dev", step=done, **{NAME: dev[str(done)]})
+        # Of several processes one decides: in the last bit of a score they may differ.
+        better = self._job.world.any(self._job.world.leads and better)
         if better and not self._job.recipe.post:
             self._save("best")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,8 +17,9 @@ from training.errors import NothingToLearn
 from training.loading import load_encoder
 from training.recipe import Recipe
 from training.runfile import Identity
-from training.sources import Given
+from training.sources import Given, Source, Spans
 from training.trainer import Trainer
+from training.views import Repeat
 from training.world import World
 
 _WHOLE = 1 << 20  # tokens: longer documents are cut
@@ -59,7 +61,11 @@ def build_trainer(
     options.say("tokenising")
     with world.together():
         encoder, head = load_encoder(base, recipe, device)
-        length = _WHOLE if recipe.source.whole else recipe.max_length
+        room = min(
+            (view.room(encoder.source.max_length) for view in recipe.views if isinstance(view, Repeat)),
+            default=_WHOLE,
+        )
+        length = _WHOLE if recipe.source.whole else min(recipe.max_length, room)
         given = Given(
             corpus,
             encoder.tokenizer(length, whole=recipe.source.whole),
@@ -80,9 +86,24 @@ def build_trainer(
                 f"No two of the texts differ in their first {recipe.max_length} tokens: there are no "
                 "negatives."
             )
-        return Trainer(
+        trainer = Trainer(
             encoder, head, recipe, source, steps=steps, bf16=bf16, chunk=options.chunk, world=world
         )
+    for words in _remarks(recipe, base, trainer, source):
+        options.say(words)
+    return trainer
+
+
+def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
+    """What is not as a reader of the recipe may expect."""
+    if (base / "modules.json").is_file():
+        names = "+".join(trainer.encoder.source.head.names)
+        yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
+    objectives: Any = trainer.model["objectives"]
+    if any(not getattr(module, "stored", True) for module in objectives):
+        yield "the base has no masked-language head: it begins at random"
+    if isinstance(source, Spans) and source.too_short:
+        yield f"{source.too_short:,} documents are too short for spans, and are not used"
 
 
 def identity_of(

@@ -112,6 +112,7 @@ class Spans:
                 f"{len(self._long_enough)} of {len(seen)} documents have the {recipe.least()} tokens that "
                 f"{recipe.anchors} anchors of {recipe.shortest} tokens need. Lower the recipe's `shortest`."
             )
+        self.too_short = len(seen) - len(self._long_enough)
         self._rounds = _Rounds(len(self._long_enough), given.batch, given.seed)
 
     def __len__(self) -> int:

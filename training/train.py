@@ -185,7 +185,7 @@ def _run(options: argparse.Namespace) -> int:
             if not result.finished:
                 _say(f"stopped after step {result.steps}; the same command with --resume goes on")
                 return 130
-            _say(f"{result.steps} steps, loss {result.loss:.4f}: {result.best} and {result.last}")
+            _say(f"{_done(result)}: {result.best} and {result.last}")
             if result.interrupted:
                 _say("it was asked to stop, and that was the last step of this recipe")
                 return 130
@@ -217,6 +217,10 @@ def _train(
         progress=True,
         say=_say,
     )
+
+
+def _done(result: Result) -> str:
+    return f"{result.steps} steps, loss {result.loss:.4f}" if result.steps else "nothing to train"
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:

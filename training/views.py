@@ -65,6 +65,12 @@ class Repeat:
 
     rate: float
 
+    def room(self, most: int) -> int:
+        """How long a text may be that has at most `most` tokens afterwards."""
+        return next(
+            length for length in range(most, 0, -1) if length + max(2, int(length * self.rate)) <= most
+        )
+
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
         free = ~_fixed(tokens, lexicon)
         most = (tokens.lengths * self.rate).long().clamp(min=2)

@@ -114,7 +114,9 @@ def test_too_little_memory_names_the_batch(run: Run, monkeypatch: pytest.MonkeyP
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore words.")
 
     monkeypatch.setattr(Trainer, "step", full)
-    with pytest.raises(TrainingError, match=r"too little memory \(CUDA out .*GiB.\). Lower --batch"):
+    with pytest.raises(
+        TrainingError, match=r"too little memory \(CUDA out .*GiB.\). Give --chunk, or lower --batch"
+    ):
         run("out")
 
 

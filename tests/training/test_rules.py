@@ -18,6 +18,8 @@ ASIDE = {"name": "same", "aside": True}
 TEMPLATE = {"name": "template", "text": '"{}" means [MASK].'}
 SPANS = {"name": "documents", "anchors": 1, "positives": 2, "shortest": 8, "longest": 30}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("promptbert", {"views": [TEMPLATE, TEMPLATE | {"less_bias": False}]}, "less_bias is for all templates"),
+    ("esimcse", {"head": "bn"}, 'the head "bn" gives a queue'),
     ("simcse-unsup", {"views": ["same", MASKED, "same"]}, "views that stand aside come after those"),
     ("simcse-unsup", {"views": ["same"]}, "InfoNCE compares two views; there are 1."),
     (

@@ -2,6 +2,7 @@
 
     default                  the model that the service starts with
     2026…-name-1a2b3c4d      a version in the models folder
+    RUN                      the --out of a `train`: its best step
     FOLDER                   a published version's folder, or a sentence-transformers or Hugging Face folder
     http://HOST:PORT         a running server (server.py)
 
@@ -29,6 +30,7 @@ from models.seal import check
 from models.store import Store
 from training.errors import TrainingError
 from training.paths import expanded
+from training.runfile import FILE_NAME as RUN
 
 from .encoding import Encode
 from .server import Server
@@ -61,6 +63,9 @@ def open_scorable(
         yield _opened(folder)
     elif name != "default" and (expanded(name) / FILE_NAME).is_file():
         yield _opened(expanded(name).resolve())
+    elif (expanded(name) / RUN).is_file() and (expanded(name) / "best").is_dir():
+        with open_scorable(str(expanded(name) / "best"), environ, say) as scorable:
+            yield scorable
     elif name == "default" or expanded(name).is_dir():
         with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
             store = Store(Path(temporary))

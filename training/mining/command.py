@@ -129,18 +129,24 @@ def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
     if options.pairs and options.split:
         raise TrainingError("--split goes with --beir: a file of pairs has no splits.")
     if options.beir:
-        out = target(options.out)
+        out = _lines_of_json(target(options.out))
         return read_beir(expanded(options.beir), options.split or "train"), out
     read = [expanded(name) for name in (options.pairs, options.corpus) if name]
-    out = target(options.out, *read)
+    out = _lines_of_json(target(options.out, *read))
     return read_labelled_pairs(read[0], read_corpus(read[1]).texts if options.corpus else None), out
+
+
+def _lines_of_json(out: Path) -> Path:
+    if layout(out) != ".jsonl":
+        raise TrainingError(f"{out} must end in .jsonl or .jsonl.gz: that is what is written.")
+    return out
 
 
 def _pairs(options: argparse.Namespace) -> int:
     if not -1 <= options.min_score < options.max_score <= 1:
         raise TrainingError("--min-score must be below --max-score, both from -1 to 1.")
     corpus = expanded(options.corpus)
-    out = target(options.out, corpus)
+    out = _lines_of_json(target(options.out, corpus))
     documents = read_documents(corpus)
     titled = [
         (text_of(record, ["title"]), text)

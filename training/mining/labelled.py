@@ -1,6 +1,6 @@
 """Anchors with what is known to answer them: a file of pairs, or a folder in BEIR's layout.
 
-    FILE.tsv     columns sent0, anchor or query; sent1 or positive; others are ignored
+    FILE.tsv     columns anchor and positive, by any name that training knows; others are ignored
     FILE.jsonl   {"anchor": …, "positive": …}
     FOLDER       corpus.jsonl, queries.jsonl, qrels.SPLIT.tsv or qrels/SPLIT.tsv; each also as .gz
 
@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from training.corpus import ANCHOR, POSITIVE
 from training.errors import NothingToLearn, TrainingError
 from training.records import Record, layout, read_records, text_of
 
-_ANCHOR = ("anchor", "sent0", "query")
-_POSITIVE = ("positive", "sent1")
 _ID = ("_id",)
 _QUERY, _DOCUMENT, _SCORE = ("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",)
 
@@ -39,8 +38,8 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
     if file.is_file() and not layout(file):
         raise TrainingError(f"{file} holds no pairs: name a .jsonl or .tsv with anchor and positive.")
     pairs = (
-        (text_of(record, _ANCHOR), text_of(record, _POSITIVE))
-        for record in read_records(file, [_ANCHOR, _POSITIVE])
+        (text_of(record, ANCHOR), text_of(record, POSITIVE))
+        for record in read_records(file, [ANCHOR, POSITIVE])
         if record.fields
     )
     return _labelled(pairs, corpus, str(file))

@@ -14,7 +14,8 @@ from models.fsync import replace_text
 from models.source import read_source
 from models.tokenizer import FILE_NAME as TOKENIZER
 from training.base import open_base
-from training.corpus import from_service, read_corpus
+from training.corpus import TEXTS, from_service, read_corpus
+from training.errors import TrainingError
 from training.paths import expanded
 
 from .advice import warnings
@@ -46,6 +47,10 @@ def run(options: argparse.Namespace) -> int:
     from training.catalogue import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(options.recipe)
+    if recipe.source.kind is not TEXTS:
+        raise TrainingError(
+            f"A report is on single texts; {recipe.name} reads rows of several. Name another --recipe."
+        )
     read = [expanded(options.corpus)] if options.corpus else []
     file = target(options.json, *read) if options.json else None
     corpus = read_corpus(read[0]) if read else from_service(options.from_service)
