@@ -108,22 +108,24 @@ class Trainer:
             own_nVD = self._less_bias(pooled, len(own[0]), bias)
             all_NVD = self._world.gather(own_nVD[:size], len(batch.texts))
             seen.append(all_NVD[:, 0].detach())
-            z_NVP = self._head(all_NVD)
             reps = Reps(
-                z_NVP,
-                batch.texts[:, columns[: self._contrasted]].to(self._device),
-                None if batch.labels is None else batch.labels.to(self._device),
-                extra,
-                own,
-                hidden,
-                _or_first(share),
-                self._recipe.dropout,
-                lambda count: self._world.total(count).clamp(min=1) / self._world.size,
+                z=self._head(all_NVD),
+                texts=batch.texts[:, columns[: self._contrasted]].to(self._device),
+                labels=None if batch.labels is None else batch.labels.to(self._device),
+                extra=extra,
+                views=own,
+                hidden=hidden,
+                share=_or_first(share),
+                dropout=self._recipe.dropout,
+                total=lambda count: self._world.total(count).clamp(min=1) / self._world.size,
                 guest=not size,
             )
             pairs = zip(self._recipe.objectives, self._objectives, strict=True)
             with self._autocast():
                 losses = [weight * module(reps) for (weight, _), module in pairs]
+            # The processes' losses are summed in the end. One over vectors is the whole batch's in each of
+            # them, so it counts as a part of `size`; one over tokens is a process's own sum over the count of
+            # all, which `total` divides by `size` so that it counts in full.
             return torch.stack(losses).sum() / self._world.size
 
         if self._chunk and len(rows) > self._chunk:
@@ -180,9 +182,9 @@ class Trainer:
         """(rows, D) -> (texts of this process, V, D)."""
         V = self._contrasted
         vectors = pooled[: V * texts].reshape(V, texts, -1)
-        if bias:
-            empty = pooled[len(pooled) - sum(int(which.max()) + 1 for which in bias) :]
-            parts = torch.split(empty, [int(which.max()) + 1 for which in bias])
+        if bias:  # of each view the empty templates' vectors stand behind all others (_rows)
+            counts = [int(which.max()) + 1 for which in bias]
+            parts = torch.split(pooled[len(pooled) - sum(counts) :], counts)
             vectors = vectors - torch.stack(
                 [part[which.to(part.device)] for part, which in zip(parts, bias, strict=True)]
             )
