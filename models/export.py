@@ -133,11 +133,16 @@ def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: 
         return words
     both = tokens == "first_last"
     found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both)
-    # hidden_states[0] are the embeddings: the first layer's output is the next one.
-    hidden: Tensor = (
-        (found.hidden_states[1] + found.hidden_states[-1]) / 2 if both else found.last_hidden_state
-    )
+    hidden: Tensor = first_last(found.hidden_states) if both else found.last_hidden_state
     return hidden
+
+
+def first_last(states: Sequence[Tensor]) -> Tensor:
+    """The mean of the first and the last layer's output, float32; states: as transformers gives them.
+
+    The first of the states are the embeddings, which are no layer.
+    """
+    return (states[1].float() + states[-1].float()) / 2
 
 
 def _pool(hidden_RTD: Tensor, mask_RT: Tensor, mode: str) -> Tensor:

@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from .encoder import Encoder
 from .errors import Damaged, InUse, ModelError, UnknownVersion
 from .fsync import replace_text, sync
+from .lock import lock
 from .manifest import Manifest, is_version
 from .seal import check, read_manifest, seal
 
@@ -206,7 +207,7 @@ class Store:
         with self._locked():
             self._sweep()
             folder.mkdir()
-            builder = _lock(folder)
+            builder = lock(folder)
         if builder is None:
             raise ModelError(f"{folder} is locked by another process.")
         try:
@@ -219,7 +220,7 @@ class Store:
         """Remove what builders left that died; a living one holds the lock of its folder."""
         for left in self.root.glob(f"{_TEMPORARY}*"):
             with contextlib.suppress(OSError):  # its builder may be removing it now, or be another user
-                holder = _lock(left)
+                holder = lock(left)
                 if holder is not None:
                     shutil.rmtree(left, ignore_errors=True)
                     os.close(holder)
@@ -229,17 +230,6 @@ class Store:
         with (self.root / ".lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _lock(folder: Path) -> int | None:
-    """A descriptor that locks `folder` until it is closed; None when another holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:

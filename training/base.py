@@ -14,7 +14,7 @@ from models.manifest import Manifest, is_version
 from models.store import Store
 from training.errors import TrainingError
 from training.paths import expanded
-from training.runfile import FILE_NAME as RUN
+from training.runfile import best_of
 
 
 class Base(NamedTuple):
@@ -34,8 +34,8 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
         store = Store(models_dir)
         store.verify(name)
         yield Base(store.folder(name), name, name)
-    elif (folder / RUN).is_file() and (folder / "best").is_dir():  # one run goes on where another ended
-        yield Base(folder / "best", folder.resolve().name, None)
+    elif best := best_of(folder):  # one run goes on where another ended
+        yield Base(best, folder.resolve().name, None)
     elif folder.is_dir():
         yield Base(folder, folder.resolve().name, version_of(folder))
     elif name == "active":

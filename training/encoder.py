@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.export import DenseLayer, pool, published_dense
+from models.export import DenseLayer, first_last, pool, published_dense
 from models.layout import write_backbone, write_layout
 from models.source import Source
 from models.template import with_template
@@ -80,7 +80,7 @@ class Encoder(nn.Module):
     def _pool(self, hidden: Tensor, states: Sequence[Tensor], tokens: Tokens, packing: Packing) -> Tensor:
         kind = self.source.head.tokens
         if kind == "first_last":
-            hidden = (states[1].float() + states[-1].float()) / 2
+            hidden = first_last(states)
         elif kind == "static":
             embeddings: Any = self.backbone.get_input_embeddings()
             hidden = embeddings(tokens.ids.to(self.device))
@@ -116,7 +116,10 @@ class Encoder(nn.Module):
     @property
     def width(self) -> int:
         """Of a pooled vector."""
-        return self.source.head.dimension(self.source.width) if not len(self.dense) else _outputs(self.dense)
+        if not len(self.dense):
+            return self.source.head.dimension(self.source.width)
+        last: Any = self.dense[-1]
+        return int(last.linear.out_features)
 
     @property
     def device(self) -> torch.device:
@@ -168,8 +171,3 @@ def digest_of(source: Source) -> str:
         digest.update(f"{dense.activation} {dense.weight.shape}".encode())
         digest.update(dense.weight.tobytes() + (b"" if dense.bias is None else dense.bias.tobytes()))
     return digest.hexdigest()
-
-
-def _outputs(dense: nn.Sequential) -> int:
-    last = dense[-1]
-    return int(last.linear.out_features) if isinstance(last, DenseLayer) else 0

@@ -32,6 +32,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default="best",
         help="the step with the best dev score, or the last one (%(default)s)",
     )
+    add_models_dir(command)
+    command.set_defaults(run=_run)
+
+
+def add_models_dir(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--models-dir",
         type=Path,
@@ -39,7 +44,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="DIR",
         help="where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now %(default)s)",
     )
-    command.set_defaults(run=_run)
 
 
 def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent) -> Manifest:

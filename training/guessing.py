@@ -67,10 +67,7 @@ class RtdModule(nn.Module):
     def __init__(self, materials: Materials) -> None:
         super().__init__()
         encoder = materials.encoder
-        if materials.width != encoder.source.width or encoder.family not in FAMILIES:
-            raise TrainingError(
-                f"rtd needs a base of {', '.join(FAMILIES)}, and vectors as wide as its tokens'."
-            )
+        _require_packed("rtd", materials)
         self.generator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=False)
         self.language, stored = language_head(encoder.source, materials.generator)
         if not stored:
@@ -163,10 +160,7 @@ class DenoiseModule(nn.Module):
     def __init__(self, materials: Materials) -> None:
         super().__init__()
         encoder = materials.encoder
-        if materials.width != encoder.source.width or encoder.family not in FAMILIES:
-            raise TrainingError(
-                f"denoise needs a base of {', '.join(FAMILIES)}, and vectors as wide as its tokens'."
-            )
+        _require_packed("denoise", materials)
         config = encoder.source.config
         epsilon = float(config.get("layer_norm_eps", 1e-12))
         layers = int(config["num_hidden_layers"])
@@ -210,6 +204,15 @@ class Denoise:
 
     def build(self, materials: Materials) -> nn.Module:
         return DenoiseModule(materials)
+
+
+def _require_packed(name: str, materials: Materials) -> None:
+    """Raise TrainingError unless vectors can stand among the base's own token vectors."""
+    encoder = materials.encoder
+    if materials.width != encoder.source.width or encoder.family not in FAMILIES:
+        raise TrainingError(
+            f"{name} needs a base of {', '.join(FAMILIES)}, and vectors as wide as its tokens'."
+        )
 
 
 def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:

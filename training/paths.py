@@ -7,6 +7,19 @@ from pathlib import Path
 from training.errors import TrainingError
 
 
+def target(name: str, *read: Path) -> Path:
+    """Where to write: a file in a folder that is there, and none of those that are `read`.
+
+    Where a link leads, since writing replaces the file; a device or a pipe would be replaced as well.
+    """
+    file = expanded(name).resolve()
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
+        raise TrainingError(f"{name} cannot be written: name a file in a folder that is there.")
+    if any(file == other.resolve() for other in read):
+        raise TrainingError(f"{name} is what is read here: name another file to write.")
+    return file
+
+
 def expanded(name: str) -> Path:
     """With ~ and ~user as the home folder. Raise TrainingError when there is no such user."""
     try:

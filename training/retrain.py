@@ -7,18 +7,17 @@ Exit status: 0 published and wanted, 3 refused (kept with its reason, where ther
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.__main__ import models_dir
 from models.store import Store
 from training import gate
 from training.corpus import Corpus, Kind, from_service, read_corpus
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
+from training.export import add_models_dir
 from training.train import changes, positive, seed
 from training.workplace import workplace
 
@@ -72,13 +71,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="keep the run and its artifact here, and go on with them after a stop (default: a temporary "
         "folder)",
     )
-    command.add_argument(
-        "--models-dir",
-        type=Path,
-        default=models_dir(os.environ),
-        metavar="DIR",
-        help="where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now %(default)s)",
-    )
+    add_models_dir(command)
     command.set_defaults(run=run)
 
 

@@ -26,6 +26,7 @@ from models.publish import silent
 from training import post
 from training.checkpoint import FILE_NAME as CHECKPOINT
 from training.checkpoint import read_checkpoint, write_checkpoint
+from training.collapse import Collapse
 from training.corpus import Corpus
 from training.dev import NAME, read_dev, spearman
 from training.device import deterministic, enough_memory, open_device, use_bf16
@@ -42,11 +43,8 @@ from training.runfile import Identity, check, claim, write_run
 from training.setup import Options, build_trainer, identity_of
 from training.shelf import clear
 from training.sources import steps_of_a_round
-from training.trainer import Step, Trainer
+from training.trainer import Trainer
 from training.world import World, join_world, own_device
-
-_COLLAPSED = -0.05  # uniformity of a batch; a mean cosine of about 0.99
-_LONG = 100  # steps that vectors may stay alike which begin so, as a raw RoBERTa's do
 
 
 class _Job(NamedTuple):
@@ -118,7 +116,7 @@ class _Run:
         self._job, self._trainer, self._record = job, trainer, record
         self._out, self._options = job.out, job.options
         self._steps: int = job.identity["steps"]
-        self._collapse = _Collapse()
+        self._collapse = Collapse()
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
         self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
 
@@ -262,31 +260,6 @@ class _Run:
             mininterval=rare,
             file=sys.stderr,
             disable=not self._options.progress,
-        )
-
-
-class _Collapse:
-    """Says once when the vectors of a batch have become one: training goes on, and would teach nothing."""
-
-    def __init__(self) -> None:
-        self.newest: float | None = None
-        self._apart = self._said = False
-        self._alike = 0  # steps since they were apart
-
-    def seen(self, step: Step) -> str:
-        if not math.isfinite(step.uniformity):
-            return ""
-        self.newest = step.uniformity
-        if step.uniformity <= _COLLAPSED:
-            self._apart, self._alike = True, 0
-            return ""
-        self._alike += 1
-        if self._said or not (self._apart or self._alike >= _LONG):
-            return ""
-        self._said = True
-        return (
-            f"WARNING: the vectors have collapsed: uniformity {step.uniformity:.3f}, where 0 is all alike. "
-            "Lower the recipe's lr, or look for texts that are all the same."
         )
 
 

@@ -82,5 +82,11 @@ def read_run(out: Path) -> dict[str, Any]:
     return found
 
 
+def best_of(folder: Path) -> Path | None:
+    """Where the best step of a run is that may be used; None when `folder` is no run, or has none yet."""
+    best = folder / "best"
+    return best if (folder / FILE_NAME).is_file() and best.is_dir() else None
+
+
 def write_run(out: Path, content: dict[str, Any]) -> None:
     replace_text(out / FILE_NAME, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n")

@@ -77,10 +77,11 @@ def build_trainer(
             folder=out,
             longest=min(recipe.max_length, encoder.source.max_length),
         )
-        if world.leads:
-            recipe.source.build(given)  # the tokens' files, which the others then only open
+        # The first process writes the tokens' files, which the others then only open.
+        source = recipe.source.build(given) if world.leads else None
     with world.together():
-        source = recipe.source.build(given)
+        if source is None:
+            source = recipe.source.build(given)
         if source.distinct() < 2:
             raise NothingToLearn(
                 f"No two of the texts differ in their first {recipe.max_length} tokens: there are no "

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from models.fsync import sync
 from models.tokenizer import Tokenizer
-from training.tokens import Tokens
+from training.tokens import Tokens, spans_of
 
 IDS, STARTS = "tokens.ids", "tokens.starts"
 _CHUNK = 2000  # texts that one thread tokenises at a time
@@ -35,11 +35,8 @@ class Shelf(NamedTuple):
 
     def take(self, texts: Tensor) -> Tokens:
         """Some texts by their numbers, int64."""
-        lengths = self.starts[texts + 1] - self.starts[texts]
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        shift = torch.repeat_interleave(self.starts[texts] - starts[:-1], lengths)
-        at = (shift + torch.arange(int(starts[-1]))).numpy()
-        return Tokens(torch.from_numpy(self.ids[at].astype(np.int64)), starts)
+        at, starts = spans_of(self.starts, texts)
+        return Tokens(torch.from_numpy(self.ids[at.numpy()].astype(np.int64)), starts)
 
     def document(self, text: int) -> NDArray[Any]:
         """The ids of one."""

@@ -43,9 +43,7 @@ class Tokens:
 
     def select(self, rows: Tensor) -> Tokens:
         """Some of the texts, in the order of `rows`, int64."""
-        lengths = self.lengths[rows]
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        at = torch.repeat_interleave(self.starts[rows] - starts[:-1], lengths) + torch.arange(int(starts[-1]))
+        at, starts = spans_of(self.starts, rows)
         return Tokens(
             self.ids[at],
             starts,
@@ -64,6 +62,14 @@ class Tokens:
         mask_RT = places_T < self.lengths[:, None]
         ids_RT = self.ids[(self.starts[:-1, None] + places_T).clamp(max=len(self.ids) - 1)]
         return ids_RT.where(mask_RT, pad_id), mask_RT.long()
+
+
+def spans_of(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the tokens of some texts stand among those of all, and where each then begins; both int64."""
+    lengths = starts[rows + 1] - starts[rows]
+    begins = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    shift = torch.repeat_interleave(starts[rows] - begins[:-1], lengths)
+    return shift + torch.arange(int(begins[-1])), begins
 
 
 def tokens_of(rows: Sequence[Sequence[int]]) -> Tokens:

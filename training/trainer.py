@@ -61,6 +61,7 @@ class Trainer:
         self._steps, self._bf16, self._chunk = steps, bf16, chunk
         self._device = encoder.device
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
+        self._columns = column_of_each_view(recipe)
         if chunk and (recipe.reads("hidden") or recipe.reads("aside") or recipe.fixed_mask):
             raise TrainingError(
                 f"The recipe {recipe.name} reads more than vectors: its batch cannot be computed in chunks."
@@ -101,7 +102,6 @@ class Trainer:
         """The loss, as far as it is this process's, and (N, D) of the first view; gradients are added."""
         rows, bias = self._rows(own)
         size = share.stop - share.start
-        columns = column_of_each_view(self._recipe)
         seen: list[Tensor] = []
 
         def loss_of(pooled: Tensor, hidden: tuple[Tensor, ...] = ()) -> Tensor:
@@ -110,7 +110,7 @@ class Trainer:
             seen.append(all_NVD[:, 0].detach())
             reps = Reps(
                 z=self._head(all_NVD),
-                texts=batch.texts[:, columns[: self._contrasted]].to(self._device),
+                texts=batch.texts[:, self._columns[: self._contrasted]].to(self._device),
                 labels=None if batch.labels is None else batch.labels.to(self._device),
                 extra=extra,
                 views=own,
@@ -137,11 +137,10 @@ class Trainer:
         return loss.detach(), seen[0]
 
     def _views(self, batch: Batch, generator: torch.Generator) -> tuple[Tokens, ...]:
-        columns = column_of_each_view(self._recipe)
         lexicon = self.encoder.lexicon
         return tuple(
             view(batch.columns[column], generator, lexicon)
-            for view, column in zip(self._recipe.views, columns, strict=True)
+            for view, column in zip(self._recipe.views, self._columns, strict=True)
         )
 
     def _rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:

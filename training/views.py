@@ -97,9 +97,7 @@ class Delete:
         order = _rank_within(owner, lot)
         gone = order == 0 if self.rate == 0 else lot < self.rate
         gone &= order < (in_text - 1)[owner]  # the word with the highest lot stays
-        kept = special.clone()
-        kept[~special] = ~gone[words[~special]]
-        return tokens.keep(kept)
+        return _keep_words(tokens, special, words, ~gone)
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,7 @@ class Crop:
         first = (torch.rand(len(tokens), generator=generator) * (in_text - length + 1)).long()
         place = torch.arange(len(owner)) - (in_text.cumsum(0) - in_text)[owner]
         inside = (place >= first[owner]) & (place < (first + length)[owner])
-        kept = special.clone()
-        kept[~special] = inside[words[~special]]
-        return tokens.keep(kept)
+        return _keep_words(tokens, special, words, inside)
 
 
 @dataclass(frozen=True)
@@ -199,6 +195,13 @@ def _words(tokens: Tokens, lexicon: Lexicon, special: Tensor) -> tuple[Tensor, T
     new_text = torch.cat([torch.ones(1, dtype=torch.bool), rows.diff() > 0])
     begins = (lexicon.begins_word[tokens.ids] | after_special | new_text) & ~special
     return begins.long().cumsum(0) - 1, rows[begins]
+
+
+def _keep_words(tokens: Tokens, special: Tensor, words: Tensor, stay: Tensor) -> Tokens:
+    """Without the words that do not `stay`, bool (all words,); special tokens all stay."""
+    kept = special.clone()
+    kept[~special] = stay[words[~special]]
+    return tokens.keep(kept)
 
 
 def _rank_within(owner: Tensor, lot: Tensor) -> Tensor:

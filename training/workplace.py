@@ -7,7 +7,6 @@ one holds a lock on its folder.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -16,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+
+from models.lock import lock
 
 _PREFIX = "simile-retrain-"
 
@@ -29,33 +30,22 @@ def workplace(kept: Path | None) -> Iterator[Path]:
         return
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    lock = _lock(folder)
+    held = lock(folder)
     try:
         with _terminable():
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        if held is not None:
+            os.close(held)
 
 
 def _sweep() -> None:
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's
-            if (lock := _lock(left)) is not None:
+            if (held := lock(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
-                os.close(lock)
-
-
-def _lock(folder: Path) -> int | None:
-    """A descriptor that holds `folder` until it is closed; None when a living process holds it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+                os.close(held)
 
 
 @contextlib.contextmanager

@@ -14,9 +14,11 @@ import pytest
 from models.publish import publish
 from models.store import Store
 from tests.training.jobs import gold
+from tests.training.vocabularies import byte_level, lexicon_of, source_with
 from training.catalogue import load_recipe
 from training.corpus import Corpus
 from training.job import Job
+from training.lexicon import Lexicon
 from training.recipe import Recipe
 from training.result import Result
 from training.train import train
@@ -77,3 +79,13 @@ def job(tmp_path: Path, tiny_source: Path, recipe: Recipe, corpus: Corpus) -> Jo
         data=data,
         options={"precision": "fp32", "threads": 1},
     )
+
+
+@pytest.fixture(scope="session")
+def wordpiece(tiny_source: Path) -> Lexicon:
+    return lexicon_of(tiny_source)
+
+
+@pytest.fixture(scope="session")
+def byte_pairs(tmp_path_factory: pytest.TempPathFactory) -> Lexicon:
+    return lexicon_of(source_with(tmp_path_factory.mktemp("bytes") / "base", byte_level()))

@@ -17,10 +17,10 @@ from tests.training.methods import corpus_of, raw_source
 from tests.training.runs import events, weights
 from tests.training.world_process import recipe_of, trainer_for
 from training.catalogue import load_recipe
+from training.collapse import LONG
 from training.corpus import TEXTS, Corpus
 from training.errors import TrainingError
 from training.recipe import Recipe
-from training.run import _LONG
 from training.trainer import Step, Trainer, _uniformity
 
 NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top"]
@@ -73,8 +73,8 @@ def test_vectors_that_collapse_are_told_once_and_are_in_the_record(
 
 def test_vectors_that_begin_alike_have_time_to_part(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     uniformities(monkeypatch, [-0.01])
-    result = run("out", steps=_LONG + 5)
-    assert [line["step"] for line in events(result.out, "collapse")] == [_LONG]
+    result = run("out", steps=LONG + 5)
+    assert [line["step"] for line in events(result.out, "collapse")] == [LONG]
 
 
 def test_a_backbone_has_no_vectors_that_could_collapse(

@@ -19,7 +19,6 @@ from tests.training.vocabularies import (
     SEP,
     alike,
     between,
-    byte_level,
     lexicon_of,
     opened,
     rows_of,
@@ -50,16 +49,6 @@ TEXTS = (
     "",
     "dogs open the gardens with my password",
 )
-
-
-@pytest.fixture(scope="module")
-def wordpiece(tiny_source: Path) -> Lexicon:
-    return lexicon_of(tiny_source)
-
-
-@pytest.fixture(scope="module")
-def byte_pairs(tmp_path_factory: pytest.TempPathFactory) -> Lexicon:
-    return lexicon_of(source_with(tmp_path_factory.mktemp("bytes") / "base", byte_level()))
 
 
 def test_every_view_of_the_table_is_tested_here() -> None:

@@ -18,6 +18,7 @@ from training.__main__ import main
 from training.corpus import Corpus
 from training.errors import TrainingError
 from training.recipe import Recipe
+from training.result import Result
 
 
 def write_dev(data: Path) -> Path:
@@ -35,6 +36,16 @@ def write_dev(data: Path) -> Path:
     return data
 
 
+def assert_best_is_step_4(result: Result, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the same run, stopped there."""
+    stop_after(monkeypatch, 4)
+    stopped = load_file(run("four").out / "checkpoint.safetensors")
+    best = load_file(result.best / "model.safetensors")
+    assert all(
+        np.array_equal(array, stopped[f"model.encoder.backbone.{name}"]) for name, array in best.items()
+    )
+
+
 def test_the_best_step_on_dev_is_kept_beside_the_last(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,12 +58,7 @@ def test_the_best_step_on_dev_is_kept_beside_the_last(
     assert [line["stsb_dev"] for line in events(result.out, "dev")] == [0.3, 0.7, 0.5]
     assert "step 4: stsb_dev 0.7000, the best so far" in said
     monkeypatch.undo()
-    stop_after(monkeypatch, 4)
-    stopped = load_file(run("four").out / "checkpoint.safetensors")
-    best = load_file(result.best / "model.safetensors")
-    assert all(
-        np.array_equal(array, stopped[f"model.encoder.backbone.{name}"]) for name, array in best.items()
-    )
+    assert_best_is_step_4(result, run, monkeypatch)
     assert weights(result.best) != weights(result.last)
 
 
@@ -89,12 +95,7 @@ def test_a_score_that_is_no_number_is_never_the_best(
     result = run("out", data=data, eval_steps=2)
     assert result.dev == {2: None, 4: 0.4, 6: None}
     monkeypatch.undo()
-    stop_after(monkeypatch, 4)
-    stopped = load_file(run("four").out / "checkpoint.safetensors")
-    best = load_file(result.best / "model.safetensors")
-    assert all(
-        np.array_equal(array, stopped[f"model.encoder.backbone.{name}"]) for name, array in best.items()
-    )
+    assert_best_is_step_4(result, run, monkeypatch)
 
 
 def test_without_any_score_that_is_a_number_best_is_the_last_step_and_the_files_are_json(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,27 +13,14 @@ from scipy import stats
 from tests.training.vocabularies import (
     alike,
     between,
-    byte_level,
-    lexicon_of,
     opened,
     rows_of,
     seeded,
     sentences,
-    source_with,
     tokens_in,
 )
 from training.lexicon import Lexicon
 from training.views import Crop, Delete, Repeat, View
-
-
-@pytest.fixture(scope="module")
-def wordpiece(tiny_source: Path) -> Lexicon:
-    return lexicon_of(tiny_source)
-
-
-@pytest.fixture(scope="module")
-def byte_pairs(tmp_path_factory: pytest.TempPathFactory) -> Lexicon:
-    return lexicon_of(source_with(tmp_path_factory.mktemp("bytes") / "base", byte_level()))
 
 
 def words_of(lexicon: Lexicon, text: str) -> list[list[int]]:

@@ -7,16 +7,16 @@ import json
 import os
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from models.fsync import replace_text
 from training.errors import TrainingError
+from training.paths import target
 
 from .data import data_folder
 from .markdown import report_folder
 from .report import write_report
-from .runs import read_runs
+from .runs import add_runs, read_runs
 from .scorable import open_scorable
 from .suites import DEFAULT, SUITES, check_suites, score
 from .table import table
@@ -53,14 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--report", metavar="FOLDER", help="write report.md there, with every figure and with pictures"
     )
-    command.add_argument(
-        "--run",
-        metavar="FOLDER",
-        action="append",
-        dest="runs",
-        default=[],
-        help="of `train --out`: the report shows its dev scores; may be given again",
-    )
+    add_runs(command)
     command.set_defaults(run=run)
 
 
@@ -68,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     """What can be refused is refused before the model is opened."""
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
-    target = _target(options.json)
+    file = target(options.json) if options.json and options.json != _STDOUT else None
     if options.runs and not options.report:
         raise TrainingError("--run is for the report: name its folder with --report.")
     courses = read_runs(options.runs)
@@ -96,21 +89,11 @@ def run(options: argparse.Namespace) -> int:
     out.flush()  # the figures are seen even if the file cannot be written
     if options.json == _STDOUT:
         sys.stdout.write(text)
-    elif target:
-        replace_text(target, text)
+    elif file:
+        replace_text(file, text)
     if folder:
         sys.stderr.write(f"{write_report(folder, scores, courses)}\n")
     return 0
-
-
-def _target(file: str | None) -> Path | None:
-    """Where a link leads, since writing replaces the file. A device or a pipe would be replaced as well."""
-    if not file or file == _STDOUT:
-        return None
-    target = Path(file).resolve()
-    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
-        raise TrainingError(f"{file} cannot be written: name a file in a folder that is there.")
-    return target
 
 
 def _heading(scores: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from .data import BY_KEY, SETS
 from .evaluated import Evaluated, Models, Scores, read_models
 from .markdown import escape, listed, report_folder, table, write
 from .report import GEOMETRY, READING, absent, pictures, shown, training
-from .runs import read_runs
+from .runs import add_runs, read_runs
 from .table import (
     COLUMNS,
     SEARCH,
@@ -49,14 +49,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--report", metavar="FOLDER", required=True, help="where report.md and its pictures go"
     )
-    command.add_argument(
-        "--run",
-        metavar="FOLDER",
-        action="append",
-        dest="runs",
-        default=[],
-        help="of `train --out`: the report shows its dev scores; may be given again",
-    )
+    add_runs(command)
     command.set_defaults(run=run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,17 @@ from training.paths import expanded
 
 _FILE_NAME = "record.jsonl"  # training/record.py says what is in it
 _DEV = "stsb_dev"
+
+
+def add_runs(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--run",
+        metavar="FOLDER",
+        action="append",
+        dest="runs",
+        default=[],
+        help="of `train --out`: the report shows its dev scores; may be given again",
+    )
 
 
 class Course(NamedTuple):

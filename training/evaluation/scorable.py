@@ -30,7 +30,7 @@ from models.seal import check
 from models.store import Store
 from training.errors import TrainingError
 from training.paths import expanded
-from training.runfile import FILE_NAME as RUN
+from training.runfile import best_of
 
 from .encoding import Encode
 from .server import Server
@@ -63,8 +63,8 @@ def open_scorable(
         yield _opened(folder)
     elif name != "default" and (expanded(name) / FILE_NAME).is_file():
         yield _opened(expanded(name).resolve())
-    elif (expanded(name) / RUN).is_file() and (expanded(name) / "best").is_dir():
-        with open_scorable(str(expanded(name) / "best"), environ, say) as scorable:
+    elif best := best_of(expanded(name)):
+        with open_scorable(str(best), environ, say) as scorable:
             yield scorable
     elif name == "default" or expanded(name).is_dir():
         with tempfile.TemporaryDirectory(prefix="simile-") as temporary:

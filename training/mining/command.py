@@ -12,11 +12,11 @@ from pathlib import Path
 from training.corpus import read_corpus
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
-from training.paths import expanded
+from training.paths import expanded, target
 from training.records import layout, text_of
 
 from .dedupe import THRESHOLD, near_duplicates
-from .files import lines, read_documents, target, writing
+from .files import lines, read_documents, writing
 from .labelled import Labelled, read_beir, read_labelled_pairs
 from .negatives import MOST, Counts, Rules, Triple, mine_negatives
 from .pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs

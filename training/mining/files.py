@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from models.fsync import sync
 from training.corpus import TEXTS
-from training.errors import NothingToLearn, TrainingError
-from training.paths import expanded
+from training.errors import NothingToLearn
 from training.records import Record, read_records, text_of
 
 
@@ -47,16 +46,6 @@ def lines(records: Sequence[Record], layout: str) -> Iterator[str]:
         yield from (json.dumps(dict(record.fields), ensure_ascii=False) for record in records)
     else:
         yield from (record.fields["text"] for record in records)
-
-
-def target(name: str, *read: Path) -> Path:
-    """Where to write: a file in a folder that is there, and none of those that are `read`."""
-    file = expanded(name).resolve()
-    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
-        raise TrainingError(f"{name} cannot be written: name a file in a folder that is there.")
-    if any(file == other.resolve() for other in read):
-        raise TrainingError(f"{name} is what is read here: name another file to write.")
-    return file
 
 
 @contextmanager

@@ -16,11 +16,10 @@ from models.tokenizer import FILE_NAME as TOKENIZER
 from training.base import open_base
 from training.corpus import TEXTS, from_service, read_corpus
 from training.errors import TrainingError
-from training.paths import expanded
+from training.paths import expanded, target
 
 from .advice import warnings
 from .figures import DECLUTR_TOKENS, SHORT_TOKENS, Figures, Spread, measure
-from .files import target
 
 _LEAST = 0.001  # of the letters; rarer scripts are in the JSON only
 _SHOWN = 3  # openings
