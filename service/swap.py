@@ -49,6 +49,7 @@ class Swap:
         self.state = BUILDING
         self.done, self.total = 0, 0
         self.reason: str | None = None
+        self.swapped = False  # it is live; its task may have a moment to go
         self.generation: Generation | None = None
         self._store = store
         self._library = library
@@ -70,11 +71,8 @@ class Swap:
 
     async def run(self) -> None:
         """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
-        swapped = False
         try:
-            swapped = await self._attempts()
-            log.info("%s is live", self.version)
-            self._metrics.swaps.labels("rollback" if self.wish.kind == "rollback" else "done").inc()
+            await self._attempts()
         except (ModelError, Backend) as error:
             await self._fail(getattr(error, "message", None) or str(error))
         except Exception as error:
@@ -82,14 +80,14 @@ class Swap:
             await self._fail(f"{type(error).__name__}: {error}")
         finally:
             self._metrics.build(0, 0)
-            if not swapped:
+            if not self.swapped:
                 self._give_up()
 
-    async def _attempts(self) -> bool:
-        """True, or a ModelError when none of some attempts came to an end."""
+    async def _attempts(self) -> None:
+        """Until it is live, or a ModelError when none of some attempts came to an end."""
         for _ in range(ATTEMPTS):
             if await self._attempt():
-                return True
+                return
             await asyncio.sleep(RETRY_SECONDS)
         raise ModelError(self.reason or "Its index could not follow the writes.")
 
@@ -169,12 +167,16 @@ class Swap:
         connection, live = transaction.connection, self._library.live
         if generation.retired or lacking(connection, generation.number, generation.complete_to, 1):
             return False
-        go_live(transaction, generation.number, self.wish.id, rollback=self.wish.kind == "rollback")
+        rollback = self.wish.kind == "rollback"
+        go_live(transaction, generation.number, self.wish.id, rollback=rollback)
         left, last = live.generation, last_revision(connection)
 
         def replace() -> None:
             left.complete_to = last  # what it lacks after a rollback can only be newer
             live.replace(generation)
+            self.swapped = True
+            log.info("%s is live", self.version)
+            self._metrics.swaps.labels("rollback" if rollback else "done").inc()
             self._metrics.serve(generation.version, generation.manifest.fingerprint)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 

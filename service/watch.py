@@ -179,18 +179,19 @@ class Watcher:
     async def _go_on(self, swap: Swap, target: Wish | None) -> None:
         """The swap in hand: let it go on, drop it, or clear up after it."""
         assert self._task is not None  # noqa: S101  they are set together
-        if self._task.done():
+        finished = self._task.done()
+        if finished:
             if self._task.exception() is not None:  # it could not even store its failure
                 log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
                 self._not_before = time.monotonic() + RETRY_SECONDS
         elif target is not None and target.version == swap.version:
             swap.renew(target)
             return
-        else:
+        await self._stop_swap()
+        await self._library.writer.run(abandon)  # behind a swap that may have come through meanwhile
+        if not finished and not swap.swapped:
             log.info("%s is not wanted any more; its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
-        await self._stop_swap()
-        await self._library.writer.run(abandon)
         self.poke()  # what was found out before may have changed with the task's end
 
     def _refused(self, version: str) -> bool:

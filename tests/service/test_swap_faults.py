@@ -1,5 +1,6 @@
 """A swap among faults: what may pass is waited for, what may not is said, and nothing is lost in silence."""
 
+import asyncio
 import gc
 import json
 import sqlite3
@@ -20,6 +21,7 @@ from service.generations import go_live, insert, previous
 from service.library import Library
 from service.live import Generation
 from service.schema import connect, migrate
+from service.swap import Swap
 from service.writer import Transaction
 from tests.service.swapping import TEXTS, published
 from tests.service.test_swap import DOCUMENTS, Place
@@ -71,6 +73,29 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["state"] == "failed")
         assert "fails on 15 of the documents" in place.state(place.b)["reason"]
+
+
+def test_a_wish_that_comes_while_a_swap_just_ends_does_not_call_it_dropped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Swap._build
+
+    async def ends_late(self: Swap, generation: Generation) -> None:
+        await build(self, generation)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(Swap, "_build", ends_late)
+    with place.serving() as client:
+        place.fill()
+        place.activate(place.b)
+        place.activate(place.c)
+        metrics = client.get("/metrics").text
+        assert 'simile_swaps_total{outcome="done"} 2.0' in metrics
+        assert 'simile_swaps_total{outcome="dropped"} 0.0' in metrics
+        assert place.everything() == DOCUMENTS
+        assert client.post("/models/rollback").json() == {"wanted": place.b}
+        place.until(lambda: place.active() == place.b)
+        assert 'simile_swaps_total{outcome="rollback"} 1.0' in client.get("/metrics").text
 
 
 def test_a_text_that_the_new_tokenizer_refuses_is_left_out_and_fails_no_write(
