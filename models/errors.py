@@ -6,6 +6,7 @@ ModelError
 ├── ProofFailed        what was built does not compute what it should; nothing was published
 ├── Damaged            a published folder that must not be served, with the reason
 ├── UnknownVersion     no such version in the store
+├── NotPortable        another tool gives other vectors than a version does, or none, or none could be asked
 ├── InUse              a version that is live, previous, wanted or being built: not pruned
 └── BadInput           one text or one row of ids that cannot be encoded
     ├── BadText        not text: it holds half of a surrogate pair
@@ -48,6 +49,10 @@ class Damaged(ModelError):
 class InUse(ModelError):
     def __init__(self, version: str, use: str) -> None:
         super().__init__(f"Version {version} is kept: it is {use}.")
+
+
+class NotPortable(ModelError):
+    pass
 
 
 class BadInput(ModelError):

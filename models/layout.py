@@ -19,7 +19,7 @@ from .template import has_template
 from .tokenizer import FILE_NAME as TOKENIZER
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
-_FROM_BACKBONE = ("config.json", _TOKENIZER_CONFIG, "special_tokens_map.json", "vocab.txt")
+_FROM_BACKBONE = ("config.json", "special_tokens_map.json", "vocab.txt")
 _FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
 _TYPES = "sentence_transformers.models."
 
@@ -39,16 +39,13 @@ def write_layout(source: Source, folder: Path) -> None:
             source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
         )
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
-    if has_template(source.tokenizer):
-        # transformers' own class for a family makes a post-processor of its own, without the template.
-        config = optional_json(source.backbone / _TOKENIZER_CONFIG)
-        _write(folder / _TOKENIZER_CONFIG, config | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    _write(folder / _TOKENIZER_CONFIG, _tokenizer_config(source))
     _write_modules(source, folder)
 
 
 def write_backbone(source: Source, folder: Path) -> None:
     """A raw Hugging Face folder, whose weights somebody else writes."""
-    for name in _FROM_BACKBONE:
+    for name in (*_FROM_BACKBONE, _TOKENIZER_CONFIG):
         if (source.backbone / name).is_file():
             shutil.copyfile(source.backbone / name, folder / name)
     shutil.copyfile(source.backbone / TOKENIZER, folder / TOKENIZER)
@@ -58,6 +55,18 @@ def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str,
     """Without padding, and with truncation at the model's maximum: other readers of the file obey both."""
     truncation = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}
     return tokenizer | {"padding": None, "truncation": truncation}
+
+
+def _tokenizer_config(source: Source) -> dict[str, Any]:
+    """The source's own, saying where to cut and how to pad: some tools look for it here and nowhere else."""
+    config = optional_json(source.backbone / _TOKENIZER_CONFIG) | {"model_max_length": source.max_length}
+    for token in source.tokenizer.get("added_tokens") or []:
+        if token["id"] == source.config.get("pad_token_id"):
+            config["pad_token"] = token["content"]
+    if has_template(source.tokenizer):
+        # transformers' own class for a family makes a post-processor of its own, without the template.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return config
 
 
 def _write_modules(source: Source, folder: Path) -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import version as package_version
 from fastapi import FastAPI
 
 from service import errors
-from service.api import documents, models, operation, search, tei
+from service.api import documents, feedback, models, operation, search, tei
 from service.api.body import openapi
 from service.middleware import Edge
 from service.runtime import Runtime
@@ -41,7 +41,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.runtime = runtime
     app.add_middleware(Edge, settings=settings, metrics=runtime.metrics)
     errors.install(app)
-    for module in (tei, search, documents, models, operation):
+    for module in (tei, search, documents, feedback, models, operation):
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]

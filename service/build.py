@@ -20,6 +20,7 @@ from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.index import Index
 from service.library import Library
 from service.live import Generation, Retired
+from service.progress import Progress
 from service.revisions import Embedding, add_stored, add_vectors, count_skipped, forget, lacking, skip
 from service.writer import Transaction
 
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
+RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS_TEXT = "A short sentence."
 
 Tell = Callable[[int, int], None]  # documents done, and of how many
@@ -57,6 +59,7 @@ class Builder:
         self._generation = generation
         self._tell = tell
         self._pace = documents_per_second
+        self.progress = Progress(generation.version)
 
     async def load(self) -> None:
         """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
@@ -83,13 +86,17 @@ class Builder:
 
         """
         generation = self._generation
-        total = await self._library.documents.read(count)
+        total, counted = 0, float("-inf")
         while True:
             if generation.retired:  # its index could not follow a write
                 raise Retired(generation.version)
+            if time.monotonic() - counted > RECOUNT_SECONDS:
+                total, counted = await self._library.documents.read(count), time.monotonic()
             step, last, left_out = await self._library.documents.read(self._next)
             done = len(generation.index) + left_out
-            self._tell(done, max(total, done))
+            total = max(total, done) if step else done
+            self.progress.tell(done, total)
+            self._tell(done, total)
             generation.left_out, generation.missing = left_out, max(total - done, 0) + left_out
             if not step:
                 generation.complete_to, generation.missing = last, left_out
@@ -99,6 +106,7 @@ class Builder:
             generation.complete_to = step[-1]
             if self._pace:
                 await asyncio.sleep(max(0.0, len(step) / self._pace - (time.monotonic() - started)))
+            self.progress.worked(len(step), time.monotonic() - started)
 
     def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int, int]:
         """The next revisions to embed; of the same moment, the last revision and how many were skipped."""

@@ -10,8 +10,11 @@ grow, so whoever looks for them goes on from the last one seen.
 """
 
 import sqlite3
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 from models.manifest import Manifest
 from service.documents import sequence
@@ -20,6 +23,7 @@ from service.writer import Transaction
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
 FAILED, ROLLED_BACK = "failed", "rolled back"
 HANDLED = "handled wish"  # the fact that names the last wish that was carried out or failed
+COMPARED = "canary of "  # with a version: the fact that holds how alike it answered
 PURGE_ROWS = 256
 KEPT_HISTORY = 100
 
@@ -126,6 +130,29 @@ def handled(transaction: Transaction, wish: str) -> None:
         transaction.connection.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (HANDLED, wish)
         )
+
+
+def remember_canary(transaction: Transaction, version: str, canary: Mapping[str, Any]) -> None:
+    """Keep how alike `version` answered; of versions long ago it is forgotten, by the time in their names."""
+    execute = transaction.connection.execute
+    execute(
+        "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)",
+        (COMPARED + version, orjson.dumps(canary).decode()),
+    )
+    execute(
+        "DELETE FROM facts WHERE substr(name, 1, ?1) = ?2 AND name NOT IN "
+        "(SELECT name FROM facts WHERE substr(name, 1, ?1) = ?2 ORDER BY name DESC LIMIT ?3)",
+        (len(COMPARED), COMPARED, KEPT_HISTORY),
+    )
+
+
+def canaries(connection: sqlite3.Connection) -> dict[str, Any]:
+    """How alike versions answered, each to the one that was live then."""
+    rows = connection.execute(
+        "SELECT substr(name, ?1 + 1), value FROM facts WHERE substr(name, 1, ?1) = ?2",
+        (len(COMPARED), COMPARED),
+    )
+    return {version: orjson.loads(value) for version, value in rows}
 
 
 def previous(connection: sqlite3.Connection, known: Container[str] | None = None) -> str | None:

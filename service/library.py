@@ -118,6 +118,14 @@ class Library:
             Embedding(vector, cut) for vector, cut in zip(encoded.vectors, encoded.truncated, strict=True)
         ]
 
+    async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors (n, dimension) of queries nobody waits for: background lane, the model's search prompt."""
+        prompt = generation.manifest.search_prompt
+        encoded = await self._batcher.embed(
+            generation.encoder, [prompt + query for query in queries], lane=Lane.BACKGROUND
+        )
+        return encoded.vectors
+
     @staticmethod
     def check_whole(generation: Generation) -> None:
         """Refuse a search, before it costs anything, while the index does not hold every document.

@@ -3,6 +3,8 @@
 Labels are route templates, statuses, lanes and model versions: never a user's text, never a raw path.
 """
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 LANES = ("interactive", "background")
@@ -95,6 +97,9 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self.feedback = Counter(
+            "simile_feedback", "Judgements of searches that were stored", ["relevant"], registry=registry
+        )
         self.model = Gauge(
             "simile_model_info", "1 for the active version", ["version", "fingerprint"], registry=registry
         )
@@ -118,6 +123,19 @@ class Metrics:
         self.build_total = Gauge(
             "simile_build_total_documents", "Documents that it has to embed in all", registry=registry
         )
+        self.build_eta = Gauge(
+            "simile_build_eta_seconds",
+            "Seconds until they are embedded, at the recent rate; NaN while it is not known",
+            registry=registry,
+        )
+        self.build_eta.set(math.nan)
+        self.canary = Gauge(
+            "simile_canary_overlap",
+            "Mean share of common ids in the first ten hits of the live version and of the last one "
+            "compared with it; NaN before",
+            registry=registry,
+        )
+        self.canary.set(math.nan)
         self._touch()
 
     def _touch(self) -> None:
@@ -132,11 +150,14 @@ class Metrics:
                 series.labels(lane)
         for outcome in SWAP_OUTCOMES:
             self.swaps.labels(outcome)
+        for relevant in ("true", "false"):
+            self.feedback.labels(relevant)
 
-    def build(self, done: int, total: int) -> None:
+    def build(self, done: int, total: int, eta_seconds: float | None = None) -> None:
         """How far the version in the making is; zeros when there is none."""
         self.build_done.set(done)
         self.build_total.set(total)
+        self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
     def serve(self, version: str, fingerprint: str) -> None:
         """`version` is the active one from now on."""

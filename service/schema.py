@@ -7,6 +7,7 @@
     skipped      texts that a generation's model fails on: there is no vector, and nobody waits for one
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
+    feedback     what users said of their hits: one judgement per query and document's id
     facts        single values, such as whether the example corpus was loaded
 
 A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
@@ -69,6 +70,17 @@ MIGRATIONS = (
         reason  TEXT NOT NULL
     ) WITHOUT ROWID;
     INSERT INTO history (version) SELECT version FROM generations WHERE state = 'active';
+    """,
+    """
+    CREATE TABLE feedback (
+        sequence   INTEGER PRIMARY KEY AUTOINCREMENT,  -- a judgement that replaces another takes a new one
+        collection TEXT NOT NULL,
+        query      TEXT NOT NULL,
+        id         TEXT NOT NULL,     -- a document's, which may have been deleted since
+        relevant   INTEGER NOT NULL,  -- 1 or 0
+        UNIQUE (collection, query, id)
+    );
+    CREATE INDEX feedback_of_document ON feedback (collection, id);
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

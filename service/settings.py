@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "SIMILE_"
+MAX_CANARY_LINES = 1000
 
 
 class StartupError(Exception):
@@ -43,6 +44,10 @@ class Settings(BaseSettings):
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left
+    memory_check: bool = True
+    canary_queries: int = Field(20, ge=0, le=1000)  # 0: none, not those of the file either
+    canary_file: Path | None = None
+    canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
@@ -62,12 +67,39 @@ class Settings(BaseSettings):
     def _refuse(self) -> Self:
         for name, wanted in _unbuilt(self).items():
             raise ValueError(f"{PREFIX}{name.upper()}={wanted}: {_NOT_BUILT[name]}")
+        if self.canary_file is not None:
+            try:
+                canary_lines(self.canary_file)
+            except ValueError as error:
+                raise ValueError(f"{PREFIX}CANARY_FILE={self.canary_file}: {error}") from error
+        if self.canary_min_overlap and not self.canary_queries:
+            raise ValueError(
+                f"{PREFIX}CANARY_MIN_OVERLAP={self.canary_min_overlap} needs canary queries, and "
+                f"{PREFIX}CANARY_QUERIES=0 turns them off. Unset one of the two."
+            )
         if not self.insecure and not _is_loopback(self.host):
             raise ValueError(
                 f"{PREFIX}HOST={self.host} is reachable from other machines and there are no keys. Listen on "
                 f"127.0.0.1, or set {PREFIX}INSECURE=1 when something in front keeps strangers out."
             )
         return self
+
+
+def canary_lines(file: Path) -> list[str]:
+    """The queries of a canary file, one per line; empty lines do not count.
+
+    Raises:
+        ValueError: it cannot be read, or holds no query or too many.
+
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"it cannot be read ({error}). Name a UTF-8 file, one query per line.") from error
+    queries = [line.strip() for line in lines if line.strip()]
+    if not 1 <= len(queries) <= MAX_CANARY_LINES:
+        raise ValueError(f"it holds {len(queries)} queries; write 1 to {MAX_CANARY_LINES}, one per line.")
+    return queries
 
 
 _NOT_BUILT = {

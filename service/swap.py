@@ -1,6 +1,9 @@
 """One version on its way to live: open, verify, warm, build its index, swap.
 
-    opening ──▶ building ──▶ ready ──▶ live            ready waits for a request when SIMILE_ACTIVATE=manual
+    memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
+
+It waits in `building` while there is no memory for it, and in `ready` for somebody's decision when
+SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
 
 While its documents are embedded it follows every write, and a last look inside the swap's own transaction
 makes sure that no document lacks a vector. The swap itself is a row in the database, then one assignment,
@@ -13,28 +16,38 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from models.encoder import Encoder
 from models.errors import ModelError
+from models.manifest import Manifest
 from models.proof import check_golden
+from models.seal import read_manifest
 from models.store import Store, Wish
+from service import canary, memory
 from service.build import Builder
-from service.documents import last_revision
+from service.documents import count, last_revision
 from service.errors import Backend, Overloaded, Storage, Unhealthy
 from service.form import form
-from service.generations import FAILED, Verdict, begin, go_live, judge
+from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
 from service.library import Library
 from service.live import Generation, Retired
 from service.metrics import Metrics
+from service.progress import Progress
 from service.revisions import lacking
 from service.settings import Settings
 from service.writer import Transaction
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 BUILDING, READY = "building", "ready"
 RETRY_SECONDS = 2.0
+MEMORY_LOOK_SECONDS = 5.0
+MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
 ATTEMPTS = 5  # at what may pass but did not: a disk that fails, an index that cannot follow
 LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
 
@@ -55,19 +68,30 @@ class Swap:
         self._library = library
         self._settings = settings
         self._metrics = metrics
-        self._approved = asyncio.Event()
+        self._progress: Progress | None = None
+        self._compared = False
+        self._too_different: str | None = None
+        self._decided = asyncio.Event()
         self.renew(wish)
 
     @property
     def version(self) -> str:
         return self.wish.version
 
+    @property
+    def eta_seconds(self) -> float | None:
+        """How long the rest of the build takes, None while it waits or that is not known."""
+        if self.state != BUILDING or self.reason is not None or self._progress is None:
+            return None
+        eta = self._progress.eta_seconds
+        return None if eta is None else round(eta, 1)
+
     def renew(self, wish: Wish) -> None:
         """The same version, perhaps asked for more firmly; never less."""
         if self.wish.kind == "want":
             self.wish = wish
-        if self._settings.activate == "auto" or wish.kind != "want":
-            self._approved.set()
+        if wish.kind != "want":
+            self._decided.set()
 
     async def run(self) -> None:
         """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
@@ -109,7 +133,7 @@ class Swap:
     async def _build(self, generation: Generation) -> None:
         """Until it is live."""
         builder = Builder(self._library, generation, self._tell, self._settings.build_rate)
-        self.state = BUILDING
+        self.state, self._progress = BUILDING, builder.progress
         await self._patiently(builder.warm)
         if not generation.loaded:
             await self._patiently(builder.load)
@@ -120,40 +144,88 @@ class Swap:
             if left_out > LEFT_OUT_SHARE * len(generation.index):
                 raise ModelError(f"It fails on {left_out} of the documents; the log names them.")
             generation.whole = True
-            self.state = READY
-            self.reason = f"{left_out} documents left out" if left_out else None
-            await self._approved.wait()
-            if await self._library.writer.run(partial(self._swap, generation)):
+            await self._compare(generation)
+            notes = [f"{left_out} documents left out"] if left_out else []
+            notes += [self._too_different] if self._too_different else []
+            self.state, self.reason = READY, "; ".join(notes) or None
+            if self._settings.activate == "manual" or self._too_different:
+                await self._decided.wait()
+            swap = partial(self._library.writer.run, partial(self._swap, generation))
+            if await self._patiently(swap):
                 return
 
-    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _compare(self, generation: Generation) -> None:
+        """Ask the canary queries, once; a way back must be quick, and was compared on its way here.
+
+        What keeps them from being asked keeps no version from coming to live.
+        """
+        if self._compared or self.wish.kind == "rollback":
+            return
+        self._compared = True
+        try:
+            found = await canary.compare(self._library, generation, self._settings)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is no reason to fail
+            log.warning("The canary queries could not be asked of %s: %s", self.version, error)
+            return
+        if found is None:
+            return
+        self._metrics.canary.set(found.overlap_at_10)
+        keep = partial(remember_canary, version=self.version, canary=asdict(found))
+        await self._patiently(partial(self._library.writer.run, keep))
+        least = self._settings.canary_min_overlap
+        if found.overlap_at_10 < least:
+            self._too_different = (
+                f"of what it finds only {found.overlap_at_10:g} is what the live version finds "
+                f"(SIMILE_CANARY_MIN_OVERLAP={least:g}); POST /models/{self.version}/activate makes it live"
+            )
+            log.warning("%s waits: %s", self.version, self._too_different)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do it, waiting for what may pass: a full queue, a full disk."""
         while True:
             try:
-                await work()
+                return await work()
             except (Overloaded, Storage, Unhealthy) as error:
-                log.warning("Building %s waits %g s: %s", self.version, RETRY_SECONDS, error.message)
-                self.reason = error.message
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return
+                await self._wait(error.message, RETRY_SECONDS)
+
+    async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
+        """For what may pass."""
+        if not said and reason != self.reason:
+            log.warning("%s waits: %s", self.version, reason)
+        self.reason = reason
+        self._metrics.build(self.done, self.total)
+        await asyncio.sleep(seconds)
+
+    async def _wait_for_memory(self) -> None:
+        """Until there is room for the generation; documents may go meanwhile, and other generations."""
+        folder = self._store.folder(self.version)
+        dimension = read_manifest(folder).dimension
+        said = False  # its numbers change from look to look
+        while self._settings.memory_check:
+            documents = await self._patiently(partial(self._library.documents.read, count))
+            shortage = await asyncio.to_thread(memory.shortage, documents, dimension, folder, MACHINE)
+            if shortage is None:
+                break
+            await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)
+            said = True
+        self.reason = None
 
     async def _open(self) -> Generation:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
-        live, writer = self._library.live, self._library.writer
+        live = self._library.live
         for follower in live.followers:
-            if follower.version == self.version:
-                number = await writer.run(
-                    partial(begin, manifest=follower.manifest, form=form(follower.manifest))
-                )
-                if follower.number == number:
-                    return follower
+            if follower.version == self.version and follower.number == await self._begin(follower.manifest):
+                return follower
+        await self._wait_for_memory()
         encoder = await asyncio.to_thread(self._open_encoder)
-        manifest = encoder.manifest
-        number = await writer.run(partial(begin, manifest=manifest, form=form(manifest)))
-        generation = Generation(number, encoder)
+        generation = Generation(await self._begin(encoder.manifest), encoder)
         live.follow(generation)
         return generation
+
+    async def _begin(self, manifest: Manifest) -> int:
+        """The number of the version's generation in the store."""
+        job = partial(begin, manifest=manifest, form=form(manifest))
+        return await self._patiently(partial(self._library.writer.run, job))
 
     def _open_encoder(self) -> Encoder:
         """Every byte verified, and the first forward passes give the vectors it was published with."""
@@ -185,7 +257,7 @@ class Swap:
 
     def _tell(self, done: int, total: int) -> None:
         self.done, self.total, self.reason = done, total, None
-        self._metrics.build(done, total)
+        self._metrics.build(done, total, self.eta_seconds)
 
     async def _fail(self, reason: str) -> None:
         log.error("%s does not come to live: %s", self.version, reason)

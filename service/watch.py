@@ -28,6 +28,7 @@ from service.generations import (
     HANDLED,
     Verdict,
     abandon,
+    canaries,
     handled,
     past,
     previous,
@@ -56,6 +57,7 @@ class Known:
     past: set[str]
     previous: str | None
     handled: str | None
+    canaries: dict[str, Any]  # version to how alike it answered
     building: bool  # there is a generation that was begun
     dropped: bool  # and one whose vectors are to be deleted
 
@@ -70,6 +72,7 @@ def known(connection: sqlite3.Connection, published: set[str]) -> Known:
         past=past(connection),
         previous=previous(connection, published),
         handled=fact(connection, HANDLED),
+        canaries=canaries(connection),
         building=BUILDING in states,
         dropped=DROPPED in states,
     )
@@ -240,17 +243,21 @@ class Watcher:
         return (await self._known()).previous
 
     async def states(self) -> dict[str, dict[str, Any]]:
-        """State, done, total and reason of each version that has any but `candidate`."""
+        """What `as_state` says of each version that is more than a `candidate`."""
         facts = await self._known()
-        found: dict[str, dict[str, Any]] = {version: _state("retired") for version in facts.past}
+        found: dict[str, dict[str, Any]] = {version: as_state("retired") for version in facts.past}
         for version, verdict in facts.verdicts.items():
             state = "failed" if verdict.state == FAILED else "retired"
-            found[version] = _state(state, reason=verdict.reason)
+            found[version] = as_state(state, reason=verdict.reason)
         if self.swap is not None:
             swap = self.swap
-            found[swap.version] = _state(swap.state, swap.done, swap.total, swap.reason)
+            found[swap.version] = as_state(
+                swap.state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
+            )
         live = self._library.live.generation
-        found[live.version] = _state("active")
+        found[live.version] = as_state("active")
+        for version, shown in found.items():
+            shown["canary"] = facts.canaries.get(version)
         return found
 
     async def _write_state(self) -> None:
@@ -268,7 +275,20 @@ class Watcher:
             self._written = state
 
 
-def _state(
-    state: str, done: int | None = None, total: int | None = None, reason: str | None = None
+def as_state(
+    state: str,
+    done: int | None = None,
+    total: int | None = None,
+    reason: str | None = None,
+    *,
+    eta_seconds: float | None = None,
 ) -> dict[str, Any]:
-    return {"state": state, "done": done, "total": total, "reason": reason}
+    """One version's state, as GET /models and state.json show it."""
+    return {
+        "state": state,
+        "done": done,
+        "total": total,
+        "eta_seconds": eta_seconds,
+        "reason": reason,
+        "canary": None,
+    }

@@ -143,6 +143,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/documents",
         "/documents/count",
         "/documents/{id}",
+        "/feedback",
+        "/feedback/count",
         "/info",
         "/models",
         "/models/{version}/report",
@@ -168,6 +170,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         ("post", "/documents"),
         ("delete", "/documents"),
         ("delete", "/documents/{id}"),
+        ("post", "/feedback"),
+        ("delete", "/feedback"),
     }
     assert {key for key, role in roles.items() if role == "admin"} == {
         ("post", "/models/{version}/activate"),

@@ -1,7 +1,7 @@
 """`python -m training COMMAND`: train, evaluate, export, retrain … Each command is a module of its own.
 
-Exit status: 0 done, 1 it cannot be done (the message says why), 2 wrong usage; `retrain` adds 3 refused and
-4 nothing to learn.
+Exit status: 0 done, 1 it cannot be done (the message says why), 2 wrong usage; `retrain` adds 3 refused,
+4 nothing to learn and 5 another is at work.
 """
 
 import argparse
@@ -9,13 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError
-from training import blank, errors, export, retrain, train
+from training import blank, errors, export, retrain, schedule, train
 from training.evaluation import command as evaluate
 from training.evaluation import compare
 from training.mining import command as mine
 from training.mining import report
 
-COMMANDS = (train, blank, evaluate, compare, export, retrain, mine, report)
+COMMANDS = (train, blank, evaluate, compare, export, retrain, schedule, mine, report)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

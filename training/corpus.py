@@ -8,18 +8,15 @@ how they relate. Blank rows and repeated ones are dropped and counted. Not here:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import httpx2
+from typing import NamedTuple
 
 from training.errors import NothingToLearn, TrainingError
 from training.records import Record, layout, read_records, text_of, valid
+from training.remote import documents_of
 
-_PAGE = 1000  # documents; the most that the service answers at once
-_TIMEOUT = 60.0  # seconds
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
 ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
@@ -126,7 +123,7 @@ def from_service(url: str, kind: Kind = TEXTS) -> Corpus:
     if kind is not TEXTS:
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
-    documents = (document for page in _pages(url.rstrip("/") + "/documents") for document in page)
+    documents = documents_of(url)
     return Corpus.of(
         (valid(document["text"], f"{url}, document {document.get('id')!r}") for document in documents), url
     )
@@ -142,36 +139,3 @@ def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) 
             len(encoded).to_bytes(8, "big") + encoded
         )  # the length, so that no text runs into the next
     return digest.hexdigest()
-
-
-def _pages(url: str) -> Iterator[list[dict[str, Any]]]:
-    after: str | None = None
-    with httpx2.Client(timeout=_TIMEOUT, trust_env=False) as client:
-        while True:
-            parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
-            page = _get(client, url, parameters)
-            yield page["documents"]
-            following = page.get("next")
-            if following is None:
-                return
-            if following == after:
-                raise TrainingError(f"{url} answers the same page again and again.")
-            after = following
-
-
-def _get(client: httpx2.Client, url: str, parameters: dict[str, str]) -> dict[str, Any]:
-    try:
-        response = client.get(url, params=parameters)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise TrainingError(f"{url} cannot be reached: {error}") from None
-    if response.status_code != 200:
-        raise TrainingError(f"{url} answered {response.status_code}: {response.text[:200].strip()}")
-    try:
-        page = response.json()
-        whole = all(isinstance(document["text"], str) for document in page["documents"])
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise TrainingError(f"{url} does not answer as a Simile service does. Is the address right?")
-    found: dict[str, Any] = page
-    return found

@@ -7,3 +7,7 @@ class TrainingError(Exception):
 
 class NothingToLearn(TrainingError):
     """A corpus without text, or one that was learned from before."""
+
+
+class Busy(TrainingError):
+    """Another retraining is at work on the same models folder."""

@@ -1,22 +1,25 @@
 """The promotion gate: may a candidate replace the active model, going by the scores of both?
 
-    scores of both (evaluation.suites.score, on the same data) ─▶ compare ─▶ Verdict ─▶ report, as_text
+    scores of both, on the same data ─▶ compare ─▶ Verdict ─▶ its words (verdict.py)
 
-"Not worse" is enough: equal scores are accepted. Functions of numbers only: no model is opened and nothing is
-promoted here. A candidate is compared with the active model and no older one, so a chain of promotions may
-lose a little at each.
+`not worse`: equal scores are accepted. `better`: besides, something must have become better by more than
+luck explains (gains.py). Functions of numbers only: no model is opened and nothing is promoted here. A
+candidate is compared with the active model and no older one, so a chain of promotions may lose a little at
+each.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from models.manifest import Manifest
+from training.gains import gains
+from training.verdict import Row, Scores, Verdict, figure
 
-Scores = Mapping[str, Any]  # as evaluation.suites.score gives them
+Require = Literal["not worse", "better"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,12 @@ class Thresholds:
     # Similarity does not see that: with one common direction added to every vector, as long as they are,
     # the mean stayed at 0.772 while uniformity rose from -3.82 to -1.92, and to -3.06 with half as long.
     uniformity_loss: float = 0.25
+    # nDCG@10 of a search over the team's own text. Chosen by us.
+    own_fall: float = 0.01
+    # Shares of the active model's texts per second and of its file. Chosen by us: what is timed on a busy
+    # machine differs by less, and another architecture by more.
+    slower: float = 0.25
+    larger: float = 0.25
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -43,51 +52,47 @@ class Thresholds:
                 raise ValueError(f"{name} must be between 0 and 1, not {value}.")
 
 
-class Row(NamedTuple):
-    """One comparison."""
-
-    name: str
-    active: float | None  # None: not measured, or no number
-    candidate: float | None
-    difference: float | None  # candidate minus active
-    allowed: float | None  # the worst difference that passes; None: any number passes
-    passed: bool
-
-
-class Verdict(NamedTuple):
-    accepted: bool
-    reasons: tuple[str, ...]  # why it was refused; empty when it was accepted
-    rows: tuple[Row, ...]
-    not_compared: tuple[str, ...]  # what was measured for the candidate only
-
-    def besides(self, reasons: tuple[str, ...]) -> Verdict:
-        """Refused for these as well, when there are any."""
-        return self._replace(accepted=self.accepted and not reasons, reasons=(*self.reasons, *reasons))
-
-
-def compare(candidate: Scores, active: Scores, thresholds: Thresholds | None = None) -> Verdict:
+def compare(
+    candidate: Scores,
+    active: Scores,
+    thresholds: Thresholds | None = None,
+    require: Require = "not worse",
+) -> Verdict:
     """Accepted when no figure is worse than allowed, and every figure of the active model was compared.
 
-    Only the sets that a side's mean is over are compared, the English ones: KorSTS and JSTS are not.
-    Refused besides: a figure that is no number on either side; one that only the active model has; a set
-    with another number of pairs, so not the same data; more cosines without a value than before.
+    Of the similarity sets only those are compared that a side's mean is over, the English ones. Refused
+    besides: a figure that is no number on either side; one that only the active model has; a set with
+    another number of pairs or queries, so not the same data; more cosines without a value than before; and
+    with `better` a candidate that shows no gain.
     """
     limits = thresholds or Thresholds()
     before, after = _in_mean(active), _in_mean(candidate)
     common = [key for key in before if key in after]
-    extra = tuple(key for key in after if key not in before)
+    own_before, own_after = active.get("own") or {}, candidate.get("own") or {}
+    extra = (
+        *(key for key in after if key not in before),
+        *(key for key in own_after if key not in own_before),
+    )
     if candidate.get("geometry") and not active.get("geometry"):
         extra += ("geometry",)
-    if not common:
+    if not common and not (own_before and own_after):
         reason = "The candidate and the active model have no scored set in common: nothing can be compared."
         return Verdict(False, (reason,), (), extra)
     rows = (
-        _row(f"mean of {len(common)}", _mean(before, common), _mean(after, common), -limits.mean_fall),
-        *(_row(key, _spearman(before, key), _spearman(after, key), -limits.set_fall) for key in before),
+        *_similarity_rows(before, after, common, limits),
         *_geometry_rows(active.get("geometry") or {}, candidate.get("geometry") or {}, limits),
+        *_own_rows(own_before, own_after, limits),
+        *_cost_rows(active.get("cost") or {}, candidate.get("cost") or {}, limits),
     )
-    reasons = (*_mismatches(before, after, common), *(_reason(row) for row in rows if not row.passed))
-    return Verdict(not reasons, reasons, rows, extra)
+    found = gains(candidate, active)
+    reasons = (
+        *_mismatches(before, after, common, "pairs"),
+        *_mismatches(own_before, own_after, [key for key in own_before if key in own_after], "queries"),
+        *(_reason(row) for row in rows if not row.passed),
+    )
+    if require == "better" and not any(gain.shown for gain in found):
+        reasons += ("Nothing became better by more than luck explains.",)
+    return Verdict(not reasons, reasons, rows, extra, found)
 
 
 def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
@@ -104,36 +109,30 @@ def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict with all that it rests on, ready for JSON. `meta` says which models, when, trained how."""
-    content = {
-        "accepted": verdict.accepted,
-        "reasons": verdict.reasons,
-        "rows": [row._asdict() for row in verdict.rows],
-        "not_compared": verdict.not_compared,
-        "meta": meta,
-        "candidate": candidate,
-        "active": active,
-    }
-    plain: dict[str, Any] = _plain(content)
-    return plain
+def _similarity_rows(before: Scores, after: Scores, common: list[str], limits: Thresholds) -> Iterator[Row]:
+    if common:
+        yield _row(f"mean of {len(common)}", _mean(before, common), _mean(after, common), -limits.mean_fall)
+    for key in before:
+        yield _row(key, _spearman(before, key), _spearman(after, key), -limits.set_fall)
 
 
-def as_text(verdict: Verdict) -> str:
-    """For the terminal. Ends without a newline."""
-    lines = (
-        [f"{'':12}{'active':>10}{'candidate':>11}{'difference':>12}{'allowed':>10}"] if verdict.rows else []
-    )
-    for row in verdict.rows:
-        cells = f"{_text(row.active):>10}{_text(row.candidate):>11}{_text(row.difference, '+'):>12}"
-        allowed = "any" if row.allowed is None else _text(row.allowed, "+")
-        lines += [f"{row.name:12}{cells}{allowed:>10}  {'passed' if row.passed else 'REFUSED'}"]
-    if verdict.not_compared:
-        lines += [f"Measured for the candidate only: {', '.join(verdict.not_compared)}."]
-    if verdict.rows and all(row.name != "uniformity" for row in verdict.rows):
-        lines += ["Geometry was not measured, because STS-B is not there: a collapse would pass unseen."]
-    lines += ["Accepted: not worse." if verdict.accepted else "Refused:"]
-    return "\n".join([*lines, *(f"- {reason}" for reason in verdict.reasons)])
+def _own_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
+    """Search over the team's own text."""
+    for key in before:
+        was, now = (_number(side.get(key, {}).get("ndcg10")) for side in (before, after))
+        yield _row(f"own {key}", was, now, -limits.own_fall)
+
+
+def _cost_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
+    """What it takes to serve; nothing where it was not measured."""
+    for key, share, lower in (
+        ("texts_per_second", -limits.slower, False),
+        ("megabytes", limits.larger, True),
+    ):
+        if key in before:
+            name, was = key.replace("_", " "), _number(before.get(key))
+            allowed = None if was is None else share * was
+            yield _row(name, was, _number(after.get(key)), allowed, lower_is_better=lower)
 
 
 def _geometry_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
@@ -167,16 +166,16 @@ def _reason(row: Row) -> str:
         without = " and the ".join(side for side, value in sides if value is None)
         return f"{row.name}: the {without} has no value, so it cannot be compared."
     return (
-        f"{row.name}: {_text(row.candidate)} after {_text(row.active)} is a change of "
-        f"{_text(row.difference, '+')}, and {_text(row.allowed, '+')} is allowed."
+        f"{row.name}: {figure(row.candidate)} after {figure(row.active)} is a change of "
+        f"{figure(row.difference, '+')}, and {figure(row.allowed, '+')} is allowed."
     )
 
 
-def _mismatches(before: Scores, after: Scores, common: list[str]) -> Iterator[str]:
+def _mismatches(before: Scores, after: Scores, common: list[str], what: str) -> Iterator[str]:
     for key in common:
-        pairs = before[key].get("pairs"), after[key].get("pairs")
-        if None not in pairs and pairs[0] != pairs[1]:
-            yield f"{key}: not the same data, {pairs[0]} pairs for the active model and {pairs[1]} now."
+        many = before[key].get(what), after[key].get(what)
+        if None not in many and many[0] != many[1]:
+            yield f"{key}: not the same data, {many[0]} {what} for the active model and {many[1]} now."
         undefined = before[key].get("undefined", 0), after[key].get("undefined", 0)
         if undefined[1] > undefined[0]:
             yield f"{key}: {undefined[1]} cosines have no value, {undefined[0]} with the active model."
@@ -198,16 +197,3 @@ def _spearman(sts: Scores, key: str) -> float | None:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _text(value: float | None, sign: str = "") -> str:
-    return "none" if value is None else f"{value:{sign}.4f}"
-
-
-def _plain(value: Any) -> Any:
-    """Lists for tuples and None for what is no number, which JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -32,13 +32,18 @@ from models.store import Store
 from training import gate
 from training.base import Base, open_base
 from training.corpus import Corpus
+from training.cost import costs
 from training.encoder import digest_of
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.suites import score
 from training.export import export_run
+from training.retraining import own
 from training.train import train
+from training.verdict import Scores, Verdict, report
 
 if TYPE_CHECKING:
+    from training.evaluation.encoding import Encode
+    from training.evaluation.retrieval import Collection
     from training.recipe import Recipe
 
 
@@ -52,9 +57,12 @@ class Job:
     steps: int | None
     store: Store
     work: Path  # the run and its artifact go into a folder of their own in it
-    data: Path | None  # evaluation sets; None only with the gate off
+    data: Path | None  # evaluation sets; None only with the gate off, or where there is `searches`
     mode: Literal["on", "off"] = "on"
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
+    require: gate.Require = "not worse"
+    searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
+    about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     options: Mapping[str, Any] = field(default_factory=dict)  # of training.train.train
 
 
@@ -62,7 +70,7 @@ class Outcome(NamedTuple):
     version: str | None  # None when there was nothing to publish
     published: bool  # and wanted; else it was refused
     reason: str  # why it was refused; empty when it was not
-    verdict: gate.Verdict | None  # None without a gate
+    verdict: Verdict | None  # None without a gate
 
 
 class Interrupted(TrainingError):
@@ -78,7 +86,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     job.store.require_writable()
     with open_base(active if job.base == "active" else job.base, job.store.root) as base:
         _check_new(job, active, base)
-        before = _scores(job.store, active, job.data, say) if job.mode == "on" else {}
+        before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
         result = train(
             job.recipe,
@@ -114,7 +122,7 @@ def active_version(store: Store) -> str:
 
 
 def judge(
-    job: Job, active: str, before: gate.Scores, artifacts: Store, candidate: str, say: Say = silent
+    job: Job, active: str, before: Scores, artifacts: Store, candidate: str, say: Say = silent
 ) -> Outcome:
     """Score the artifact as it would be served, publish it with the verdict, and want it when accepted.
 
@@ -122,7 +130,7 @@ def judge(
     """
     try:
         manifest = artifacts.verify(candidate)
-        after = _scores(artifacts, candidate, job.data, say) if job.mode == "on" else {}
+        after = _scores(job, artifacts, candidate, say) if job.mode == "on" else {}
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     served = job.store.verify(active)
@@ -134,18 +142,24 @@ def judge(
         "corpus": job.corpus.digest,
         "texts": len(job.corpus),
         "gate": job.mode,
+        "require": job.require,
         "thresholds": asdict(job.thresholds),
+        **job.about,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     if job.mode == "off":
-        report: dict[str, Any] = {"verdict": "not asked", "meta": about}
-        _publish(job, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), report)
+        content: dict[str, Any] = {"verdict": "not asked", "meta": about}
+        _publish(job, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), content)
         return _want(job, active, candidate, None)
-    verdict = gate.compare(after, before, job.thresholds).besides(gate.changed_use(manifest, served))
-    report = gate.report(verdict, after, before, about)
+    say("timing both")
+    paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
+    before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
+    verdict = gate.compare(after, before, job.thresholds, job.require)
+    verdict = verdict.besides(gate.changed_use(manifest, served))
+    content = report(verdict, after, before, about)
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
-    _publish(job, active, artifacts, manifest.model_copy(update={"scores": _short(after)}), said, report)
+    _publish(job, active, artifacts, manifest.model_copy(update={"scores": _short(after)}), said, content)
     if not verdict.accepted:
         return Outcome(candidate, False, said.reason, verdict)
     return _want(job, active, candidate, verdict)
@@ -178,14 +192,24 @@ def _name(job: Job, base: Base) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _scores(store: Store, version: str, data: Path | None, say: Say) -> dict[str, Any]:
+def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     """Of the served file, as the service would open it."""
-    if data is None:
+    if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
     encoder = store.open(version, threads=len(os.sched_getaffinity(0)))
+    manifest = encoder.manifest
+
+    def behind(prompt: str) -> Encode:
+        return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
+
     try:
-        return score(lambda texts: encoder.encode(texts).vectors, data)
+        scores = score(behind(""), job.data, samples=True) if job.data is not None else {}
+        if job.searches:
+            say(f"searching the held-out text: {', '.join(job.searches)}")
+            prompts = manifest.search_prompt, manifest.document_prompt
+            scores["own"] = own.score(job.searches, *map(behind, prompts))
+        return scores
     finally:
         encoder.close()
 
@@ -208,7 +232,13 @@ def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
     """For the manifest and GET /models; the report has every number."""
     sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
     geometry = scores.get("geometry", {})
-    return {"sts": sts} | {key: geometry[key] for key in ("alignment", "uniformity") if key in geometry}
+    found = {name: figures["ndcg10"] for name, figures in scores.get("own", {}).items()}
+    own_scores = {"own": found} if found else {}
+    return (
+        {"sts": sts}
+        | own_scores
+        | {key: geometry[key] for key in ("alignment", "uniformity") if key in geometry}
+    )
 
 
 def _publish(
@@ -231,7 +261,7 @@ def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str
     return manifest
 
 
-def _want(job: Job, active: str, candidate: str, verdict: gate.Verdict | None) -> Outcome:
+def _want(job: Job, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
     """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
     now = active_version(job.store)
     if now != active:

@@ -1,30 +1,48 @@
 """python -m training retrain: one retraining by hand, by cron, or by whatever schedules it.
 
 Exit status: 0 published and wanted, 3 refused (kept with its reason, where there is something to keep),
-4 nothing to learn, 130 stopped, 1 it could not be done.
+4 nothing to learn, 5 another retraining is at work, 130 stopped, 1 it could not be done.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models.store import Store
-from training import gate
 from training.corpus import Corpus, Kind, from_service, read_corpus
-from training.errors import NothingToLearn, TrainingError
+from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
 from training.export import add_models_dir
+from training.retraining.config import Config, read_config
+from training.retraining.folders import folders
 from training.train import changes, positive, seed
+from training.verdict import as_text
 from training.workplace import workplace
 
 if TYPE_CHECKING:
-    from training.job import Outcome
+    from training.job import Job, Outcome
+    from training.recipe import Recipe
 
-REFUSED, NOTHING, STOPPED = 3, 4, 130
+REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
+# Options that retrain.toml has keys for.
+_BESIDE_CONFIG = (
+    "recipe",
+    "base",
+    "steps",
+    "gate",
+    "data",
+    "set",
+    "seed",
+    "precision",
+    "threads",
+    "work",
+    "models_dir",
+)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,7 +50,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "retrain",
         help="train on your text, prove the result, and publish it when it is not worse",
         description="Train, export, prove, score against the active version, and publish when it is not "
-        "worse. Exit status: 0 published and wanted, 3 refused, 4 nothing to learn.",
+        "worse. Exit status: 0 published and wanted, 3 refused, 4 nothing to learn, 5 another is at work.",
     )
     command.add_argument(
         "--recipe", default="simcse-unsup", help="a shipped recipe or a TOML file (%(default)s)"
@@ -40,6 +58,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
     corpus.add_argument("--from-service", metavar="URL", help="the documents of a running service")
+    corpus.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="retrain.toml, which says all of the other options and more: text and judgements that are held "
+        "out, a gate that asks for a gain (docs/RETRAINING.md)",
+    )
     command.add_argument(
         "--base",
         default="active",
@@ -72,40 +97,78 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "folder)",
     )
     add_models_dir(command)
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, defaults={name: command.get_default(name) for name in _BESIDE_CONFIG})
 
 
 def run(options: argparse.Namespace) -> int:
     """What can be refused is refused before anything is trained."""
-    from training.catalogue import load_recipe  # noqa: PLC0415  torch
-    from training.job import Interrupted, Job, retrain  # noqa: PLC0415  torch
+    from training.job import Interrupted  # noqa: PLC0415  torch
 
-    recipe = load_recipe(options.recipe, changes(options.set))
-    if recipe.result != "encoder":
-        raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
     try:
-        data = _data(options)
-        corpus = _corpus(options, recipe.source.kind)
-        with workplace(options.work) as work:
-            job = Job(
-                recipe=recipe if options.seed is None else replace(recipe, seed=options.seed),
-                corpus=corpus,
-                base=options.base,
-                steps=options.steps,
-                store=Store(options.models_dir),
-                work=work,
-                data=data,
-                mode=options.gate,
-                options={"precision": options.precision, "threads": options.threads, "progress": True},
-            )
-            return _tell(retrain(job, _say))
+        return _by_config(options) if options.config else _by_options(options)
     except NothingToLearn as error:
         print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
         return NOTHING
+    except Busy as error:
+        _say(str(error))
+        return BUSY
     except Interrupted as stopped:
-        again = "The same command goes on." if options.work else "With --work FOLDER a run is kept."
+        again = (
+            "The same command goes on." if options.work or options.config else "With --work a run is kept."
+        )
         _say(f"{stopped} {again}")
         return STOPPED
+
+
+def _by_options(options: argparse.Namespace) -> int:
+    from training.job import Job, retrain  # noqa: PLC0415  torch
+    from training.unattended import alone  # noqa: PLC0415  torch
+
+    recipe = _recipe(options.recipe, changes(options.set), options.seed)
+    data = _data(options)
+    corpus = _corpus(options, recipe.source.kind)
+    store = Store(options.models_dir)
+    with alone(store), workplace(options.work) as work:
+        job = Job(
+            recipe=recipe,
+            corpus=corpus,
+            base=options.base,
+            steps=options.steps,
+            store=store,
+            work=work,
+            data=data,
+            mode=options.gate,
+            options={"precision": options.precision, "threads": options.threads, "progress": True},
+        )
+        return _tell(retrain(job, _say))
+
+
+def _by_config(options: argparse.Namespace) -> int:
+    """The file says everything: whatever else is given would be ignored, and is refused."""
+    from training.job import retrain  # noqa: PLC0415  torch
+    from training.unattended import alone, prepare  # noqa: PLC0415  torch
+
+    for name in _BESIDE_CONFIG:
+        if getattr(options, name) != options.defaults[name]:
+            raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
+    config: Config = read_config(options.config)
+    train = config.train
+    recipe = _recipe(train.recipe, train.set, train.seed)
+    where = folders(config)
+    store = Store(where.models)
+    with alone(store), workplace(where.work) as work:
+        job: Job = prepare(config, recipe, store, work, _say)
+        more = {"precision": train.precision, "threads": config.schedule.threads, "progress": True}
+        return _tell(retrain(replace(job, options=more), _say))
+
+
+def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
+    from training.catalogue import load_recipe  # noqa: PLC0415  torch
+
+    recipe = load_recipe(name, changed)
+    if recipe.result != "encoder":
+        raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
+    return recipe if seed is None else replace(recipe, seed=seed)
 
 
 def _data(options: argparse.Namespace) -> Path | None:
@@ -128,7 +191,7 @@ def _corpus(options: argparse.Namespace, kind: Kind) -> Corpus:
 
 def _tell(outcome: Outcome) -> int:
     if outcome.verdict is not None:
-        print(gate.as_text(outcome.verdict))  # noqa: T201  the answer of the command
+        print(as_text(outcome.verdict))  # noqa: T201  the answer of the command
     if outcome.published:
         print(f"{outcome.version} is published and wanted")  # noqa: T201
         return 0

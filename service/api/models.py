@@ -16,6 +16,7 @@ from service.errors import Conflict, NotFound, Storage
 from service.form import form
 from service.lanes import BATCH_TOKENS
 from service.runtime import Runtime
+from service.watch import as_state
 
 router = APIRouter(route_class=Direct, tags=["models"])
 
@@ -50,7 +51,12 @@ async def info(request: Request) -> Response:
 
 @router.get("/models", **describe(Role.READ))
 async def models(request: Request) -> Response:
-    """Every published version and its state; `done` and `total` are documents, while it is built."""
+    """Every published version and its state; `done` and `total` are documents, while it is built.
+
+    `eta_seconds` is how long the rest of a build takes at its recent rate, null while that is not known.
+    `canary` is how alike the version answered when it was ready: the number of queries asked, and the mean
+    share of common ids in the first ten hits of it and of the version then live. Null: not compared.
+    """
     runtime = runtime_of(request)
     store = runtime.store
     manifests, problems = await asyncio.to_thread(lambda: (store.versions(), store.problems()))
@@ -65,7 +71,7 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
     gate = manifest.gate
     if state is None:
         refused = gate is not None and gate.verdict == "refused"
-        state = {"state": "refused" if refused else "candidate", "done": None, "total": None, "reason": None}
+        state = as_state("refused" if refused else "candidate")
         if gate is not None and refused:
             state["reason"] = gate.reason
     return {
@@ -80,8 +86,8 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _damaged(name: str, reason: str) -> dict[str, Any]:
-    absent = dict.fromkeys(("fingerprint", "done", "total", "created", "parent", "gate"))
-    return {"version": name, **absent, "state": "failed", "reason": reason, "scores": {}}
+    absent = dict.fromkeys(("fingerprint", "created", "parent", "gate"))
+    return {"version": name, **absent, **as_state("failed", reason=reason), "scores": {}}
 
 
 @router.get("/models/{version}/report", **describe(Role.READ))

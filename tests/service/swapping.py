@@ -5,6 +5,7 @@ Texts come from a fixed list, so that the vector that any version gives to any o
 
 import http.client
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,21 @@ class Oracle:
     """What each version answers."""
 
     def __init__(self, root: Path, versions: Sequence[str]) -> None:
+        self._root = root
+        self._opening = threading.Lock()
         self._vectors: dict[str, dict[str, NDArray[np.float32]]] = {}
         for version in versions:
-            encoder = Store(root).open(version)
-            texts = [*TEXTS, *QUERIES]
-            self._vectors[version] = dict(zip(texts, encoder.encode(texts).vectors, strict=True))
-            encoder.close()
+            self.of(version)
+
+    def of(self, version: str) -> dict[str, NDArray[np.float32]]:
+        """The vectors of every text and query; a version published meanwhile is opened when it is met."""
+        with self._opening:
+            if version not in self._vectors:
+                encoder = Store(self._root).open(version)
+                texts = [*TEXTS, *QUERIES]
+                self._vectors[version] = dict(zip(texts, encoder.encode(texts).vectors, strict=True))
+                encoder.close()
+            return self._vectors[version]
 
     def differ(self) -> bool:
         """Whether every two versions give every text vectors that cannot be taken for each other."""
@@ -76,12 +86,12 @@ class Oracle:
         )
 
     def check_vector(self, version: str, text: str, vector: Sequence[float]) -> None:
-        difference = np.abs(np.subtract(vector, self._vectors[version][text])).max()
+        difference = np.abs(np.subtract(vector, self.of(version)[text])).max()
         assert difference < TOLERANCE, f"the vector of {text!r} is not {version}'s"
 
     def check_search(self, answer: Mapping[str, Any]) -> None:
         """Every score is the named version's, for this query and this hit's text."""
-        known = self._vectors[answer["model"]]
+        known = self.of(answer["model"])
         expected = np.array([known[hit["text"]] for hit in answer["hits"]]) @ known[answer["query"]]
         difference = np.abs([hit["score"] for hit in answer["hits"]] - expected).max()
         assert difference < TOLERANCE, f"a score is not {answer['model']}'s"

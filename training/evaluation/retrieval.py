@@ -11,7 +11,7 @@ are in rankings.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from .encoding import Encode
 from .geometry import directions
 from .layouts import json_object
 from .lines import columns, numbered
-from .rankings import DEPTH, judge, mean, nearest
+from .rankings import DEPTH, Ranking, judge, mean, nearest
 
 _QRELS = ("qrels.test.tsv.gz", "qrels.test.tsv", "qrels/test.tsv.gz", "qrels/test.tsv")
 # Header names: ours, and BEIR's.
@@ -73,7 +73,14 @@ def load(folder: Path) -> Collection:
 
 
 def retrieval(collection: Collection, encode_queries: Encode, encode_documents: Encode) -> dict[str, Any]:
-    """The figures of `rankings.Ranking`, each the mean over queries, and what they are over.
+    """The figures of `rankings.Ranking`, each the mean over queries, and what they are over."""
+    return figures(collection, *each(collection, encode_queries, encode_documents))
+
+
+def each(
+    collection: Collection, encode_queries: Encode, encode_documents: Encode
+) -> tuple[list[Ranking], int]:
+    """The figures of every query, in their order; and how many vectors have no direction.
 
     Equal cosines are ranked by descending id, as trec_eval ranks them, and a document with the query's own id
     is left out of its list, as BEIR does.
@@ -87,9 +94,14 @@ def retrieval(collection: Collection, encode_queries: Encode, encode_documents: 
         for query, best in zip(collection.queries, lists, strict=True)
     ]
     undefined = sum(int(np.isnan(directions(vectors)).any(axis=1).sum()) for vectors in (queries, documents))
+    return rankings, undefined
+
+
+def figures(collection: Collection, rankings: Sequence[Ranking], undefined: int) -> dict[str, Any]:
+    """Means over the queries, and what they are over."""
     return mean(rankings)._asdict() | {
-        "queries": len(queries),
-        "documents": len(documents) + collection.empty,
+        "queries": len(rankings),
+        "documents": len(collection.documents) + collection.empty,
         "empty": collection.empty,
         "undefined": undefined,  # vectors without a direction: their cosines count as 0
     }

@@ -48,6 +48,11 @@ def similarity(pairs: Pairs, encode: Encode) -> Similarity:
     )
 
 
+def sample(pairs: Pairs, encode: Encode) -> tuple[Floats, Floats]:
+    """(n,) and (n,): gold scores and cosines, for comparing two models pair by pair."""
+    return pairs.gold, cosines(encode(pairs.left), encode(pairs.right))[0]
+
+
 def cosines(left: Vectors, right: Vectors) -> tuple[Floats, int]:
     """(n, d) twice -> the cosine of each row's two vectors, and how many were no number and became 0."""
     a, b = left.astype(np.float64), right.astype(np.float64)

@@ -25,7 +25,7 @@ from .encoding import Encode, encode_once
 from .geometry import geometry
 from .retrieval import Collection, collections, retrieval
 from .retrieval import load as load_collection
-from .sts import similarity
+from .sts import sample, similarity
 from .tasks import Task
 from .tasks import load as load_tasks
 from .transfer import transfer
@@ -55,6 +55,7 @@ def score(
     *,
     encode_queries: Encode | None = None,
     encode_documents: Encode | None = None,
+    samples: bool = False,
 ) -> dict[str, Any]:
     """The figures of `suites` on what `data` holds, as fractions and ready for JSON.
 
@@ -67,7 +68,8 @@ def score(
     `encode` is for sentences; queries and documents have their own functions where the model has prompts for
     them. `mean` is over the English sets of `sts`; KorSTS and JSTS, after those, are not in it. A figure
     that is no number is None. `absent` names the sets that were wanted and whose folder is missing; a set of
-    another language is not missed.
+    another language is not missed. With `samples` there is also {"samples": {"stsb": (gold, cosines)}}:
+    arrays for a comparison pair by pair, which JSON cannot hold.
     Raise TrainingError for an unknown suite, for data that cannot be read, or when every set is absent.
     """
     began = time.monotonic()
@@ -78,7 +80,12 @@ def score(
     sentences = loaded.sentences()
     if sentences:
         say("encoding the sentences")
-        body |= _of_sentences(loaded, encode_once(encode, sentences), say)
+        known = encode_once(encode, sentences)
+        body |= _of_sentences(loaded, known, say)
+        if samples:
+            body["samples"] = {
+                key: sample(loaded.sts[key], known) for key in body.get("mean", {}).get("sets", ())
+            }
     for name, collection in loaded.collections.items():
         say(f"searching {name}, {len(collection.documents)} documents")
         queries = encode_once(encode_queries or encode, collection.queries.values())

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from training.gate import Thresholds, Verdict, as_text, compare, report
+from training.gate import Thresholds, compare
+from training.verdict import Verdict, as_text, report
 
 LIMITS = Thresholds(mean_fall=0.0625, set_fall=0.125, uniformity_loss=0.25)
 ACTIVE = {"sts12": 0.5, "stsb": 0.75}

@@ -1,0 +1,130 @@
+"""`python -m models verify-portability VERSION`: a verdict for each tool, as a table and as JSON.
+
+Exit status 0: every tool that was tried gives the same vectors, or is known to be unable, and why. 1: one
+differs, one failed in a way that is not known, or none could be tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from models.errors import ModelError, NotPortable
+from models.fsync import replace_text
+from models.publish import Say
+from models.store import Store
+
+from .check import REQUIRED, TEXTS, Expected, Row, check
+from .environments import Failed, python_of
+from .tools import TOOLS, Tool
+
+
+def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS) -> None:
+    """What can be refused is refused before the model is opened. Raise NotPortable for exit status 1."""
+    chosen = _chosen(tools, options.tool)
+    given = _given(tools, options.python)
+    cache, file = _expanded(options.cache), options.json and _expanded(options.json)
+    if file and (not file.parent.is_dir() or (file.exists() and not file.is_file())):
+        raise ModelError(f"{file} cannot be written: name a file in a folder that is there.")
+    _say("checking every file, and computing Simile's own vectors")
+    encoder = store.open(options.version, threads=len(os.sched_getaffinity(0)))
+    expected = Expected.of(store.folder(options.version), encoder)
+    encoder.close()
+    rows = []
+    for tool in chosen:
+        rows.append(verdict(tool, given, expected, cache, offline=options.offline, say=_say))
+        sys.stderr.write(f"{tool.name}: {rows[-1].verdict}\n")
+    sys.stdout.write(table(options.version, expected, rows))
+    if file:
+        replace_text(file, json.dumps(report(options.version, rows), indent=2, allow_nan=False) + "\n")
+    failed = [row for row in rows if row.verdict == "differs" or not row.foreseen]
+    if failed:
+        reasons = "; ".join(f"{row.tool} {row.verdict}: {row.reason}" for row in failed)
+        raise NotPortable(f"{options.version} is not portable to every tool: {reasons}")
+    if all(row.verdict == "not tried" for row in rows):
+        raise NotPortable("No tool could be tried, so nothing is known; the reasons are in the table.")
+
+
+def verdict(
+    tool: Tool, given: Mapping[str, Path], expected: Expected, cache: Path, *, offline: bool, say: Say
+) -> Row:
+    limits = tool.limits(expected.source)
+    if limits.cannot:
+        return Row(tool.name, "cannot", limits.cannot)  # and nothing need be installed to know it
+    try:
+        python = given.get(tool.name) or python_of(tool, cache, offline=offline, say=say)
+    except Failed as failed:
+        return Row(tool.name, "not tried", str(failed))
+    say(f"{tool.name}: opening the version, and computing {len(expected.texts)} texts")
+    at = cache / tool.name
+    at.mkdir(parents=True, exist_ok=True)
+    return check(tool, python, expected, at)
+
+
+def table(version: str, expected: Expected, rows: Sequence[Row]) -> str:
+    lines = [
+        f"{version}: cosine with Simile's own vectors, {len(TEXTS)} texts"
+        + (
+            f" and {len(expected.texts) - len(TEXTS)} with a prompt"
+            if len(expected.texts) > len(TEXTS)
+            else ""
+        )
+        + f"; same from {REQUIRED} on",
+        "",
+        f"{'tool':28}{'verdict':11}{'lowest':11}versions",
+    ]
+    for row in rows:
+        lowest = "-" if row.lowest is None else f"{row.lowest:.7f}"
+        versions = ", ".join(f"{name} {number}" for name, number in row.versions.items())
+        lines.append(f"{row.tool:28}{row.verdict:11}{lowest:11}{versions}".rstrip())
+    notes = [
+        f"{row.tool}: {note}" for row in rows for note in ((row.reason,) if row.reason else ()) + row.remarks
+    ]
+    return "\n".join([*lines, *([""] if notes else []), *notes, ""])
+
+
+def report(version: str, rows: Sequence[Row]) -> dict[str, object]:
+    return {"version": version, "required": REQUIRED, "tools": [vars(row) for row in rows]}
+
+
+def _chosen(tools: Sequence[Tool], names: Sequence[str]) -> list[Tool]:
+    for name in names:
+        _known(tools, name)
+    return [tool for tool in tools if not names or tool.name in names]
+
+
+def _given(tools: Sequence[Tool], pairs: Sequence[str]) -> dict[str, Path]:
+    """TOOL=PATH of --python."""
+    given = {}
+    for pair in pairs:
+        name, _, path = pair.partition("=")
+        _known(tools, name)
+        # A link is not followed: an environment's interpreter is one, and knows its packages by where it is.
+        python = _expanded(Path(path))
+        if not (python.is_file() and os.access(python, os.X_OK)):
+            raise ModelError(f"--python {pair}: there is no program {path!r} that could be run.")
+        given[name] = python
+    return given
+
+
+def _known(tools: Sequence[Tool], name: str) -> None:
+    names = [tool.name for tool in tools]
+    if name not in names:
+        raise ModelError(f"There is no tool {name!r} here; there are {', '.join(names)}.")
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        raise ModelError(
+            f"There is no home folder for {path}: name another with --cache or --json."
+        ) from None
+
+
+def _say(step: str) -> None:
+    sys.stderr.write(f"{step} …\n")

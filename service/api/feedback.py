@@ -1,0 +1,120 @@
+"""What users say of their hits: stored here, read by a retraining."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
+from starlette.responses import Response
+
+from service.api.body import Direct, Role, describe, known_parameters, read_body, validated
+from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE
+from service.api.inference import check_count, json_response, runtime_of
+from service.errors import Empty, Validation
+from service.feedback import Judgement, count, forget, page, store
+
+router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
+
+# Percent-encoded, so long a query still fits a URL of 64 KiB: what can be stored can be deleted.
+MAX_QUERY_CHARACTERS = 4096
+INT64 = 2**63
+
+
+class JudgementIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    query: StrictStr = Field(max_length=MAX_QUERY_CHARACTERS)
+    id: StrictStr = Field(min_length=1, max_length=MAX_ID_CHARACTERS)
+    relevant: StrictBool
+
+
+_ONE = JudgementIn.model_json_schema()
+_MANY = {"type": "array", "items": _ONE, "minItems": 1}
+
+
+class JudgementsIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    # Validated one by one, after they were counted.
+    feedback: Annotated[list[Any], WithJsonSchema(_MANY)]
+
+
+class FeedbackRequest(
+    RootModel[Annotated[dict[str, Any], WithJsonSchema({"anyOf": [_ONE, JudgementsIn.model_json_schema()]})]]
+):
+    """One judgement, or a list of them as `feedback`."""
+
+
+@router.post("", **describe(Role.WRITE, FeedbackRequest))
+async def judge(request: Request) -> Response:
+    """Store one judgement or many: on disk when this answers 200.
+
+    A judgement of the same query and document replaces the earlier one. One of a document that is not there,
+    for example because it was deleted since the search, is 404: nothing could be learnt from it. Of a list,
+    all are stored or none; the 404 names the ids to leave out.
+    """
+    runtime = runtime_of(request)
+    body = await read_body(request, FeedbackRequest)
+    judgements = _judgements(body.root, runtime.settings.max_inputs)
+    sequence = await runtime.library.writer.run(lambda transaction: store(transaction, judgements))
+    for judgement in judgements:
+        runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
+    return json_response({"stored": len(judgements), "sequence": sequence})
+
+
+def _judgements(body: dict[str, Any], limit: int) -> list[Judgement]:
+    if "feedback" not in body:
+        return [_judgement(body, "")]
+    many = validated(JudgementsIn, body).feedback
+    check_count(many, limit, "feedback")
+    return [_judgement(value, f"feedback[{at}]") for at, value in enumerate(many)]
+
+
+def _judgement(value: object, name: str) -> Judgement:
+    given = validated(JudgementIn, value, name)
+    if not given.query or given.query.isspace():
+        field = f"{name}.query".removeprefix(".")
+        raise Empty(f"{field} is empty, or white space only. Leave the judgement out.")
+    return Judgement(given.query, given.id, given.relevant)
+
+
+@router.get("", **describe(Role.READ))
+async def list_feedback(request: Request, after: int = 0, limit: int = 100) -> Response:
+    """Judgements in the order in which they came, from the one behind the number `after`.
+
+    `next` is the `after` of the following page. Judgements of deleted documents are left out; they are listed
+    again, under their old numbers, when a document is stored under that id again.
+    """
+    runtime = runtime_of(request)
+    known_parameters(request, "after", "limit")
+    if not 0 <= after < INT64:
+        raise Validation("after must be the number of a judgement (its sequence), or 0 to begin.")
+    if not 1 <= limit <= MAX_PAGE:
+        raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
+    found = await runtime.library.documents.read(lambda connection: page(connection, after, limit + 1))
+    shown = found[:limit]
+    following = shown[-1][0] if len(found) > limit else None
+    rows = [
+        {"query": given.query, "id": given.id, "relevant": given.relevant, "sequence": number}
+        for number, given in shown
+    ]
+    return json_response({"feedback": rows, "next": following})
+
+
+@router.get("/count", **describe(Role.READ))
+async def count_feedback(request: Request) -> Response:
+    """How many judgements are listed in all."""
+    runtime = runtime_of(request)
+    return json_response({"count": await runtime.library.documents.read(count)})
+
+
+@router.delete("", **describe(Role.WRITE))
+async def delete_feedback(request: Request, query: str | None = None, id: str | None = None) -> Response:
+    """Delete the judgements of a query, of a document's id, or of the two together; also unlisted ones."""
+    runtime = runtime_of(request)
+    known_parameters(request, "query", "id")
+    if query is None and id is None:
+        raise Validation("Deleting needs a query, an id, or both: DELETE /feedback?query=…&id=….")
+    for name, value in (("query", query), ("id", id)):
+        # An unset variable of the caller's: by the other name alone, more would go than was meant.
+        if value == "":
+            raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
+    deleted = await runtime.library.writer.run(lambda transaction: forget(transaction, query, id))
+    return json_response({"deleted": deleted})

@@ -1,0 +1,113 @@
+"""Whether there is memory for another generation beside those that are kept.
+
+    shortage()    why it does not fit; None when it does, or when nothing can be known
+      ├── needed()    the model and the index that it will make, at their largest
+      └── free()      what the cgroups and the machine have left
+
+A cgroup counts files that were read as used memory; those that it would give up first (`inactive_file`) are
+counted as free here.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.encoder import ONNX
+
+MACHINE = Path("/")
+# Measured with all-MiniLM-L6-v2 and 100,000 vectors: an open model and its working memory over its file; an
+# index at its largest, while it grows, over its rows: what is merged stands beside the result for a moment.
+MODEL = 2.0
+GROWING = 2.5
+NAME_BYTES = 8  # of a revision
+UNLIMITED = 1 << 60  # version 1 writes a number next to 2^63
+
+_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def shortage(documents: int, dimension: int, folder: Path, machine: Path = MACHINE) -> str | None:
+    """Why the version in `folder` must wait with its index of so many documents, and what to do."""
+    need, left = needed(documents, dimension, folder), free(machine)
+    if left is None or need <= left:
+        return None
+    return (
+        f"Its model and the index of {documents} documents need about {_in_words(need)} of memory, and "
+        f"{_in_words(left)} are free. It is built as soon as there is room: give the service more memory, or "
+        "end the grace of the version before sooner (SIMILE_GRACE_SECONDS). SIMILE_MEMORY_CHECK=0 builds it "
+        "all the same."
+    )
+
+
+def needed(documents: int, dimension: int, folder: Path) -> int:
+    """Bytes that a generation takes at its largest, about."""
+    onnx = folder / ONNX
+    beside = onnx.parent.glob(onnx.name + "*")  # weights may lie in a file of their own
+    model = sum(file.stat().st_size for file in beside)
+    return int(MODEL * model + GROWING * documents * (4 * dimension + NAME_BYTES))
+
+
+def free(machine: Path = MACHINE) -> int | None:
+    """Bytes that this process may still take, None when the system does not tell.
+
+    Args:
+        machine: where `proc` and `sys` are.
+
+    """
+    found = [*_left_in_cgroups(machine), *_available(machine)]
+    return max(0, min(found)) if found else None
+
+
+def _left_in_cgroups(machine: Path) -> Iterator[int]:
+    """What each cgroup with a limit has left: this process's own, and all those above it.
+
+    A container may see its own cgroup as the top one, whatever path it is told.
+    """
+    mount = machine / "sys/fs/cgroup"
+    for line in _read(machine / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, names = (mount / "memory", _V1) if controllers else (mount, _V2)
+        folder = top / path.lstrip("/")
+        while True:
+            left = _left(folder, *names)
+            if left is not None:
+                yield left
+            if folder in {top, folder.parent}:
+                break
+            folder = folder.parent
+
+
+def _left(folder: Path, limit: str, usage: str, inactive: str) -> int | None:
+    try:
+        allowed, used = int(_read(folder / limit)), int(_read(folder / usage))  # "max" is no number
+    except ValueError:
+        return None
+    return None if allowed >= UNLIMITED else allowed - used + _value(_read(folder / "memory.stat"), inactive)
+
+
+def _available(machine: Path) -> Iterator[int]:
+    kilobytes = _value(_read(machine / "proc/meminfo"), "MemAvailable:")
+    if kilobytes:
+        yield 1024 * kilobytes
+
+
+def _value(text: str, name: str) -> int:
+    """The number behind `name` in lines of names and numbers, 0 when there is none."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdecimal():
+            return int(words[1])
+    return 0
+
+
+def _read(file: Path) -> str:
+    """A file's text, empty when it cannot be read."""
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,179 @@
+"""Retraining that is left alone: a service under load, a schedule, and all that may happen to a run.
+
+Real processes throughout. The schedule comes round every few seconds; what differs between runs is what
+retrain.toml says when they begin, as somebody would edit it.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.encoder import Encoder
+from models.manifest import REPORT
+from tests.service.load import STATIC, Load
+from tests.service.process import Service, plain_environment
+from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published
+from tests.training.jobs import gold, noised
+from training.retraining.runs import read_runs
+
+DOCUMENTS = 150
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A models folder with one version, a copy of it in noise, documents to learn from, a set to judge by."""
+    [version] = published(tmp_path / "models", 1)
+    folder = tmp_path / "models" / version
+    noised(tmp_path / "noised", folder, 0.5)
+    encoder = Encoder.open(folder)
+    gold(tmp_path / "sets", lambda texts: encoder.encode(texts).vectors, tuple(TEXTS[:40]))
+    encoder.close()
+    rng = random.Random(1)
+    with (tmp_path / "documents.jsonl").open("w", encoding="utf-8") as file:
+        for at in range(DOCUMENTS):
+            words = rng.choices(WORDS, k=12)
+            document = {"id": f"d{at}", "title": " ".join(words[:3]), "text": " ".join(words)}
+            file.write(json.dumps(document) + "\n")
+    return tmp_path
+
+
+def write_config(place: Path, base: str, steps: int) -> None:
+    """Half of a file is never read: it is put in place whole."""
+    text = f"""
+        [corpus]
+        file = "documents.jsonl"
+        held_out = 0.3
+        [train]
+        base = "{base}"
+        steps = {steps}
+        precision = "fp32"
+        set = {{ "optim.lr" = 1e-6, "optim.batch" = 16 }}
+        [gate]
+        require = "not worse"
+        data = "sets"
+        mean_fall = 0.1
+        set_fall = 0.1
+        own_fall = 0.2
+        slower = 1.0
+        [schedule]
+        cron = "*/2 * * * * *"
+        jitter_seconds = 0
+        threads = 1
+        [folders]
+        models = "models"
+        work = "work"
+    """
+    (place / "new.toml").write_text(text, encoding="utf-8")
+    (place / "new.toml").replace(place / "retrain.toml")
+
+
+@contextmanager
+def scheduled(place: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "training", "schedule", "--config", str(place / "retrain.toml")]
+    with (place / "schedule.log").open("ab") as log:
+        process = subprocess.Popen(command, env=plain_environment(), stdout=log, stderr=log)
+    try:
+        yield
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(place: Path, true: Callable[[dict[str, Any]], object], load: Load) -> dict[str, Any]:
+    deadline = time.monotonic() + 120
+    while not true(found := read_runs(place / "models")):
+        assert not load.failures, load.failures
+        assert time.monotonic() < deadline, (found, (place / "schedule.log").read_text()[-3000:])
+        time.sleep(0.02)
+    return found
+
+
+def ran(outcome: str, times: int = 1) -> Callable[[dict[str, Any]], bool]:
+    return lambda found: found.get("runs", {}).get(outcome, 0) >= times
+
+
+def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(place: Path) -> None:
+    models = place / "models"
+    with Service(place) as service:
+        first = service.client.get("/info").json()["model_version"]
+        load = Load(service, Oracle(models, [first]), pause_seconds=0.1)  # a run is niced: leave it something
+        assert service.put(STATIC).status_code == 200
+        load.start()
+        try:
+            write_config(place, "noised", 4)
+            with scheduled(place):
+                # Worse: refused, kept with its report; and the same again is nothing new.
+                until(place, ran("refused"), load)
+                [refused] = {path.name for path in models.glob("2*")} - {first}
+                report = json.loads((models / refused / REPORT).read_bytes())
+                assert report["accepted"] is False
+                assert any(reason.startswith(("stsb", "own", "mean")) for reason in report["reasons"])
+                until(place, ran("nothing to learn"), load)
+                assert service.client.get("/info").json()["model_version"] == first
+
+                # Killed in the middle of its steps, and done again from where it was.
+                write_config(place, "active", 400)
+                until_it_has_a_checkpoint(place, load)
+                os.kill(
+                    until(place, lambda found: found.get("running"), load)["running"]["pid"], signal.SIGKILL
+                )
+                until(place, ran("failed"), load)
+                found = until(place, ran("published"), load)
+                assert found["last_run"]["outcome"] in {"published", "nothing to learn"}
+                [third] = {path.name for path in models.glob("2*")} - {first, refused}
+                assert [step for step in resumed_at(place) if step >= 100], "it began anew"
+                until(place, lambda _: service.client.get("/info").json()["model_version"] == third, load)
+                before = read_runs(models)["runs"]["nothing to learn"]
+                until(place, ran("nothing to learn", before + 1), load)
+            assert read_runs(models)["runs"]["published"] == 1
+            assert read_runs(models)["runs"]["refused"] == 1
+
+            # Regretted.
+            assert service.client.post("/models/rollback").json() == {"wanted": first}
+            until(place, lambda _: service.client.get("/info").json()["model_version"] == first, load)
+        finally:
+            load.end()
+        assert not load.failures, load.failures
+        assert load.versions_seen == {first, third}
+        expected = STATIC | load.written
+        assert service.stored() == expected
+        everything = service.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
+        assert {hit["id"]: hit["text"] for hit in everything["hits"]} == expected
+        states = {
+            model["version"]: model["state"] for model in service.client.get("/models").json()["models"]
+        }
+        assert states == {first: "active", refused: "refused", third: "retired"}
+        print(f"{len(load.done)} requests, none failed")
+
+
+def until_it_has_a_checkpoint(place: Path, load: Load) -> None:
+    deadline = time.monotonic() + 120
+    while not list((place / "work").glob("*/run/checkpoint.safetensors")):
+        assert not load.failures, load.failures
+        assert time.monotonic() < deadline, (place / "schedule.log").read_text()[-3000:]
+        time.sleep(0.01)
+
+
+def resumed_at(place: Path) -> list[int]:
+    """The steps that runs went on from."""
+    lines = [
+        line
+        for file in (place / "work").glob("*/run/record.jsonl")
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    events = [
+        json.loads(line) for line in lines if line.endswith("}")
+    ]  # the killed one may have left half a line
+    return [event["step"] for event in events if event["event"] == "resume"]

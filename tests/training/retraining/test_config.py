@@ -1,0 +1,76 @@
+"""retrain.toml: what is not given has a default, what is not known is refused by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from training.errors import TrainingError
+from training.gate import Thresholds
+from training.retraining.clock import clock
+from training.retraining.config import Config, read_config
+from training.retraining.folders import folders
+
+
+def config(folder: Path, text: str) -> Config:
+    (folder / "retrain.toml").write_text(text, encoding="utf-8")
+    return read_config(folder / "retrain.toml")
+
+
+def test_a_service_is_enough(tmp_path: Path) -> None:
+    found = config(tmp_path, '[corpus]\nservice = "http://127.0.0.1:8000"\n')
+    assert (found.train.recipe, found.train.base, found.gate.require) == ("simcse-unsup", "active", "better")
+    assert found.gate.thresholds() == Thresholds()
+    assert found.corpus.held_out == 0.1
+
+
+def test_paths_are_of_the_files_own_folder(tmp_path: Path) -> None:
+    text = '[corpus]\nfile = "tickets.jsonl"\n[folders]\nmodels = "data/models"\n[gate]\ndata = "/sets"\n'
+    found = config(tmp_path, text)
+    assert found.corpus.file == tmp_path / "tickets.jsonl"
+    assert found.gate.data == Path("/sets")
+    assert folders(found) == (tmp_path / "data/models", tmp_path / "data/retrain")
+
+
+def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").touch()
+    text = '[corpus]\nfile = "b"\n[train]\nrecipe = "mine.toml"\nbase = "default"\n'
+    train = config(tmp_path, text).train
+    assert (train.recipe, train.base) == (str(tmp_path / "mine.toml"), "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "corpus: field required"),
+        ("[corpus]\n", "give `service` or `file`"),
+        ('[corpus]\nservice = "a"\nfile = "b"\n', "give `service` or `file`"),
+        ('[corpus]\nfile = "b"\nleast = 1\n', "corpus.least: input should be greater than or equal to 2"),
+        ('[corpus]\nfile = "b"\nheld_out = 1.0\n', "corpus.held_out: input should be less than 1"),
+        ('[corpus]\nfile = "b"\n[gate]\nmean_fal = 0.1\n', "no key gate.mean_fal; did you mean mean_fall"),
+        ('[corpus]\nfile = "b"\n[gates]\n', "no key gates; did you mean gate"),
+        ('[corpus]\nfile = "b"\n[folders]\nxyz = 1\n', "no key folders.xyz; there are models, work"),
+        ('[corpus]\nfile = "b"\n[gate]\nslower = 2.0\n', "slower must be between 0 and 1, not 2.0"),
+        ('[corpus]\nfile = "b"\n[gate]\nrequire = "best"\n', "gate.require: input should be 'not worse'"),
+        ("[corpus\n", "is not TOML"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_name(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(TrainingError) as caught:
+        config(tmp_path, text)
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="There is no file"):
+        read_config(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("cron", "every night"), ("cron", "99 * * * *"), ("timezone", "Mars")]
+)
+def test_a_clock_that_there_is_not_is_refused(tmp_path: Path, key: str, value: str) -> None:
+    table = config(tmp_path, f'[corpus]\nfile = "b"\n[schedule]\n{key} = "{value}"\n').schedule
+    with pytest.raises(TrainingError, match=r"schedule\.cron"):
+        clock(table)

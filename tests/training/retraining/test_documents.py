@@ -1,0 +1,57 @@
+"""Documents with ids and titles: from every layout, each once, and the same name in every run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from tests.training.corpora import write
+from training.errors import NothingToLearn, TrainingError
+from training.retraining.documents import Document, documents_in
+
+
+def test_each_layout_gives_ids_titles_and_texts(tmp_path: Path) -> None:
+    lines = write(
+        tmp_path, "a.jsonl", '{"id": "b", "title": " T ", "text": "two"}\n\n{"_id": 7, "text": "one"}\n'
+    )
+    assert documents_in(lines).kept == (Document("7", "", "one"), Document("b", "T", "two"))
+    table = write(tmp_path, "a.tsv.gz", "id\ttitle\tsentence\nx\tName\tsome text\n")
+    assert documents_in(table).kept == (Document("x", "Name", "some text"),)
+    plain = write(tmp_path, "a.txt", "only a line\n")
+    name = hashlib.sha256(b"only a line").hexdigest()[:32]
+    assert documents_in(plain).kept == (Document(name, "", "only a line"),)
+
+
+def test_blank_and_repeated_ones_are_counted_and_left_out(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.txt", "one\n \none\ntwo\none\n")
+    found = documents_in(file)
+    assert sorted(document.text for document in found.kept) == ["one", "two"]
+    assert (found.blank, found.repeated) == (1, 2)
+    assert str(found) == "2 documents (1 blank and 2 repeated ones left out)"
+
+
+def test_the_same_text_under_two_titles_is_two_documents(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.jsonl", '{"title": "A", "text": "x"}\n{"title": "B", "text": "x"}\n')
+    assert {document.title for document in documents_in(file).kept} == {"A", "B"}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', "two documents with the id 'a'"),
+        ('{"id": ["a"], "text": "x"}\n', "line 1: id and title must be texts"),
+        ('{"title": 4, "text": "x"}\n', "line 1: id and title must be texts"),
+        ('{"id": "a"}\n', "line 1 has no text"),
+        ('{"title": "\\ud800", "text": "x"}\n', "half of a surrogate pair"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, content: str, says: str) -> None:
+    with pytest.raises(TrainingError, match=says):
+        documents_in(write(tmp_path, "a.jsonl", content))
+
+
+def test_a_file_of_white_space_is_nothing_to_learn(tmp_path: Path) -> None:
+    with pytest.raises(NothingToLearn, match="holds no text"):
+        documents_in(write(tmp_path, "a.txt", " \n\t\n\n"))

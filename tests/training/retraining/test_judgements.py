@@ -1,0 +1,60 @@
+"""What people judged: the newest word counts, and a query is on one side only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.corpora import write
+from training.errors import TrainingError
+from training.retraining.heldout import place
+from training.retraining.judgements import Judgement, judged, judgements_in
+
+KNOWN = {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_table_and_json_lines_are_read(tmp_path: Path) -> None:
+    table = write(tmp_path, "j.tsv", "query\tid\trelevant\nhow?\ta\t1\nhow?\tb\tfalse\n")
+    assert list(judgements_in(table)) == [Judgement("how?", "a", True), Judgement("how?", "b", False)]
+    without = write(tmp_path, "k.tsv", "query\tdocument\nhow?\ta\n")
+    assert list(judgements_in(without)) == [Judgement("how?", "a", True)]
+    lines = write(tmp_path, "j.jsonl", '{"query": "q", "id": "a", "relevant": false}\n\n')
+    assert list(judgements_in(lines)) == [Judgement("q", "a", False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("j.txt", "how?\n", "holds no judgements"),
+        ("j.tsv", "query\tid\trelevant\nq\ta\tperhaps\n", "line 2: relevant must be 1 or 0, not 'perhaps'"),
+        ("j.tsv", "query\tname\nq\ta\n", "no column `id`"),
+        ("j.jsonl", '{"query": "q"}\n', "line 1 has no text under the name id"),
+    ],
+)
+def test_what_is_no_judgement_is_refused_with_its_place(
+    tmp_path: Path, name: str, content: str, says: str
+) -> None:
+    with pytest.raises(TrainingError, match=says):
+        list(judgements_in(write(tmp_path, name, content)))
+
+
+def test_the_newest_word_counts() -> None:
+    said = [Judgement("q", "a", True), Judgement("q", "b", True), Judgement("q ", "a", False)]
+    found = judged(said, KNOWN, 0.5)
+    assert {**found.train, **found.held} == {"q": ["b"]}
+
+
+def test_a_query_without_a_relevant_document_is_none_and_unknown_ones_are_counted() -> None:
+    said = [Judgement("q", "a", False), Judgement("r", "gone", True), Judgement(" ", "a", True)]
+    found = judged(said, KNOWN, 0.5)
+    assert (found.train, found.held, found.unknown) == ({}, {}, 1)
+
+
+def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
+    said = [Judgement(f"{'Query' if at % 2 else 'query'}   {at // 2}", "a", True) for at in range(400)]
+    found = judged(said, KNOWN, 0.5)
+    train, held = ({query.casefold() for query in part} for part in (found.train, found.held))
+    assert not train & held
+    assert 60 < len(held) < 140
+    assert all(place(query) < 0.5 for query in held)

@@ -1,0 +1,101 @@
+"""Searches over the team's own text: who asks, who answers, and among what."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from training.retraining.documents import Document
+from training.retraining.heldout import Split
+from training.retraining.own import LEAST_QUERIES, collections, score
+
+
+def document(id: str, title: str = "", text: str = "") -> Document:
+    return Document(id, title, text or f"The text of {id} goes here. And it goes on behind that.")
+
+
+HELD = tuple(document(f"h{at}", f"Title {at}") for at in range(LEAST_QUERIES))
+TRAIN = tuple(document(f"t{at}", f"Another {at}") for at in range(30))
+SPLIT = Split(TRAIN, HELD, 0, 0)
+
+
+def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
+    titles = collections(SPLIT, {}, 1000)["titles"]
+    assert titles.queries["h3"] == "Title 3"
+    assert titles.relevant["h3"] == {"h3\0text": 1.0}
+    assert titles.documents["h3\0text"].startswith("The text of h3")
+    assert len(titles.queries) == LEAST_QUERIES
+    assert len(titles.documents) == LEAST_QUERIES + 30
+
+
+def test_a_title_that_several_have_or_that_is_the_text_asks_nothing() -> None:
+    twins = (*HELD, document("x", "Same"), document("y", "same "), document("z", "All", "All"))
+    assert not {"x", "y", "z"} & set(collections(SPLIT._replace(held=twins), {}, 1000)["titles"].queries)
+
+
+def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
+    held = (*HELD, document("x", "Fuel cells", "Fuel cells: they make power."))
+    titles = collections(SPLIT._replace(held=held), {}, 1000)["titles"]
+    assert titles.documents["x\0text"] == "they make power."
+
+
+def test_a_sentence_finds_the_one_behind_it() -> None:
+    held = (*HELD, document("x", "", "One two three four. Short. Five six seven eight!"))
+    found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
+    assert found.queries["x"] == "One two three four."
+    assert found.documents["x\0next"] == "Five six seven eight!"
+    assert found.relevant["x"] == {"x\0next": 1.0}
+    assert "x" not in collections(SPLIT, {}, 1000)["neighbours"].queries
+
+
+def test_sentences_of_a_script_without_spaces_are_found() -> None:
+    held = (*HELD, document("x", "", "これは最初の文です。これは二番目の文です。"))
+    found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
+    assert found.queries["x"] == "これは最初の文です。"
+
+
+def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
+    judged = {f"query {at}": [f"t{at}", "h1"] for at in range(LEAST_QUERIES)}
+    found = collections(SPLIT, judged, 100)["judged"]
+    assert found.relevant["query\0query 4"] == {"t4": 1.0, "h1": 1.0}
+    assert {f"t{at}" for at in range(LEAST_QUERIES)} <= set(found.documents)
+    fewer = collections(SPLIT, judged, 1)["judged"]
+    assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(LEAST_QUERIES))}
+
+
+def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
+    few = collections(SPLIT, {}, LEAST_QUERIES + 5)["titles"]
+    assert len(few.documents) == LEAST_QUERIES + 5
+    turned = Split(TRAIN[::-1], HELD, 0, 0)
+    assert set(collections(turned, {}, LEAST_QUERIES + 5)["titles"].documents) == set(few.documents)
+
+
+def test_too_few_queries_judge_nothing() -> None:
+    assert collections(SPLIT._replace(held=HELD[:-1]), {"q": ["h1"]}, 1000) == {}
+
+
+def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
+    """An encoder that knows one thing only: the number in a title or text. Odd ones are wrong by one rank."""
+    titles = collections(SPLIT, {}, LEAST_QUERIES)["titles"]
+    names = sorted(titles.queries, key=lambda name: int(name[1:]))
+
+    def queries(texts: list[str]) -> np.ndarray:
+        return np.eye(LEAST_QUERIES, dtype=np.float32)[[int(text.split()[1]) for text in texts]]
+
+    def documents(texts: list[str]) -> np.ndarray:
+        at = [int(text.split()[3][1:]) for text in texts]
+        vectors = np.eye(LEAST_QUERIES, dtype=np.float32)[at]
+        for row, number in enumerate(at):
+            if number % 2:  # its direction belongs more to the document before it
+                vectors[row, number], vectors[row, number - 1] = 0.6, 0.8
+            else:
+                vectors[row, number], vectors[row, number + 1] = 0.6, 0.8
+        return vectors
+
+    found = score({"titles": titles}, queries, documents)["titles"]
+    assert names == list(titles.queries)
+    assert found["each"] == pytest.approx([1 / math.log2(3)] * LEAST_QUERIES)
+    assert found["ndcg10"] == pytest.approx(1 / math.log2(3))
+    assert found["queries"] == LEAST_QUERIES

@@ -1,0 +1,77 @@
+"""What a running service holds, over HTTP, page after page. Its database file is never opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx2
+
+from training.errors import TrainingError
+
+_PAGE = 1000  # rows; the most that the service answers at once
+_TIMEOUT = 60.0  # seconds
+
+
+def documents_of(url: str) -> Iterator[dict[str, Any]]:
+    """In the order of their ids; each has a text under `text`. Raise TrainingError."""
+    return _rows(url, "documents", {"text": str})
+
+
+def feedback_of(url: str) -> Iterator[dict[str, Any]]:
+    """In the order in which it was given: query, id, relevant. Raise TrainingError."""
+    return _rows(url, "feedback", {"query": str, "id": str, "relevant": bool})
+
+
+def count_of(url: str) -> int:
+    """How many documents there are. Raise TrainingError."""
+    with _client() as client:
+        answer = _get(client, f"{url.rstrip('/')}/documents/count", {})
+    if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
+        raise _stranger(url)
+    count: int = answer["count"]
+    return count
+
+
+def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+    address = f"{url.rstrip('/')}/{name}"
+    after: str | None = None
+    with _client() as client:
+        while True:
+            parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
+            page = _get(client, address, parameters)
+            rows = page.get(name) if isinstance(page, dict) else None
+            if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
+                raise _stranger(address)
+            yield from rows
+            following = page.get("next")
+            if following is None:
+                return
+            if str(following) == after:
+                raise TrainingError(f"{address} answers the same page again and again.")
+            after = str(following)
+
+
+def _has(row: object, fields: Mapping[str, type]) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in fields.items())
+
+
+def _client() -> httpx2.Client:
+    return httpx2.Client(timeout=_TIMEOUT, trust_env=False)
+
+
+def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any:
+    try:
+        response = client.get(address, params=parameters)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise TrainingError(f"{address} cannot be reached: {error}") from None
+    if response.status_code != 200:
+        raise TrainingError(f"{address} answered {response.status_code}: {response.text[:200].strip()}")
+    try:
+        return response.json()
+    except ValueError:
+        raise _stranger(address) from None
+
+
+def _stranger(address: str) -> TrainingError:
+    return TrainingError(f"{address} does not answer as a Simile service does. Is the address right?")

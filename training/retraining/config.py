@@ -1,0 +1,157 @@
+"""retrain.toml: what to learn from, how, by which gate, and when. Every key is known, every default is here.
+
+Only `corpus.service` or `corpus.file` has to be given; docs/RETRAINING.md explains each key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from training import gate
+from training.errors import TrainingError
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CorpusTable(Table):
+    service: str | None = None  # URL of a running service
+    file: Path | None = None  # .jsonl, .tsv or lines of text
+    held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that only judge
+    least: int = Field(100, ge=2)  # documents; with fewer there is nothing to learn
+    candidates: int = Field(5000, ge=100)  # texts among which a held-out query looks for its answer
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.service is None) == (self.file is None):
+            raise ValueError("give `service` or `file`, and not both")
+        return self
+
+
+class JudgementsTable(Table):
+    file: Path | None = None  # .tsv or .jsonl with query and id
+    feedback: bool = True  # also what the service was told by POST /feedback
+    held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
+
+
+class TrainTable(Table):
+    recipe: str = "simcse-unsup"
+    base: str = "active"
+    steps: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=0, lt=1 << 63)
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples
+    set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as `train --set`
+
+
+class GateTable(Table):
+    mode: Literal["on", "off"] = "on"
+    require: gate.Require = "better"
+    data: Path | None = None  # evaluation sets; SIMILE_EVAL_DATA where it is not given
+    mean_fall: float = gate.Thresholds.mean_fall
+    set_fall: float = gate.Thresholds.set_fall
+    uniformity_loss: float = gate.Thresholds.uniformity_loss
+    own_fall: float = gate.Thresholds.own_fall
+    slower: float = gate.Thresholds.slower
+    larger: float = gate.Thresholds.larger
+
+    def thresholds(self) -> gate.Thresholds:
+        """Raise ValueError for a number out of its range."""
+        given = self.model_dump()
+        return gate.Thresholds(**{name: given[name] for name in vars(gate.Thresholds())})
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Self:
+        self.thresholds()
+        return self
+
+
+class ScheduleTable(Table):
+    cron: str = "30 3 * * *"  # minute hour day month weekday
+    timezone: str = "UTC"
+    jitter_seconds: int = Field(300, ge=0)  # a run begins up to so much later: not all machines at once
+    new_documents: int | None = Field(None, ge=1)  # so many more begin a run before the clock does
+    poll_seconds: float = Field(300.0, gt=0)  # between two looks at how many there are
+    threads: int | None = Field(None, ge=1)  # of a run; its own choice unless given
+    memory_mb: int | None = Field(None, ge=256)  # of a run; more ends it
+
+
+class FoldersTable(Table):
+    models: Path | None = None  # SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models where it is not given
+    work: Path | None = None  # MODELS/../retrain where it is not given
+
+
+class Config(Table):
+    """The whole file."""
+
+    corpus: CorpusTable
+    judgements: JudgementsTable = Field(default_factory=JudgementsTable)
+    train: TrainTable = Field(default_factory=TrainTable)
+    gate: GateTable = Field(default_factory=GateTable)
+    schedule: ScheduleTable = Field(default_factory=ScheduleTable)
+    folders: FoldersTable = Field(default_factory=FoldersTable)
+
+
+def read_config(file: Path) -> Config:
+    """Paths in it are relative to its own folder. Raise TrainingError that names the key."""
+    try:
+        found = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise TrainingError(f"There is no file {file}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TrainingError(f"{file} is not TOML: {error}.") from None
+    try:
+        config = Config.model_validate(found)
+    except ValidationError as error:
+        raise TrainingError("\n".join(_worded(file, problem) for problem in error.errors())) from None
+    return _rooted(config, file.resolve().parent)
+
+
+def _rooted(config: Config, folder: Path) -> Config:
+    """Every path made whole, `~` included."""
+
+    def whole(path: Path | None) -> Path | None:
+        return None if path is None else folder / path.expanduser()
+
+    def known(name: str) -> str:
+        """A recipe's or a model's name, or its path where there is one."""
+        place = folder / Path(name).expanduser()
+        return str(place) if place.exists() else name
+
+    train = {"base": known(config.train.base), "recipe": known(config.train.recipe)}
+    return config.model_copy(
+        update={
+            "train": config.train.model_copy(update=train),
+            "corpus": config.corpus.model_copy(update={"file": whole(config.corpus.file)}),
+            "judgements": config.judgements.model_copy(update={"file": whole(config.judgements.file)}),
+            "gate": config.gate.model_copy(update={"data": whole(config.gate.data)}),
+            "folders": FoldersTable(models=whole(config.folders.models), work=whole(config.folders.work)),
+        }
+    )
+
+
+def _worded(file: Path, problem: Any) -> str:
+    place = [str(part) for part in problem["loc"]]
+    name = ".".join(place)
+    if problem["type"] == "extra_forbidden":
+        return f"{file}: there is no key {name}{_close(place)}."
+    said = problem["msg"].removeprefix("Value error, ")
+    return f"{file}: {name or 'the file'}: {said[:1].lower()}{said[1:]}."
+
+
+def _close(place: list[str]) -> str:
+    """What was probably meant."""
+    table: type[BaseModel] = Config
+    for part in place[:-1]:
+        inner = table.model_fields[part].annotation
+        if not isinstance(inner, type) or not issubclass(inner, BaseModel):
+            return ""
+        table = inner
+    near = get_close_matches(place[-1], table.model_fields, 1)
+    return f"; did you mean {near[0]}" if near else f"; there are {', '.join(table.model_fields)}"

@@ -1,0 +1,98 @@
+"""A team's documents with their ids and titles, from a file or a running service.
+
+    .jsonl   {"id": …, "title": …, "text": …} in each line; id and title may be missing
+    .tsv     columns text (or sentence), and id and title where there are any
+    else     one text on each line
+
+each also as .gz. A document of a service has its title in `metadata.title`, if it has one. A document
+without an id is named by its text, so it is the same document in the next run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from training.corpus import TEXTS
+from training.errors import NothingToLearn, TrainingError
+from training.records import Record, read_records, text_of, valid
+from training.remote import documents_of
+
+_ID = ("id", "_id")
+
+
+class Document(NamedTuple):
+    id: str
+    title: str  # empty: it has none
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """Title and text, as one text to compare with others."""
+        return f"{self.title}\n{self.text}" if self.title else self.text
+
+
+class Documents(NamedTuple):
+    kept: tuple[Document, ...]  # by id, each text once
+    blank: int  # left out: nothing but white space
+    repeated: int  # left out: another document has this very title and text
+
+    def __str__(self) -> str:
+        dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones left out)"
+        return f"{len(self.kept):,} documents{dropped if self.blank or self.repeated else ''}"
+
+
+def documents_in(file: Path) -> Documents:
+    """Raise TrainingError with the line that cannot be read, NothingToLearn when there is no text."""
+    records = read_records(file, TEXTS.columns)
+    return _distinct((_of_record(record) for record in records), str(file))
+
+
+def documents_at(url: str) -> Documents:
+    """Of the service at `url`. Raise TrainingError, or NothingToLearn when it has none."""
+    return _distinct((_of_service(document, url) for document in documents_of(url)), url)
+
+
+def _of_record(record: Record) -> Document:
+    if not record.fields:
+        return Document("", "", "")
+    text = text_of(record, TEXTS.columns[0])
+    title = record.fields.get("title") or ""
+    id = next((record.fields[name] for name in _ID if name in record.fields), None)
+    if not isinstance(title, str) or not isinstance(id, str | int | None):
+        raise TrainingError(f"{record.at}: id and title must be texts.")
+    return Document("" if id is None else str(id), valid(title.strip(), record.at), text)
+
+
+def _of_service(document: dict[str, Any], url: str) -> Document:
+    id, metadata = str(document.get("id")), document.get("metadata")
+    title = metadata.get("title") if isinstance(metadata, dict) else None
+    where = f"{url}, document {id!r}"
+    return Document(
+        id, valid(title.strip(), where) if isinstance(title, str) else "", valid(document["text"], where)
+    )
+
+
+def _distinct(found: Iterable[Document], name: str) -> Documents:
+    by_id: dict[str, Document] = {}
+    seen: set[tuple[str, str]] = set()
+    blank = repeated = 0
+    for document in found:
+        if not document.text.strip():
+            blank += 1
+        elif (document.title, document.text) in seen:
+            repeated += 1
+        else:
+            seen.add((document.title, document.text))
+            named = document if document.id else document._replace(id=_name(document))
+            if by_id.setdefault(named.id, named) is not named:
+                raise TrainingError(f"{name} has two documents with the id {named.id[:100]!r}.")
+    if not by_id:
+        raise NothingToLearn(f"{name} holds no text.")
+    return Documents(tuple(by_id[id] for id in sorted(by_id)), blank, repeated)
+
+
+def _name(document: Document) -> str:
+    return hashlib.sha256(document.whole.encode()).hexdigest()[:32]

@@ -1,0 +1,134 @@
+"""Search over the team's own text: what judges a candidate, made of documents that no candidate has read.
+
+    titles       a document's title finds its text
+    neighbours   a sentence finds the one behind it in its document
+    judged       a query finds the documents that people called relevant
+
+Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
+ids: the same in every run. Both models are asked the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from training.evaluation.encoding import Encode, encode_once
+from training.evaluation.retrieval import Collection, each, figures
+from training.mining.labelled import folded
+
+from .documents import Document
+from .heldout import Split, place
+
+LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
+_WORDS = 4  # of a sentence that can ask or answer; chosen by us
+# Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  full-width marks
+
+
+def collections(split: Split, judged: Mapping[str, Sequence[str]], candidates: int) -> dict[str, Collection]:
+    """Each kind of which there are queries enough, by its name.
+
+    judged: relevant ids by query, of the queries held out. candidates: texts to find an answer among, at
+    most.
+    """
+    others = sorted(split.train, key=lambda document: place(f"candidate\0{document.id}"))
+    made = {
+        "titles": _titles(split.held, others),
+        "neighbours": _neighbours(split.held, others),
+        "judged": _judged(split, others, judged),
+    }
+    enough = {name: found for name, found in made.items() if len(found.queries) >= LEAST_QUERIES}
+    return {name: _bounded(found, candidates) for name, found in enough.items()}
+
+
+def score(
+    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode
+) -> dict[str, dict[str, Any]]:
+    """nDCG@10 and the others of each collection; `each` is the nDCG@10 of every query, in their order."""
+    scores = {}
+    for name, collection in made.items():
+        queries = encode_once(encode_queries, collection.queries.values())
+        documents = encode_once(encode_documents, collection.documents.values())
+        rankings, undefined = each(collection, queries, documents)
+        found = figures(collection, rankings, undefined)
+        scores[name] = found | {"each": [ranking.ndcg10 for ranking in rankings]}
+    return scores
+
+
+def _titles(held: Iterable[Document], others: Iterable[Document]) -> Collection:
+    """A title that several documents have names none of them."""
+    bodies = {document.id: _body(document) for document in (*held, *others)}
+    titles = {document.id: folded(document.title) for document in held}
+    used = Counter(title.casefold() for title in titles.values())
+    queries = {
+        id: title
+        for id, title in titles.items()
+        if title and bodies[id] and used[title.casefold()] == 1 and title != bodies[id]
+    }
+    return _one_each(queries, {f"{id}\0text": body for id, body in bodies.items() if body}, "\0text")
+
+
+def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
+    """Of each document one pair of sentences, where it has any."""
+    queries: dict[str, str] = {}
+    answers: dict[str, str] = {}
+    for at, document in enumerate((*held, *others)):
+        sentences = _sentences(document.text)
+        if len(sentences) > 1:
+            first = int(place(f"sentence\0{document.id}") * (len(sentences) - 1))
+            answers[f"{document.id}\0next"] = sentences[first + 1]
+            if at < len(held) and sentences[first] != sentences[first + 1]:
+                queries[document.id] = sentences[first]
+    return _one_each(queries, answers, "\0next")
+
+
+def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Sequence[str]]) -> Collection:
+    """Relevant documents first, so that none of them is left out of the candidates."""
+    by_id = {document.id: document.text for document in (*split.held, *split.train)}
+    wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
+    documents = {id: by_id[id] for id in wanted}
+    documents |= {document.id: document.text for document in (*split.held, *others)}
+    return Collection(
+        documents,
+        {f"query\0{query}": query for query in judged},
+        {f"query\0{query}": dict.fromkeys(ids, 1.0) for query, ids in judged.items()},
+        0,
+    )
+
+
+def _one_each(queries: dict[str, str], documents: dict[str, str], suffix: str) -> Collection:
+    """Each query is answered by the text under its own name and `suffix`."""
+    return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0)
+
+
+def _bounded(collection: Collection, candidates: int) -> Collection:
+    """Answers are never left out, so that there may be more of them than `candidates`."""
+    answers = {name for found in collection.relevant.values() for name in found}
+    spare = max(0, candidates - len(answers))
+    kept: dict[str, str] = {}
+    for name, text in collection.documents.items():
+        if name in answers:
+            kept[name] = text
+        elif spare:
+            spare -= 1
+            kept[name] = text
+    return collection._replace(documents=kept)
+
+
+def _body(document: Document) -> str:
+    """The text without its title, if it begins with that: else the title would find itself."""
+    text, title = folded(document.text), folded(document.title)
+    return text.removeprefix(title).lstrip(" .:-") if title else text
+
+
+def _sentences(text: str) -> list[str]:
+    found = (folded(part) for part in _SENTENCE.split(text))
+    return [sentence for sentence in found if len(sentence.split()) >= _WORDS or _unspaced(sentence)]
+
+
+def _unspaced(sentence: str) -> bool:
+    """Whether it is of a script that writes no spaces, and long enough."""
+    return " " not in sentence and len(sentence) >= 2 * _WORDS and not sentence.isascii()

@@ -1,0 +1,36 @@
+"""schedule.json: what the schedule did last and does next: for people, the service and the next start.
+
+Written by the schedule alone, beside the versions (atomic replace); a reader that finds none, or half of an
+older one, has no schedule to show.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from models.fsync import replace_text
+
+FILE_NAME = "schedule.json"
+# The exit status of `retrain`, in a word.
+OUTCOMES = {0: "published", 3: "refused", 4: "nothing to learn", 5: "busy", 130: "stopped"}
+FAILED = "failed"
+
+
+def outcome_of(status: int) -> str:
+    return OUTCOMES.get(status, FAILED)
+
+
+def read_runs(models: Path) -> dict[str, Any]:
+    """Empty when there is none that can be read."""
+    try:
+        found = json.loads((models / FILE_NAME).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_runs(models: Path, content: dict[str, Any]) -> None:
+    """Raise OSError."""
+    replace_text(models / FILE_NAME, json.dumps(content, ensure_ascii=False, indent=2) + "\n")

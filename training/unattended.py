@@ -1,0 +1,159 @@
+"""One retraining from retrain.toml: what there is to learn from, what is held out, and the job of it.
+
+    documents ─▶ held out by id ─┬─▶ searches that judge
+                                 └─▶ corpus of the recipe's kind ─▶ job.py
+    judgements ─▶ held out by query ─┘
+
+At most one retraining works on a models folder at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.lock import lock
+from models.publish import Say
+from models.source import read_source
+from models.store import Store
+from models.tokenizer import FILE_NAME as TOKENIZER
+from training.corpus import Corpus
+from training.errors import Busy, NothingToLearn, TrainingError
+from training.evaluation.data import data_folder
+from training.job import Job, active_version
+from training.mining.advice import warnings
+from training.mining.figures import measure
+from training.retraining import own
+from training.retraining.config import Config, CorpusTable
+from training.retraining.documents import Documents, documents_at, documents_in
+from training.retraining.heldout import Split, hold_out
+from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.material import corpus_of
+
+if TYPE_CHECKING:
+    from training.recipe import Recipe
+
+
+@contextlib.contextmanager
+def alone(store: Store) -> Iterator[None]:
+    """Raise Busy when another retraining works on the same models folder, on this machine."""
+    held = lock(store.root) if store.root.is_dir() else None
+    if held is None and store.root.is_dir():
+        raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
+    """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
+    active = active_version(store)
+    say("reading the documents")
+    documents = _documents(config.corpus)
+    say(str(documents))
+    least = config.corpus.least
+    if len(documents.kept) < least:
+        raise NothingToLearn(
+            f"{len(documents.kept):,} documents are too few; at least {least:,} are asked for (corpus.least)."
+        )
+    split = hold_out(documents.kept, config.corpus.held_out)
+    known = {document.id: document for document in documents.kept}
+    found = judged(_judgements(config), known, config.judgements.held_out)
+    say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
+    searches = own.collections(split, found.held, config.corpus.candidates)
+    corpus = _material(config, recipe, store, active, split, found)
+    say(f"training on {corpus}")
+    report = _report(corpus, recipe, store, active)
+    for warning in report["warnings"]:
+        say(f"! {warning}")
+    return Job(
+        recipe=recipe,
+        corpus=corpus,
+        base=config.train.base,
+        steps=config.train.steps,
+        store=store,
+        work=work,
+        data=_data(config, bool(searches)),
+        mode=config.gate.mode,
+        thresholds=config.gate.thresholds(),
+        require=config.gate.require,
+        searches=searches if config.gate.mode == "on" else {},
+        about={"documents": _counts(documents, split, found), "corpus_report": report},
+    )
+
+
+def _documents(table: CorpusTable) -> Documents:
+    if table.service is not None:
+        return documents_at(table.service)
+    assert table.file is not None  # noqa: S101  one of the two is there
+    return documents_in(table.file)
+
+
+def _judgements(config: Config) -> Iterator[Judgement]:
+    table = config.judgements
+    if table.file is not None:
+        yield from judgements_in(table.file)
+    if table.feedback and config.corpus.service is not None:
+        yield from judgements_at(config.corpus.service)
+
+
+def _material(
+    config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
+) -> Corpus:
+    encoder = store.open(active, threads=len(os.sched_getaffinity(0)))
+    manifest = encoder.manifest
+    try:
+        encoders = (
+            lambda texts: encoder.encode([manifest.search_prompt + text for text in texts]).vectors,
+            lambda texts: encoder.encode([manifest.document_prompt + text for text in texts]).vectors,
+        )
+        negatives = config.train.negatives
+        return corpus_of(recipe.source.kind, split.train, found.train, encoders, negatives)
+    finally:
+        encoder.close()
+
+
+def _data(config: Config, searches: bool) -> Path | None:
+    """The evaluation sets; they may be absent where the team's own text judges."""
+    given = config.gate.data
+    try:
+        return data_folder(None if given is None else str(given))
+    except TrainingError:
+        if given is not None or (config.gate.mode == "on" and not searches):
+            raise
+        return None
+
+
+def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[str, Any]:
+    """The corpus in figures, and what in it is likely to spoil a training."""
+    source = read_source(store.folder(active))
+    length = min(recipe.max_length, source.max_length)
+    texts = corpus if corpus.columns == 1 else Corpus.of(corpus.texts, "the rows")
+    figures = measure(texts, source.backbone / TOKENIZER, length)
+    return asdict(figures) | {"warnings": warnings(figures, recipe.optim.batch, length)}
+
+
+def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:
+    return {
+        "all": len(documents.kept),
+        "blank": documents.blank,
+        "repeated": documents.repeated,
+        "trained_on": len(split.train),
+        "held_out": len(split.held),
+        "held_out_as_near_duplicates": split.moved,
+        "dropped_as_near_duplicates": split.dropped,
+        "queries_trained_on": len(found.train),
+        "queries_held_out": len(found.held),
+        "judgements_of_unknown_documents": found.unknown,
+    }
+
+
+def _said(found: Judged) -> str:
+    unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
+    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}"
