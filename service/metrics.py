@@ -136,6 +136,21 @@ class Metrics:
             registry=registry,
         )
         self.canary.set(math.nan)
+        self.retrain_last = Gauge(
+            "simile_retrain_last_end_seconds",
+            "When the last scheduled retraining ended, in seconds since 1970; NaN without a schedule",
+            registry=registry,
+        )
+        self.retrain_status = Gauge(
+            "simile_retrain_last_status",
+            "Its exit status: 0 published, 3 refused, 4 nothing to learn, else failed; NaN before the first",
+            registry=registry,
+        )
+        self.retrain_next = Gauge(
+            "simile_retrain_next_seconds",
+            "When the next one is due, in seconds since 1970; NaN without a schedule",
+            registry=registry,
+        )
         self._touch()
 
     def _touch(self) -> None:

@@ -23,6 +23,7 @@ from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
 from service.ownership import Ownership
+from service.scheduled import show_schedule
 from service.schema import connect, migrate
 from service.settings import Settings
 from service.watch import Watcher
@@ -184,3 +185,4 @@ class Runtime:
         self.metrics.index_bytes.set_function(lambda: self.live.generation.index.nbytes)
         self.metrics.healthy.set_function(lambda: self.batcher.failure(self.live.generation.encoder) is None)
         self.metrics.ready.set_function(lambda: self.not_ready() is None)
+        show_schedule(self.metrics, self.store.root)

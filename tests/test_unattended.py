@@ -20,11 +20,11 @@ import pytest
 
 from models.encoder import Encoder
 from models.manifest import REPORT
+from models.schedule import read_runs
 from tests.service.load import STATIC, Load
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published
 from tests.training.jobs import gold, noised
-from training.retraining.runs import read_runs
 
 DOCUMENTS = 150
 
@@ -151,9 +151,10 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
         assert service.stored() == expected
         everything = service.client.get("/search", params={"q": QUERIES[0], "k": 1000}).json()
         assert {hit["id"]: hit["text"] for hit in everything["hits"]} == expected
-        states = {
-            model["version"]: model["state"] for model in service.client.get("/models").json()["models"]
-        }
+        answer = service.client.get("/models").json()
+        states = {model["version"]: model["state"] for model in answer["models"]}
+        assert answer["schedule"] == read_runs(models)
+        assert answer["schedule"]["last_run"]["outcome"] == "nothing to learn"
         assert states == {first: "active", refused: "refused", third: "retired"}
         print(f"{len(load.done)} requests, none failed")
 

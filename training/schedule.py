@@ -26,12 +26,12 @@ from typing import Any
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from models.schedule import outcome_of, read_runs, write_runs
 from training.errors import TrainingError
 from training.remote import count_of
 from training.retraining.clock import clock
 from training.retraining.config import Config, read_config
 from training.retraining.folders import folders
-from training.retraining.runs import outcome_of, read_runs, write_runs
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion
 from models.manifest import REPORT, Manifest, is_version
+from models.schedule import read_runs
 from models.store import Kind
 from service.api.body import Direct, Role, describe
 from service.api.inference import json_response, runtime_of
@@ -56,6 +57,7 @@ async def models(request: Request) -> Response:
     `eta_seconds` is how long the rest of a build takes at its recent rate, null while that is not known.
     `canary` is how alike the version answered when it was ready: the number of queries asked, and the mean
     share of common ids in the first ten hits of it and of the version then live. Null: not compared.
+    `schedule` is what the schedule of retrainings did last and does next; null where there is none.
     """
     runtime = runtime_of(request)
     store = runtime.store
@@ -64,7 +66,9 @@ async def models(request: Request) -> Response:
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
     listed += [_damaged(name, reason) for name, reason in problems.items() if is_version(name)]
     wanted = await asyncio.to_thread(store.wanted)
-    return json_response({"active": runtime.live.generation.version, "wanted": wanted, "models": listed})
+    schedule = await asyncio.to_thread(read_runs, store.root)
+    answer = {"active": runtime.live.generation.version, "wanted": wanted, "models": listed}
+    return json_response(answer | {"schedule": schedule or None})
 
 
 def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from models.schedule import read_runs
 from training.retraining.clock import clock
 from training.retraining.config import Config, ScheduleTable
-from training.retraining.runs import read_runs
 from training.schedule import Schedule
 
 

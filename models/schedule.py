@@ -1,7 +1,7 @@
-"""schedule.json: what the schedule did last and does next: for people, the service and the next start.
+"""schedule.json: what the schedule of retrainings did last and does next.
 
-Written by the schedule alone, beside the versions (atomic replace); a reader that finds none, or half of an
-older one, has no schedule to show.
+Written by `python -m training schedule` alone, beside the versions (atomic replace); read by the service, by
+people, and by the next start. A reader that finds none, or none that it understands, has nothing to show.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models.fsync import replace_text
+from .fsync import replace_text
 
 FILE_NAME = "schedule.json"
 # The exit status of `retrain`, in a word.
