@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 FILE_NAME = "manifest.json"
+REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures
 REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
 

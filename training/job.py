@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import Damaged, ModelError, ProofFailed
-from models.manifest import FILE_NAME, REPORT, Gate, Manifest
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publish import Say, silent
 from models.source import read_source
 from models.store import Store
@@ -37,6 +37,7 @@ from training.encoder import digest_of
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.suites import score
 from training.export import export_run
+from training.gate_page import write_page
 from training.retraining import own
 from training.train import train
 from training.verdict import Scores, Verdict, report
@@ -258,6 +259,8 @@ def _publish(
 def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
     shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME))
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if "rows" in report:  # with the gate off there is nothing to show
+        write_page(folder / REPORT_PAGE, report)
     return manifest
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from importlib.metadata import version as package_version
+from pathlib import PurePosixPath
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion
-from models.manifest import REPORT, Manifest, is_version
+from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.schedule import read_runs
 from models.store import Kind
 from service.api.body import Direct, Role, describe
@@ -18,6 +19,8 @@ from service.form import form
 from service.lanes import BATCH_TOKENS
 from service.runtime import Runtime
 from service.watch import as_state
+
+_PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
 
@@ -97,15 +100,35 @@ def _damaged(name: str, reason: str) -> dict[str, Any]:
 @router.get("/models/{version}/report", **describe(Role.READ))
 async def report(request: Request, version: str) -> Response:
     """What the promotion gate measured of a version, and its verdict."""
-    runtime = runtime_of(request)
+    content = await _of_report(request, version, REPORT)
+    return Response(content, headers={"content-type": "application/json"})
+
+
+@router.get("/models/{version}/report/{file}", **describe(Role.READ))
+async def report_page(request: Request, version: str, file: str) -> Response:
+    """The same for people: `report.md`, and the pictures that it names."""
+    kind = _PAGES.get(PurePosixPath(file).suffix)
+    if kind is None or "/" in file:
+        raise NotFound(
+            f"A report has no file {file[:100]!r}. It has report.md, and the pictures named there."
+        )
+    content = await _of_report(request, version, f"{REPORT_PAGE}/{file}")
+    # A picture is drawn by this program; a page must not run anything that a name may have smuggled in.
+    headers = {
+        "content-type": kind,
+        "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    }
+    return Response(content, headers=headers)
+
+
+async def _of_report(request: Request, version: str, path: str) -> bytes:
     try:
-        folder = await asyncio.to_thread(runtime.store.folder, version)
-        content = await asyncio.to_thread((folder / REPORT).read_bytes)
+        folder = await asyncio.to_thread(runtime_of(request).store.folder, version)
+        return await asyncio.to_thread((folder / path).read_bytes)
     except UnknownVersion as error:
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
     except FileNotFoundError as error:
-        raise NotFound(f"There is no report of {version}: it came here without a promotion gate.") from error
-    return Response(content, headers={"content-type": "application/json"})
+        raise NotFound(f"There is no {path} of {version}: it came here without a promotion gate.") from error
 
 
 @router.post("/models/{version}/activate", status_code=202, **describe(Role.ADMIN))

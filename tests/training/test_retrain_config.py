@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from models.lock import lock
-from models.manifest import REPORT
+from models.manifest import REPORT, REPORT_PAGE
 from tests.service.process import free_port, plain_environment
 from tests.service.test_storage_faults import needs_mounts
 from tests.training.conftest import WORDS
@@ -92,6 +94,14 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert {row["name"] for row in report["rows"]} >= {"stsb", "own titles", "texts per second", "megabytes"}
     assert [gain["name"] for gain in report["gains"]] == ["own titles"]
     assert job.store.verify(str(version)).scores["own"].keys() == {"titles"}
+    page = (job.store.folder(str(version)) / REPORT_PAGE / "report.md").read_text(encoding="utf-8")
+    assert page.startswith(f"# {version}\n\n**Accepted** against {active}".replace("_", r"\_"))
+    [titles] = [row for row in report["rows"] if row["name"] == "own titles"]
+    assert f"| own titles | {titles['active']:.4f} | {titles['candidate']:.4f} |" in page
+    named = set(re.findall(r"\]\((.*?)\)", page))
+    assert named == {"gains.svg", "plane.svg", "spectrum.svg", "cosines.svg"}
+    for file in named:
+        ET.parse(job.store.folder(str(version)) / REPORT_PAGE / file)
     assert retrain() == 4
     assert "by this recipe" in capsys.readouterr().out
 

@@ -33,7 +33,7 @@ class Graded(NamedTuple):
 
 
 def of_mean(
-    before: Sequence[float], after: Sequence[float], *, level: float, rounds: int = ROUNDS
+    before: Sequence[float] | Floats, after: Sequence[float] | Floats, *, level: float, rounds: int = ROUNDS
 ) -> Interval:
     """Of the mean of `after` less that of `before`, over the same queries. NaN for none.
 
