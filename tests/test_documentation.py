@@ -148,6 +148,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/info",
         "/models",
         "/models/{version}/report",
+        "/models/{version}/report/{file}",
         "/models/{version}/activate",
         "/models/rollback",
         "/health",

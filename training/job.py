@@ -64,6 +64,7 @@ class Job:
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Mapping[str, Any] = field(default_factory=dict)  # of training.train.train
 
 
@@ -89,6 +90,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         _check_new(job, active, base)
         before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
+        if job.sweep:
+            _sweep(job.work, place)
         result = train(
             job.recipe,
             job.corpus,
@@ -180,17 +183,26 @@ def _check_new(job: Job, active: str, base: Base) -> None:
 
 def _known(manifest: Manifest, how: str) -> NothingToLearn:
     """What to do about a version that is here already."""
-    refused = manifest.gate is not None and manifest.gate.verdict == "refused"
-    there = f" It was refused; `python -m models activate {manifest.version}` serves it anyway."
+    verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
+    asked = f"`python -m models activate {manifest.version}` serves it"
+    there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
     return NothingToLearn(
-        f"{manifest.version} {how}.{there if refused else ''} Add text, or change the recipe or its seed."
+        f"{manifest.version} {how}.{there.get(verdict, '')} Add text, or change the recipe or its seed."
     )
 
 
 def _name(job: Job, base: Base) -> str:
     """A folder for this very run, so that the same job goes on in it and another begins its own."""
-    parts = (job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, base.folder.name, base.name)
+    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.get("precision")
+    parts = (*of_job, base.folder.name, base.name)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _sweep(work: Path, place: Path) -> None:
+    """Remove the runs of other jobs: each holds three copies of a model."""
+    for run in work.glob("*/run/run.json"):
+        if run.parents[1] != place:
+            shutil.rmtree(run.parents[1])
 
 
 def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
@@ -198,7 +210,7 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
-    encoder = store.open(version, threads=len(os.sched_getaffinity(0)))
+    encoder = store.open(version, threads=job.options.get("threads") or len(os.sched_getaffinity(0)))
     manifest = encoder.manifest
 
     def behind(prompt: str) -> Encode:

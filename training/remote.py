@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
@@ -48,8 +49,14 @@ def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str,
             if following is None:
                 return
             if str(following) == after:
-                raise TrainingError(f"{address} answers the same page again and again.")
+                raise TrainingError(f"{shown(address)} answers the same page again and again.")
             after = str(following)
+
+
+def shown(url: str) -> str:
+    """The address as a message may have it: without a user's name and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _has(row: object, fields: Mapping[str, type]) -> bool:
@@ -64,9 +71,11 @@ def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any
     try:
         response = client.get(address, params=parameters)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise TrainingError(f"{address} cannot be reached: {error}") from None
+        raise TrainingError(f"{shown(address)} cannot be reached: {error}") from None
     if response.status_code != 200:
-        raise TrainingError(f"{address} answered {response.status_code}: {response.text[:200].strip()}")
+        raise TrainingError(
+            f"{shown(address)} answered {response.status_code}: {response.text[:200].strip()}"
+        )
     try:
         return response.json()
     except ValueError:
@@ -74,4 +83,4 @@ def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any
 
 
 def _stranger(address: str) -> TrainingError:
-    return TrainingError(f"{address} does not answer as a Simile service does. Is the address right?")
+    return TrainingError(f"{shown(address)} does not answer as a Simile service does. Is the address right?")

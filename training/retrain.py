@@ -158,7 +158,8 @@ def _by_config(options: argparse.Namespace) -> int:
     store = Store(where.models)
     with alone(store), workplace(where.work) as work:
         job: Job = prepare(config, recipe, store, work, _say)
-        more = {"precision": train.precision, "threads": config.schedule.threads, "progress": True}
+        more = {"precision": train.precision, "threads": config.schedule.threads}
+        more |= {"progress": sys.stderr.isatty()}  # a schedule keeps what is said
         return _tell(retrain(replace(job, options=more), _say))
 
 

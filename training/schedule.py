@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
 _LATE_SECONDS = 3600  # a run that could not begin in time, as on a machine that slept, begins up to so late
 _SAID = 2000  # characters of a run's last words that are kept
+_CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
 _NICE = 10  # serving goes first
 
 
@@ -73,29 +74,31 @@ class Schedule:
     config: Config
     _child: subprocess.Popen[str] | None = None
     _stopping: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _running: threading.Lock = field(default_factory=threading.Lock)  # held while a run is in hand
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         table = self.config.schedule
         self._models = folders(self.config).models
-        self._trigger = clock(table)
+        self._clock = clock(table)
         self._scheduler = BackgroundScheduler(timezone=UTC)
         kept = {"max_instances": 1, "coalesce": True, "misfire_grace_time": _LATE_SECONDS}
-        self._scheduler.add_job(self._by_clock, self._trigger, id="clock", **kept)
+        self._scheduler.add_job(self._by_clock, self._clock, id="clock", **kept)
         if table.new_documents is not None and self.config.corpus.service is not None:
             every = IntervalTrigger(seconds=table.poll_seconds, timezone=UTC)
             now = datetime.now(UTC) + timedelta(seconds=0.1)
             self._scheduler.add_job(self._by_documents, every, id="documents", next_run_time=now, **kept)
 
     def start(self) -> None:
-        """Raise OSError when what happens cannot be written down."""
+        self._write({"running": None})  # of a schedule that was killed
         self._scheduler.start()
-        self._write({})
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
-        """The run in hand stops after its step, and is kept; the next start goes on with it."""
+        """The run in hand stops after its step and is kept; the next one on the same text goes on with it."""
         self._stopping = True
+        # Waiting here would hold what a run that ends just now asks for.
+        self._scheduler.shutdown(wait=False)
         child = self._child
         if child is not None:
             child.terminate()
@@ -103,61 +106,66 @@ class Schedule:
                 child.wait(_STOPPING_SECONDS)
             except subprocess.TimeoutExpired:
                 child.kill()
-        self._scheduler.shutdown(wait=True)
-        self._write({"next_run": None})
+        with self._running:  # until its end is written down
+            self._write({"next_run": None})
 
     def _by_clock(self) -> None:
         self._run("clock")
 
     def _by_documents(self) -> None:
-        """As many more than at the last run, or than at the first look when there was none."""
-        try:
-            count = count_of(str(self.config.corpus.service))
-        except TrainingError as error:
-            log.warning("The documents cannot be counted, which is tried again: %s", error)
-            return
+        """So many more than at the last run that came to an end, or than at the first look before it."""
+        count = self._count()
         known = read_runs(self._models).get("documents")
+        if count is None:
+            return
         if not isinstance(known, int) or count < known:
             self._write({"documents": count})
         elif count - known >= (self.config.schedule.new_documents or count + 1):
             log.info("%d new documents", count - known)
-            self._run("documents", count)
+            self._run("documents")
 
-    def _run(self, why: str, documents: int | None = None) -> None:
-        """One retraining, to its end. What it says goes to this process's stderr as well."""
-        if self._stopping or not self._lock.acquire(blocking=False):
+    def _count(self) -> int | None:
+        """None where there is no service, or it does not answer."""
+        if self.config.corpus.service is None:
+            return None
+        try:
+            return count_of(self.config.corpus.service)
+        except TrainingError as error:
+            log.warning("The documents cannot be counted, which is tried again: %s", error)
+            return None
+
+    def _run(self, why: str) -> None:
+        """One retraining, to its end; nothing when one is in hand."""
+        if self._stopping or not self._running.acquire(blocking=False):
             return
         try:
+            count = self._count()  # what comes while it trains is new to the next one
             began = _now()
             log.info("A retraining begins (%s)", why)
             status, said = self._child_to_its_end({"started": began, "why": why})
-            last = {
-                "started": began,
-                "ended": _now(),
-                "why": why,
-                "status": status,
-                "outcome": outcome_of(status),
-                "said": said,
-            }
+            outcome = outcome_of(status)
+            last = {"started": began, "ended": _now(), "why": why, "status": status, "outcome": outcome}
             runs = dict(read_runs(self._models).get("runs") or {})
-            runs[last["outcome"]] = runs.get(last["outcome"], 0) + 1
-            more = {} if documents is None else {"documents": documents}
-            self._write({"running": None, "last_run": last, "runs": runs} | more)
-            log.info("It ended: %s", last["outcome"])
+            runs[outcome] = runs.get(outcome, 0) + 1
+            more = {} if count is None or status not in _CAME_TO_AN_END else {"documents": count}
+            self._write({"running": None, "last_run": last | {"said": said}, "runs": runs} | more)
+            log.info("It ended: %s", outcome)
         finally:
-            self._lock.release()
+            self._running.release()
 
     def command(self) -> list[str]:
         """What a run is."""
         return [sys.executable, "-m", "training", "retrain", "--config", str(self.file)]
 
     def _child_to_its_end(self, about: dict[str, Any]) -> tuple[int, str]:
-        """Its exit status, negative for a signal, and its last words."""
+        """Its exit status, negative for a signal, and its last words; all of them go to stderr as well."""
         table = self.config.schedule
         child = subprocess.Popen(  # noqa: S603  this very program
             self.command(),
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             env=_environment(table.threads),
             preexec_fn=lambda: _bounded(table.memory_mb),  # noqa: PLW1509  no thread of ours holds a lock there
             start_new_session=True,  # Ctrl-C is for the schedule, which tells its child
@@ -166,21 +174,26 @@ class Schedule:
         self._write({"running": about | {"pid": child.pid}})
         if self._stopping:  # asked to while it began
             child.terminate()
-        said, _ = child.communicate()
+        said = ""
+        with child:
+            for line in child.stdout or ():
+                sys.stderr.write(line)
+                said = (said + line)[-_SAID:]
         self._child = None
-        return child.returncode, said.strip()[-_SAID:]
+        return child.returncode, said.strip()
 
     def _next(self) -> str | None:
-        job = self._scheduler.get_job("clock")
-        return None if job is None else job.next_run_time.isoformat(timespec="seconds")
+        due = self._clock.get_next_fire_time(None, datetime.now(UTC))
+        return None if due is None else due.astimezone(UTC).isoformat(timespec="seconds")
 
     def _write(self, changed: dict[str, Any]) -> None:
         table = self.config.schedule
         now = {"cron": table.cron, "timezone": table.timezone, "next_run": self._next()}
-        try:
-            write_runs(self._models, read_runs(self._models) | now | changed)
-        except OSError as error:  # a full disk must not end the schedule
-            log.warning("%s cannot be written: %s", self._models, error)
+        with self._writing:
+            try:
+                write_runs(self._models, read_runs(self._models) | now | changed)
+            except OSError as error:  # a full disk must not end the schedule
+                log.warning("%s cannot be written: %s", self._models, error)
 
 
 def _bounded(memory_mb: int | None) -> None:

@@ -63,10 +63,10 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
             f"{len(documents.kept):,} documents are too few; at least {least:,} are asked for (corpus.least)."
         )
     split = hold_out(documents.kept, config.corpus.held_out)
-    known = {document.id: document for document in documents.kept}
-    found = judged(_judgements(config), known, config.judgements.held_out)
+    found = judged(_judgements(config), _stand_ins(documents, split), config.judgements.held_out)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)
+    data = _data(config, bool(searches))
     corpus = _material(config, recipe, store, active, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -79,11 +79,12 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         steps=config.train.steps,
         store=store,
         work=work,
-        data=_data(config, bool(searches)),
+        data=data,
         mode=config.gate.mode,
         thresholds=config.gate.thresholds(),
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
+        sweep=True,
         about={"documents": _counts(documents, split, found), "corpus_report": report},
     )
 
@@ -93,6 +94,12 @@ def _documents(table: CorpusTable) -> Documents:
         return documents_at(table.service)
     assert table.file is not None  # noqa: S101  one of the two is there
     return documents_in(table.file)
+
+
+def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
+    """Every id, copies included, to that of the document that stands for it."""
+    kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
+    return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
 def _judgements(config: Config) -> Iterator[Judgement]:
@@ -106,7 +113,8 @@ def _judgements(config: Config) -> Iterator[Judgement]:
 def _material(
     config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
 ) -> Corpus:
-    encoder = store.open(active, threads=len(os.sched_getaffinity(0)))
+    threads = config.schedule.threads or len(os.sched_getaffinity(0))
+    encoder = store.open(active, threads=threads)
     manifest = encoder.manifest
     try:
         encoders = (
@@ -114,7 +122,8 @@ def _material(
             lambda texts: encoder.encode([manifest.document_prompt + text for text in texts]).vectors,
         )
         negatives = config.train.negatives
-        return corpus_of(recipe.source.kind, split.train, found.train, encoders, negatives)
+        withheld = own.withheld(split, found.held)
+        return corpus_of(recipe.source.kind, split.train, found.train, encoders, negatives, withheld)
     finally:
         encoder.close()
 
@@ -125,8 +134,14 @@ def _data(config: Config, searches: bool) -> Path | None:
     try:
         return data_folder(None if given is None else str(given))
     except TrainingError:
-        if given is not None or (config.gate.mode == "on" and not searches):
+        if given is not None:
             raise
+        if config.gate.mode == "on" and not searches:
+            raise NothingToLearn(
+                f"There is nothing to judge with: no search has {own.LEAST_QUERIES} held-out queries (from "
+                "documents with a title or two sentences, or judged ones), and gate.data names no evaluation "
+                "sets. Add documents, or raise corpus.held_out."
+            ) from None
         return None
 
 
@@ -146,8 +161,7 @@ def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]
         "repeated": documents.repeated,
         "trained_on": len(split.train),
         "held_out": len(split.held),
-        "held_out_as_near_duplicates": split.moved,
-        "dropped_as_near_duplicates": split.dropped,
+        "left_out_as_near_copies": len(split.copies),
         "queries_trained_on": len(found.train),
         "queries_held_out": len(found.held),
         "judgements_of_unknown_documents": found.unknown,

@@ -26,7 +26,8 @@ def workplace(kept: Path | None) -> Iterator[Path]:
     """`kept`, made when it is not there; else a temporary folder, removed also after a SIGTERM."""
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
-        yield kept
+        with _terminable():
+            yield kept
         return
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -1,6 +1,7 @@
 """What is served, and which versions there are."""
 
 import asyncio
+import re
 from importlib.metadata import version as package_version
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,6 +21,7 @@ from service.lanes import BATCH_TOKENS
 from service.runtime import Runtime
 from service.watch import as_state
 
+_FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
@@ -108,7 +110,7 @@ async def report(request: Request, version: str) -> Response:
 async def report_page(request: Request, version: str, file: str) -> Response:
     """The same for people: `report.md`, and the pictures that it names."""
     kind = _PAGES.get(PurePosixPath(file).suffix)
-    if kind is None or "/" in file:
+    if kind is None or not _FILE.fullmatch(file):
         raise NotFound(
             f"A report has no file {file[:100]!r}. It has report.md, and the pictures named there."
         )

@@ -44,7 +44,16 @@ def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -
 
 @pytest.mark.parametrize(
     "file",
-    ["..%2Fsecret.md", "%2E%2E/secret.md", "..\\secret.md", "manifest.json", "none.svg", "report.md%00"],
+    [
+        "..%2Fsecret.md",
+        "%2E%2E/secret.md",
+        "..\\secret.md",
+        "manifest.json",
+        "none.svg",
+        "report.md%00",
+        "%00.md",
+        "x" * 300 + ".md",
+    ],
 )
 def test_nothing_else_is_served(client: TestClient, judged: str, file: str) -> None:
     answer = client.get(f"/models/{judged}/report/{file}")

@@ -87,7 +87,7 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     report = json.loads((job.store.folder(str(version)) / REPORT).read_bytes())
     counts = report["meta"]["documents"]
     assert counts["all"] == 150
-    assert counts["trained_on"] + counts["held_out"] + counts["dropped_as_near_duplicates"] == 150
+    assert counts["trained_on"] + counts["held_out"] + counts["left_out_as_near_copies"] == 150
     assert 30 <= counts["held_out"] <= 60
     assert report["meta"]["corpus_report"]["texts"] == counts["trained_on"]
     assert report["candidate"]["own"]["titles"]["queries"] <= counts["held_out"]
@@ -104,6 +104,12 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
         ET.parse(job.store.folder(str(version)) / REPORT_PAGE / file)
     assert retrain() == 4
     assert "by this recipe" in capsys.readouterr().out
+    (job.work / "mine").mkdir()
+    [kept] = job.work.glob("*/run")
+    assert retrain(documents(160)) == 0
+    [other] = job.work.glob("*/run")
+    assert other != kept, "runs pile up in the work folder"
+    assert (job.work / "mine").is_dir()
 
 
 def test_a_worse_candidate_is_refused(job: Job, retrain: Retrain, tmp_path: Path) -> None:

@@ -32,8 +32,11 @@ class Duplicate(NamedTuple):
     similarity: float  # Jaccard, not estimated
 
 
-def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD) -> list[Duplicate]:
-    """In the order of `texts`. No two of the others are as close, but for what MinHash misses."""
+def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: int = 0) -> list[Duplicate]:
+    """In the order of `texts`. No two of the others are as close, but for what MinHash misses.
+
+    keep: the first so many are kept whatever they resemble, and every later text is compared with them.
+    """
     if not 0 < threshold <= 1:
         raise TrainingError(f"--threshold must be above 0 and at most 1, not {threshold:g}.")
     keys = band_keys(texts, *banding(threshold))
@@ -47,7 +50,8 @@ def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD) -> list[
     for place in tqdm(places, unit=" texts", leave=False, disable=None):
         rarest = _rarest(of(place), frequency, threshold)
         near = np.array(sorted(set().union(*(kept.get(shingle, ()) for shingle in rarest))), np.int64)
-        for first in near[(keys[near] == keys[place]).any(axis=1)].tolist():
+        alike = near[(keys[near] == keys[place]).any(axis=1)].tolist() if place >= keep else []
+        for first in alike:
             similarity = jaccard(of(first), of(place))
             if similarity >= threshold:
                 found.append(Duplicate(place, first, similarity))

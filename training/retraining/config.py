@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from training import gate
 from training.errors import TrainingError
 
+_BASES = ("active", "default")  # whatever folder there is of that name
+
 
 class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -119,12 +121,12 @@ def _rooted(config: Config, folder: Path) -> Config:
     def whole(path: Path | None) -> Path | None:
         return None if path is None else folder / path.expanduser()
 
-    def known(name: str) -> str:
-        """A recipe's or a model's name, or its path where there is one."""
-        place = folder / Path(name).expanduser()
-        return str(place) if place.exists() else name
-
-    train = {"base": known(config.train.base), "recipe": known(config.train.recipe)}
+    base, recipe = config.train.base, config.train.recipe
+    if base not in _BASES and (folder / Path(base).expanduser()).is_dir():
+        base = str(folder / Path(base).expanduser())
+    if recipe.endswith(".toml"):
+        recipe = str(folder / Path(recipe).expanduser())
+    train = {"base": base, "recipe": recipe}
     return config.model_copy(
         update={
             "train": config.train.model_copy(update=train),

@@ -11,14 +11,14 @@ without an id is named by its text, so it is the same document in the next run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.corpus import TEXTS
 from training.errors import NothingToLearn, TrainingError
 from training.records import Record, read_records, text_of, valid
-from training.remote import documents_of
+from training.remote import documents_of, shown
 
 _ID = ("id", "_id")
 
@@ -38,6 +38,9 @@ class Documents(NamedTuple):
     kept: tuple[Document, ...]  # by id, each text once
     blank: int  # left out: nothing but white space
     repeated: int  # left out: another document has this very title and text
+    copies: Mapping[
+        str, str
+    ]  # id of one that is left out to that of the document with this very title and text
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones left out)"
@@ -52,7 +55,8 @@ def documents_in(file: Path) -> Documents:
 
 def documents_at(url: str) -> Documents:
     """Of the service at `url`. Raise TrainingError, or NothingToLearn when it has none."""
-    return _distinct((_of_service(document, url) for document in documents_of(url)), url)
+    where = shown(url)
+    return _distinct((_of_service(document, where) for document in documents_of(url)), where)
 
 
 def _of_record(record: Record) -> Document:
@@ -63,7 +67,7 @@ def _of_record(record: Record) -> Document:
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
     if not isinstance(title, str) or not isinstance(id, str | int | None):
         raise TrainingError(f"{record.at}: id and title must be texts.")
-    return Document("" if id is None else str(id), valid(title.strip(), record.at), text)
+    return Document("" if id is None else valid(str(id), record.at), valid(title.strip(), record.at), text)
 
 
 def _of_service(document: dict[str, Any], url: str) -> Document:
@@ -77,22 +81,32 @@ def _of_service(document: dict[str, Any], url: str) -> Document:
 
 def _distinct(found: Iterable[Document], name: str) -> Documents:
     by_id: dict[str, Document] = {}
-    seen: set[tuple[str, str]] = set()
+    seen: dict[tuple[str, str], str] = {}
+    copies: dict[str, str] = {}
     blank = repeated = 0
     for document in found:
         if not document.text.strip():
             blank += 1
-        elif (document.title, document.text) in seen:
-            repeated += 1
+            continue
+        named = document if document.id else document._replace(id=_name(document))
+        content = document.title, document.text
+        first = seen.get(content)
+        stands = named.id if named.id in by_id else copies.get(named.id)
+        if stands is not None and stands != first:
+            raise TrainingError(f"{name} has two documents with the id {named.id[:100]!r}.")
+        if first is None:
+            seen[content] = named.id
+            by_id[named.id] = named
         else:
-            seen.add((document.title, document.text))
-            named = document if document.id else document._replace(id=_name(document))
-            if by_id.setdefault(named.id, named) is not named:
-                raise TrainingError(f"{name} has two documents with the id {named.id[:100]!r}.")
+            repeated += 1
+            if first != named.id:
+                copies[named.id] = first
     if not by_id:
         raise NothingToLearn(f"{name} holds no text.")
-    return Documents(tuple(by_id[id] for id in sorted(by_id)), blank, repeated)
+    return Documents(tuple(by_id[id] for id in sorted(by_id)), blank, repeated, copies)
 
 
 def _name(document: Document) -> str:
-    return hashlib.sha256(document.whole.encode()).hexdigest()[:32]
+    """A text alone is named by its bytes; a title is told apart from the text behind it."""
+    parts = (document.title, document.text) if document.title else (document.text,)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

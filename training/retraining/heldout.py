@@ -1,13 +1,16 @@
 """Which documents are kept back: they judge every candidate, and no candidate has read them.
 
-A hash of the id decides, so that the same documents are kept back in every run, whatever was added. What
-nearly repeats a document that is kept back is kept back with it: who has read the copy has read the text.
+    hash of the id ─▶ held out ─▶ of near copies one judges
+                  └▶ to train on ─▶ less what nearly repeats a document held out, or another one to train on
+
+A hash of the id decides, so that the same documents are kept back in every run, whatever was added. A near
+copy is on neither side: who has read it has read the text, and two of them would judge, or teach, as two.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from training.mining.dedupe import near_duplicates
@@ -18,8 +21,7 @@ from .documents import Document
 class Split(NamedTuple):
     train: tuple[Document, ...]
     held: tuple[Document, ...]
-    moved: int  # of `held`: there only because they nearly repeat one that is
-    dropped: int  # in neither: they nearly repeat one in `train`, and equal texts are no negatives
+    copies: Mapping[str, str]  # id of a near copy, which is in neither, to the document that stands for it
 
 
 def place(id: str) -> float:
@@ -29,22 +31,17 @@ def place(id: str) -> float:
 
 
 def hold_out(documents: Sequence[Document], share: float) -> Split:
-    """About `share` of the documents, from 0 to 1, in the order that they came in."""
-    chosen = [place(document.id) < share for document in documents]
-    groups: dict[int, list[int]] = {}
-    for duplicate in near_duplicates([document.whole for document in documents]):
-        groups.setdefault(duplicate.first, [duplicate.first]).append(duplicate.place)
-    held = list(chosen)
-    dropped = set()
-    for group in groups.values():
-        together = any(chosen[at] for at in group)
-        for at in group:
-            held[at] = together
-        if not together:
-            dropped.update(group[1:])
+    """About `share` of the documents, from 0 to 1, each side in the order that they came in."""
+    held = [document for document in documents if place(document.id) < share]
+    rest = [document for document in documents if place(document.id) >= share]
+    both = [*held, *rest]
+    found = near_duplicates([document.whole for document in held])
+    # Every document held out is compared with, the near copies among them too: a copy of a copy is one.
+    found += near_duplicates([document.whole for document in both], keep=len(held))
+    stands = {both[each.place].id: both[each.first].id for each in found}
+    copies = {id: stands.get(first, first) for id, first in stands.items()}
     return Split(
-        tuple(each for at, each in enumerate(documents) if not held[at] and at not in dropped),
-        tuple(each for at, each in enumerate(documents) if held[at]),
-        sum(held) - sum(chosen),
-        len(dropped),
+        tuple(document for document in rest if document.id not in copies),
+        tuple(document for document in held if document.id not in copies),
+        copies,
     )

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from training.errors import TrainingError
 from training.mining.labelled import folded
 from training.records import Record, layout, read_records, text_of, valid
-from training.remote import feedback_of
+from training.remote import feedback_of, shown
 
 from .heldout import place
 
@@ -44,22 +44,25 @@ def judgements_in(file: Path) -> Iterator[Judgement]:
         raise TrainingError(f"{file} holds no judgements: give a .tsv or .jsonl with query and id.")
     for record in read_records(file, (_QUERY, _ID)):
         if record.fields:
-            yield Judgement(text_of(record, _QUERY), text_of(record, _ID), _relevant(record))
+            yield Judgement(text_of(record, _QUERY), _document(record), _relevant(record))
 
 
 def judgements_at(url: str) -> Iterator[Judgement]:
     """What was sent to `POST /feedback` of the service at `url`. Raise TrainingError."""
     for row in feedback_of(url):
-        yield Judgement(valid(row["query"], f"{url}, feedback"), row["id"], row["relevant"])
+        yield Judgement(valid(row["query"], f"{shown(url)}, feedback"), row["id"], row["relevant"])
 
 
-def judged(found: Iterable[Judgement], known: Mapping[str, object], share: float) -> Judged:
-    """known: the ids of all documents. share: of the queries, how many are held out, 0 to 1."""
+def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -> Judged:
+    """known: the id of every document, to that of the one that stands for it, where it is a copy of one.
+
+    share: of the queries, how many are held out, 0 to 1.
+    """
     newest: dict[tuple[str, str], bool] = {}
     for judgement in found:
         query = folded(judgement.query)
         if query:
-            newest[query, judgement.id] = judgement.relevant
+            newest[query, known.get(judgement.id, judgement.id)] = judgement.relevant
     train: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
     unknown = 0
@@ -70,6 +73,13 @@ def judged(found: Iterable[Judgement], known: Mapping[str, object], share: float
             part = held if place(query.casefold()) < share else train
             part.setdefault(query, []).append(id)
     return Judged(train, held, unknown)
+
+
+def _document(record: Record) -> str:
+    id = next((record.fields[name] for name in _ID if name in record.fields), None)
+    if isinstance(id, int) and not isinstance(id, bool):  # as a document's may be written
+        return str(id)
+    return text_of(record, _ID)
 
 
 def _relevant(record: Record) -> bool:

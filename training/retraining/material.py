@@ -10,6 +10,9 @@ No query, title or text that was held out is in it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from hashlib import sha256
 
 from training.corpus import PAIRS, TEXTS, TRIPLES, Corpus, Kind
 from training.errors import NothingToLearn, TrainingError
@@ -19,6 +22,7 @@ from training.mining.negatives import Counts, Rules, mine_negatives
 from training.mining.pairs import title_pairs
 
 from .documents import Document
+from .own import plain
 
 Row = tuple[tuple[str, ...], int | None]
 
@@ -29,24 +33,35 @@ def corpus_of(
     judged: Mapping[str, Sequence[str]],
     encoders: tuple[Encode, Encode],
     negatives: int,
+    withheld: AbstractSet[str] = frozenset(),
 ) -> Corpus:
     """Raise NothingToLearn when there is nothing of that kind.
 
+    withheld: texts that judge, as `own.plain` makes them.
     judged: ids of relevant documents by query, of the queries to train on. encoders: the active model's, for
     queries and for documents; asked for triples only. negatives: of each pair.
     """
     if kind is TEXTS:
-        return Corpus.of((document.text for document in documents), "what may be trained on")
+        texts = (document.text for document in documents if plain(document.text) not in withheld)
+        return Corpus.of(texts, "what may be trained on")
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
-    pairs = list(dict.fromkeys(_pairs(documents, judged)))
+    pairs = [
+        pair
+        for pair in dict.fromkeys(_pairs(documents, judged))
+        if not withheld & {plain(each) for each in pair}
+    ]
     if not pairs:
         raise NothingToLearn(
             "There is no pair to learn from: documents need a title, or queries that people judged."
         )
+    of_pairs = Corpus.of_rows(((pair, None) for pair in pairs), "the pairs to train on")
     if kind is PAIRS:
-        return Corpus.of_rows(((pair, None) for pair in pairs), "the pairs to train on")
-    return Corpus.of_rows(_triples(pairs, documents, encoders, negatives), "the triples to train on")
+        return of_pairs
+    kept = [document for document in documents if plain(document.text) not in withheld]
+    triples = Corpus.of_rows(_triples(pairs, kept, encoders, negatives), "the triples to train on")
+    # Named by what they are made of: another active model finds other negatives, and that is no new text.
+    return replace(triples, digest=sha256(f"{of_pairs.digest} {negatives} negatives".encode()).hexdigest())
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from training.mining.labelled import folded
 from .documents import Document
 from .heldout import Split, place
 
+MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
 LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
 _WORDS = 4  # of a sentence that can ask or answer; chosen by us
 # Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
@@ -44,6 +45,17 @@ def collections(split: Split, judged: Mapping[str, Sequence[str]], candidates: i
     return {name: _bounded(found, candidates) for name, found in enough.items()}
 
 
+def withheld(split: Split, judged: Iterable[str]) -> set[str]:
+    """What no row to train on may have, as `plain` makes it: queries, titles and texts that judge."""
+    of_documents = (text for document in split.held for text in (document.title, document.text))
+    return {plain(text) for text in (*judged, *of_documents)} - {""}
+
+
+def plain(text: str) -> str:
+    """White space and case do not make another text."""
+    return folded(text).casefold()
+
+
 def score(
     made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode
 ) -> dict[str, dict[str, Any]]:
@@ -58,17 +70,19 @@ def score(
     return scores
 
 
-def _titles(held: Iterable[Document], others: Iterable[Document]) -> Collection:
+def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     """A title that several documents have names none of them."""
     bodies = {document.id: _body(document) for document in (*held, *others)}
     titles = {document.id: folded(document.title) for document in held}
-    used = Counter(title.casefold() for title in titles.values())
+    used = Counter(plain(document.title) for document in (*held, *others))
     queries = {
         id: title
         for id, title in titles.items()
-        if title and bodies[id] and used[title.casefold()] == 1 and title != bodies[id]
+        if title and bodies[id] and used[plain(title)] == 1 and title != bodies[id]
     }
-    return _one_each(queries, {f"{id}\0text": body for id, body in bodies.items() if body}, "\0text")
+    answers = {bodies[id] for id in queries}  # another document with the very text would be right as well
+    candidates = {f"{id}\0text": body for id, body in bodies.items() if id in queries or body not in answers}
+    return _one_each(queries, {name: body for name, body in candidates.items() if body}, "\0text")
 
 
 def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
@@ -106,6 +120,11 @@ def _one_each(queries: dict[str, str], documents: dict[str, str], suffix: str) -
 
 def _bounded(collection: Collection, candidates: int) -> Collection:
     """Answers are never left out, so that there may be more of them than `candidates`."""
+    asked = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MOST_QUERIES]
+    collection = collection._replace(
+        queries={name: collection.queries[name] for name in asked},
+        relevant={name: collection.relevant[name] for name in asked},
+    )
     answers = {name for found in collection.relevant.values() for name in found}
     spare = max(0, candidates - len(answers))
     kept: dict[str, str] = {}

@@ -34,10 +34,13 @@ def test_paths_are_of_the_files_own_folder(tmp_path: Path) -> None:
 
 
 def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").touch()
-    text = '[corpus]\nfile = "b"\n[train]\nrecipe = "mine.toml"\nbase = "default"\n'
-    train = config(tmp_path, text).train
-    assert (train.recipe, train.base) == (str(tmp_path / "mine.toml"), "default")
+    for name in ("active", "mine", "pairs"):
+        (tmp_path / name).mkdir()
+    text = '[corpus]\nfile = "b"\n[train]\nrecipe = "{}"\nbase = "{}"\n'
+    train = config(tmp_path, text.format("mine.toml", "mine")).train
+    assert (train.recipe, train.base) == (str(tmp_path / "mine.toml"), str(tmp_path / "mine"))
+    train = config(tmp_path, text.format("pairs", "active")).train
+    assert (train.recipe, train.base) == ("pairs", "active")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,13 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("cron", "every night"), ("cron", "99 * * * *"), ("timezone", "Mars")]
+    ("key", "value"),
+    [
+        ("cron", "0 0 30 2 *"),
+        ("cron", "every night"),
+        ("cron", "99 * * * *"),
+        ("timezone", "Mars"),
+    ],
 )
 def test_a_clock_that_there_is_not_is_refused(tmp_path: Path, key: str, value: str) -> None:
     table = config(tmp_path, f'[corpus]\nfile = "b"\n[schedule]\n{key} = "{value}"\n').schedule

@@ -28,7 +28,7 @@ def test_blank_and_repeated_ones_are_counted_and_left_out(tmp_path: Path) -> Non
     file = write(tmp_path, "a.txt", "one\n \none\ntwo\none\n")
     found = documents_in(file)
     assert sorted(document.text for document in found.kept) == ["one", "two"]
-    assert (found.blank, found.repeated) == (1, 2)
+    assert (found.blank, found.repeated, found.copies) == (1, 2, {})
     assert str(found) == "2 documents (1 blank and 2 repeated ones left out)"
 
 
@@ -37,10 +37,27 @@ def test_the_same_text_under_two_titles_is_two_documents(tmp_path: Path) -> None
     assert {document.title for document in documents_in(file).kept} == {"A", "B"}
 
 
+def test_a_copy_under_another_id_is_known_by_it(tmp_path: Path) -> None:
+    lines = '{"id": "a", "text": "x"}\n{"id": "b", "text": "x"}\n{"id": "b", "text": "x"}\n'
+    found = documents_in(write(tmp_path, "a.jsonl", lines))
+    assert [document.id for document in found.kept] == ["a"]
+    assert (found.repeated, found.copies) == (2, {"b": "a"})
+
+
+def test_a_title_and_its_text_are_not_the_text_of_both(tmp_path: Path) -> None:
+    file = write(tmp_path, "a.jsonl", '{"title": "A", "text": "B"}\n{"text": "A\\nB"}\n')
+    assert len(documents_in(file).kept) == 2
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}\n', "two documents with the id 'a'"),
+        (
+            '{"id": "a", "text": "x"}\n{"id": "b", "text": "x"}\n{"id": "b", "text": "y"}\n',
+            "two documents with the id 'b'",
+        ),
+        ('{"id": "\\ud800", "text": "x"}\n', "half of a surrogate pair"),
         ('{"id": ["a"], "text": "x"}\n', "line 1: id and title must be texts"),
         ('{"title": 4, "text": "x"}\n', "line 1: id and title must be texts"),
         ('{"id": "a"}\n', "line 1 has no text"),

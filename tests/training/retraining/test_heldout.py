@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 
+from training.mining.minhash import jaccard, shingles
 from training.retraining.documents import Document
 from training.retraining.heldout import hold_out, place
 
@@ -21,7 +22,7 @@ def test_about_the_share_is_held_out_and_nothing_is_in_both() -> None:
     split = hold_out(documents(2000), 0.1)
     assert 150 < len(split.held) < 250
     assert not {one.id for one in split.train} & {one.id for one in split.held}
-    assert len(split.train) + len(split.held) + split.dropped == 2000
+    assert len(split.train) + len(split.held) + len(split.copies) == 2000
 
 
 def test_what_is_added_moves_nothing_that_was_there() -> None:
@@ -38,21 +39,41 @@ def test_the_place_of_an_id_is_the_same_in_another_process() -> None:
     assert 0 <= place("ticket 4711") < 1
 
 
-def test_near_duplicates_are_held_out_together() -> None:
-    one, *rest = documents(300)
-    held = next(f"copy {at}" for at in range(1000) if place(f"copy {at}") < 0.1)
-    trained = next(f"copy {at}" for at in range(1000) if place(f"copy {at}") > 0.5)
+def first(wanted: bool, name: str, count: int = 1) -> list[str]:
+    """Ids that are held out, or are not, at a share of 0.1."""
+    return [f"{name} {at}" for at in range(1000) if (place(f"{name} {at}") < 0.1) is wanted][:count]
+
+
+def test_what_nearly_repeats_a_document_held_out_is_on_neither_side() -> None:
+    [one] = documents(1)
+    [held], [trained] = first(True, "a"), first(False, "b")
     twins = [Document(trained, "", one.text + "!"), Document(held, "", one.text + "?")]
-    split = hold_out([one, *rest, *twins], 0.1)
-    there = {document.id for document in split.held}
-    assert {one.id, held, trained} <= there
-    assert split.moved == 1 + (place(one.id) >= 0.1)
+    split = hold_out([*twins, *documents(200, seed=1)], 0.1)
+    assert held in {document.id for document in split.held}
+    assert trained not in {document.id for document in (*split.held, *split.train)}
+    assert split.copies[trained] == held
 
 
-def test_of_near_duplicates_to_train_on_the_first_is_kept() -> None:
-    trained = [f"t{at}" for at in range(1000) if place(f"t{at}") > 0.5][:3]
+def test_a_copy_of_a_copy_of_a_document_held_out_is_found() -> None:
+    """The third resembles the second, which is held out as well, and the first hardly."""
+    rng = random.Random(3)
+    words = [str(rng.randrange(100_000, 1_000_000)) for _ in range(108)]
+    texts = [" ".join(words[start : start + 100]) for start in (0, 4, 8)]
+    similar = [jaccard(shingles(texts[at]), shingles(texts[at + 1])) for at in (0, 1)]
+    assert min(similar) >= 0.9 > jaccard(shingles(texts[0]), shingles(texts[2]))
+    ids = [*first(True, "a", 2), *first(False, "b")]
+    split = hold_out([Document(id, "", text) for id, text in zip(ids, texts, strict=True)], 0.1)
+    assert [document.id for document in split.held] == [ids[0]]
+    assert split.train == ()
+    assert split.copies == {ids[1]: ids[0], ids[2]: ids[0]}
+
+
+def test_of_near_duplicates_one_judges_and_one_is_trained_on() -> None:
     text = documents(1)[0].text
-    twins = [Document(id, "", text + "." * at) for at, id in enumerate(trained)]
-    split = hold_out([*twins, *documents(50, seed=1)], 0.1)
-    assert [document.id for document in split.train if document.id in trained] == [trained[0]]
-    assert split.dropped == 2
+    ids = [*first(True, "a", 3), *first(False, "b", 3)]
+    other = documents(1, seed=5)[0].text
+    texts = [text + "." * at for at in range(3)] + [other + "." * at for at in range(3)]
+    split = hold_out([Document(id, "", each) for id, each in zip(ids, texts, strict=True)], 0.1)
+    assert [document.id for document in split.held] == ids[:1]
+    assert [document.id for document in split.train] == ids[3:4]
+    assert split.copies == {ids[1]: ids[0], ids[2]: ids[0], ids[4]: ids[3], ids[5]: ids[3]}

@@ -11,7 +11,7 @@ from training.errors import TrainingError
 from training.retraining.heldout import place
 from training.retraining.judgements import Judgement, judged, judgements_in
 
-KNOWN = {"a": 1, "b": 1, "c": 1}
+KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
 
 
 def test_a_table_and_json_lines_are_read(tmp_path: Path) -> None:
@@ -19,8 +19,8 @@ def test_a_table_and_json_lines_are_read(tmp_path: Path) -> None:
     assert list(judgements_in(table)) == [Judgement("how?", "a", True), Judgement("how?", "b", False)]
     without = write(tmp_path, "k.tsv", "query\tdocument\nhow?\ta\n")
     assert list(judgements_in(without)) == [Judgement("how?", "a", True)]
-    lines = write(tmp_path, "j.jsonl", '{"query": "q", "id": "a", "relevant": false}\n\n')
-    assert list(judgements_in(lines)) == [Judgement("q", "a", False)]
+    lines = write(tmp_path, "j.jsonl", '{"query": "q", "id": 17, "relevant": false}\n\n')
+    assert list(judgements_in(lines)) == [Judgement("q", "17", False)]
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,10 @@ def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
     assert not train & held
     assert 60 < len(held) < 140
     assert all(place(query) < 0.5 for query in held)
+
+
+def test_a_judgement_of_a_copy_is_one_of_the_document_that_stands_for_it() -> None:
+    said = [Judgement("q", "copy of a", True), Judgement("q", "b", True)]
+    found = judged(said, KNOWN, 0.5)
+    assert {**found.train, **found.held} == {"q": ["a", "b"]}
+    assert found.unknown == 0

@@ -61,3 +61,25 @@ def test_without_titles_and_judgements_there_is_no_pair() -> None:
         corpus_of(PAIRS, DOCUMENTS[1:2], {}, (never, never), 1)
     with pytest.raises(TrainingError, match="pairs that people labelled"):
         corpus_of(RELATIONS, DOCUMENTS, JUDGED, (never, never), 1)
+
+
+def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
+    withheld = {"alpha", "third text"}  # a query that was held out is a title here, a held-out text a text
+    assert corpus_of(TEXTS, DOCUMENTS, JUDGED, (never, never), 1, withheld).texts == (
+        "first  text",
+        "second text",
+    )
+    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, (never, never), 1, withheld)
+    assert corpus.texts == ("which is second?", "second text")
+
+
+def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
+    """After a promotion the active model finds other negatives: that is no new text."""
+    rng = np.random.default_rng(1)
+
+    def somehow(texts: list[str]) -> np.ndarray:
+        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+
+    found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, (somehow, somehow), 1) for _ in range(8)]
+    assert len({corpus.digest for corpus in found}) == 1
+    assert len({corpus.texts for corpus in found}) > 1

@@ -9,7 +9,7 @@ import pytest
 
 from training.retraining.documents import Document
 from training.retraining.heldout import Split
-from training.retraining.own import LEAST_QUERIES, collections, score
+from training.retraining.own import LEAST_QUERIES, MOST_QUERIES, collections, score, withheld
 
 
 def document(id: str, title: str = "", text: str = "") -> Document:
@@ -18,7 +18,7 @@ def document(id: str, title: str = "", text: str = "") -> Document:
 
 HELD = tuple(document(f"h{at}", f"Title {at}") for at in range(LEAST_QUERIES))
 TRAIN = tuple(document(f"t{at}", f"Another {at}") for at in range(30))
-SPLIT = Split(TRAIN, HELD, 0, 0)
+SPLIT = Split(TRAIN, HELD, {})
 
 
 def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
@@ -68,8 +68,29 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
 def test_the_candidates_are_the_same_whatever_order_the_documents_come_in() -> None:
     few = collections(SPLIT, {}, LEAST_QUERIES + 5)["titles"]
     assert len(few.documents) == LEAST_QUERIES + 5
-    turned = Split(TRAIN[::-1], HELD, 0, 0)
+    turned = Split(TRAIN[::-1], HELD, {})
     assert set(collections(turned, {}, LEAST_QUERIES + 5)["titles"].documents) == set(few.documents)
+
+
+def test_a_title_that_is_trained_on_as_well_asks_nothing_and_a_very_copy_is_no_candidate() -> None:
+    train = (*TRAIN, document("x", "title 3", "Something else."), document("y", "New", HELD[4].text))
+    titles = collections(SPLIT._replace(train=train, held=(*HELD, document("z", "Z"))), {}, 1000)["titles"]
+    assert "h3" not in titles.queries
+    assert "h4" in titles.queries
+    assert "y\0text" not in titles.documents
+
+
+def test_what_judges_is_withheld() -> None:
+    found = withheld(SPLIT._replace(held=(document("x", "A  Title", "Some\nText"),)), ["How?"])
+    assert found == {"a title", "some text", "how?"}
+
+
+def test_many_queries_are_a_part_of_them_and_the_same_part() -> None:
+    held = tuple(document(f"h{at}", f"Title {at}") for at in range(MOST_QUERIES + 50))
+    found = collections(SPLIT._replace(held=held), {}, 10)["titles"]
+    assert len(found.queries) == len(found.relevant) == MOST_QUERIES
+    again = collections(SPLIT._replace(held=held[::-1]), {}, 10)["titles"]
+    assert found.queries == again.queries
 
 
 def test_too_few_queries_judge_nothing() -> None:
@@ -95,7 +116,7 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
         return vectors
 
     found = score({"titles": titles}, queries, documents)["titles"]
-    assert names == list(titles.queries)
+    assert set(names) == set(titles.queries)
     assert found["each"] == pytest.approx([1 / math.log2(3)] * LEAST_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))
     assert found["queries"] == LEAST_QUERIES
