@@ -24,7 +24,7 @@ from models.schedule import read_runs
 from tests.service.load import STATIC, Load
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published
-from tests.training.jobs import gold, noised
+from tests.training.jobs import gold, noised, tiny_config
 
 DOCUMENTS = 150
 
@@ -49,30 +49,16 @@ def place(tmp_path: Path) -> Path:
 
 def write_config(place: Path, base: str, steps: int) -> None:
     """Half of a file is never read: it is put in place whole."""
-    text = f"""
-        [corpus]
-        file = "documents.jsonl"
-        held_out = 0.3
-        [train]
-        base = "{base}"
-        steps = {steps}
-        precision = "fp32"
-        set = {{ "optim.lr" = 1e-6, "optim.batch" = 16 }}
-        [gate]
-        require = "not worse"
-        data = "sets"
-        mean_fall = 0.1
-        set_fall = 0.1
-        own_fall = 0.2
-        slower = 1.0
-        [schedule]
-        cron = "*/2 * * * * *"
-        jitter_seconds = 0
-        threads = 1
-        [folders]
-        models = "models"
-        work = "work"
-    """
+    text = tiny_config(
+        'file = "documents.jsonl"',
+        base,
+        models=Path("models"),
+        work=Path("work"),
+        sets=Path("sets"),
+        steps=steps,
+        batch=16,
+        schedule='cron = "*/2 * * * * *"\njitter_seconds = 0',
+    )
     (place / "new.toml").write_text(text, encoding="utf-8")
     (place / "new.toml").replace(place / "retrain.toml")
 

@@ -35,6 +35,7 @@ from training.corpus import Corpus
 from training.cost import costs
 from training.encoder import digest_of
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
 from training.export import export_run
 from training.gate_page import write_page
@@ -43,7 +44,6 @@ from training.train import train
 from training.verdict import Scores, Verdict, report
 
 if TYPE_CHECKING:
-    from training.evaluation.encoding import Encode
     from training.evaluation.retrieval import Collection
     from training.recipe import Recipe
 
@@ -211,17 +211,12 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
     encoder = store.open(version, threads=job.options.get("threads") or len(os.sched_getaffinity(0)))
-    manifest = encoder.manifest
-
-    def behind(prompt: str) -> Encode:
-        return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
-
+    model = scorable_of(encoder)
     try:
-        scores = score(behind(""), job.data, samples=True) if job.data is not None else {}
+        scores = score(model.encode, job.data, samples=True) if job.data is not None else {}
         if job.searches:
             say(f"searching the held-out text: {', '.join(job.searches)}")
-            prompts = manifest.search_prompt, manifest.document_prompt
-            scores["own"] = own.score(job.searches, *map(behind, prompts))
+            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents)
         return scores
     finally:
         encoder.close()

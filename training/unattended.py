@@ -13,20 +13,19 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.lock import lock
 from models.publish import Say
-from models.source import read_source
 from models.store import Store
-from models.tokenizer import FILE_NAME as TOKENIZER
 from training.corpus import Corpus
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
+from training.evaluation.scorable import Scorable, scorable_of
 from training.job import Job, active_version
-from training.mining.advice import warnings
-from training.mining.figures import measure
+from training.mining.report import look_at
 from training.retraining import own
 from training.retraining.config import Config, CorpusTable
 from training.retraining.documents import Documents, documents_at, documents_in
@@ -35,6 +34,7 @@ from training.retraining.judgements import Judged, Judgement, judged, judgements
 from training.retraining.material import corpus_of
 
 if TYPE_CHECKING:
+    from training.evaluation.encoding import Encode
     from training.recipe import Recipe
 
 
@@ -113,19 +113,25 @@ def _judgements(config: Config) -> Iterator[Judgement]:
 def _material(
     config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
 ) -> Corpus:
-    threads = config.schedule.threads or len(os.sched_getaffinity(0))
-    encoder = store.open(active, threads=threads)
-    manifest = encoder.manifest
-    try:
-        encoders = (
-            lambda texts: encoder.encode([manifest.search_prompt + text for text in texts]).vectors,
-            lambda texts: encoder.encode([manifest.document_prompt + text for text in texts]).vectors,
+    withheld = own.withheld(split, found.held)
+    with _encoders(config, store, active) as encoders:
+        return corpus_of(
+            recipe.source.kind, split.train, found.train, encoders, config.train.negatives, withheld
         )
-        negatives = config.train.negatives
-        withheld = own.withheld(split, found.held)
-        return corpus_of(recipe.source.kind, split.train, found.train, encoders, negatives, withheld)
-    finally:
-        encoder.close()
+
+
+@contextlib.contextmanager
+def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encode, Encode]]:
+    """The active model's, for queries and for documents; it is opened when one of them is first called."""
+    with contextlib.ExitStack() as opened:
+
+        @cache
+        def model() -> Scorable:
+            encoder = store.open(active, threads=config.schedule.threads or len(os.sched_getaffinity(0)))
+            opened.callback(encoder.close)
+            return scorable_of(encoder)
+
+        yield (lambda texts: model().encode_queries(texts)), (lambda texts: model().encode_documents(texts))
 
 
 def _data(config: Config, searches: bool) -> Path | None:
@@ -147,11 +153,9 @@ def _data(config: Config, searches: bool) -> Path | None:
 
 def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[str, Any]:
     """The corpus in figures, and what in it is likely to spoil a training."""
-    source = read_source(store.folder(active))
-    length = min(recipe.max_length, source.max_length)
     texts = corpus if corpus.columns == 1 else Corpus.of(corpus.texts, "the rows")
-    figures = measure(texts, source.backbone / TOKENIZER, length)
-    return asdict(figures) | {"warnings": warnings(figures, recipe.optim.batch, length)}
+    figures, found, _ = look_at(texts, recipe, store.folder(active))
+    return asdict(figures) | {"warnings": found}
 
 
 def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:

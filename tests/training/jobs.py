@@ -35,3 +35,43 @@ def noised(folder: Path, source: Path, scale: float) -> Path:
         weights[name] = tensor + noise if tensor.ndim > 1 else tensor
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def tiny_config(
+    corpus: str,
+    base: str,
+    *,
+    models: Path,
+    work: Path,
+    sets: Path,
+    steps: int,
+    batch: int,
+    schedule: str = "",
+) -> str:
+    """A retrain.toml for the tiny model, whose gate lets what has hardly moved pass, and noise not.
+
+    corpus, schedule: further lines of their tables.
+    """
+    return f"""
+        [corpus]
+        {corpus}
+        held_out = 0.3
+        [train]
+        base = "{base}"
+        steps = {steps}
+        precision = "fp32"
+        set = {{ "optim.lr" = 1e-6, "optim.batch" = {batch} }}
+        [gate]
+        require = "not worse"
+        data = "{sets}"
+        mean_fall = 0.1
+        set_fall = 0.1
+        own_fall = 0.2
+        slower = 1.0
+        [schedule]
+        threads = 1
+        {schedule}
+        [folders]
+        models = "{models}"
+        work = "{work}"
+    """

@@ -18,7 +18,7 @@ from models.manifest import REPORT, REPORT_PAGE
 from tests.service.process import free_port, plain_environment
 from tests.service.test_storage_faults import needs_mounts
 from tests.training.conftest import WORDS
-from tests.training.jobs import noised
+from tests.training.jobs import noised, tiny_config
 from training.__main__ import main
 from training.job import Job
 
@@ -34,28 +34,9 @@ def documents(count: int = 150) -> str:
 
 
 def config(job: Job, corpus: str = 'file = "documents.jsonl"', base: str = "active") -> Path:
-    text = f"""
-        [corpus]
-        {corpus}
-        held_out = 0.3
-        [train]
-        base = "{base}"
-        steps = 3
-        precision = "fp32"
-        set = {{ "optim.lr" = 1e-6, "optim.batch" = 8 }}
-        [gate]
-        require = "not worse"
-        data = "{job.data}"
-        mean_fall = 0.1
-        set_fall = 0.1
-        own_fall = 0.2
-        slower = 1.0
-        [schedule]
-        threads = 1
-        [folders]
-        models = "{job.store.root}"
-        work = "{job.work}"
-    """
+    text = tiny_config(
+        corpus, base, models=job.store.root, work=job.work, sets=Path(str(job.data)), steps=3, batch=8
+    )
     file = job.store.root.parent / "retrain.toml"
     file.write_text(text, encoding="utf-8")
     return file

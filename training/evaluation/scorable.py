@@ -80,12 +80,16 @@ def open_scorable(
         )
 
 
-def _opened(folder: Path) -> Scorable:
-    manifest = check(folder)
-    encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
+def scorable_of(encoder: Encoder) -> Scorable:
+    """An open version; whoever opened it closes it."""
+    manifest = encoder.manifest
 
     def behind(prompt: str) -> Encode:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
     prompts = ("", manifest.search_prompt, manifest.document_prompt)
     return Scorable(manifest.version, manifest.fingerprint, *map(behind, prompts))
+
+
+def _opened(folder: Path) -> Scorable:
+    return scorable_of(Encoder(folder, check(folder), threads=len(os.sched_getaffinity(0))))

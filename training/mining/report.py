@@ -7,19 +7,23 @@ import dataclasses
 import json
 import os
 import sys
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from models.__main__ import models_dir
 from models.fsync import replace_text
 from models.source import read_source
 from models.tokenizer import FILE_NAME as TOKENIZER
 from training.base import open_base
-from training.corpus import TEXTS, from_service, read_corpus
+from training.corpus import TEXTS, Corpus, from_service, read_corpus
 from training.errors import TrainingError
 from training.paths import expanded, target
 
 from .advice import warnings
 from .figures import DECLUTR_TOKENS, SHORT_TOKENS, Figures, Spread, measure
+
+if TYPE_CHECKING:
+    from training.recipe import Recipe
 
 _LEAST = 0.001  # of the letters; rarer scripts are in the JSON only
 _SHOWN = 3  # openings
@@ -54,11 +58,8 @@ def run(options: argparse.Namespace) -> int:
     file = target(options.json, *read) if options.json else None
     corpus = read_corpus(read[0]) if read else from_service(options.from_service)
     with open_base(options.base, models_dir(os.environ)) as base:
-        source = read_source(base.folder)
-        max_length = min(recipe.max_length, source.max_length)
-        figures = measure(corpus, source.backbone / TOKENIZER, max_length)
+        figures, found, max_length = look_at(corpus, recipe, base.folder)
         name = base.name
-    found = warnings(figures, recipe.optim.batch, max_length)
     about: dict[str, Any] = {
         "corpus": options.corpus or options.from_service,
         "digest": corpus.digest,
@@ -74,6 +75,14 @@ def run(options: argparse.Namespace) -> int:
         content = about | dataclasses.asdict(figures) | {"warnings": found}
         replace_text(file, json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     return 0
+
+
+def look_at(corpus: Corpus, recipe: Recipe, base: Path) -> tuple[Figures, list[str], int]:
+    """Figures, warnings, and the tokens at which a text is cut; corpus: of single texts, base: its folder."""
+    source = read_source(base)
+    max_length = min(recipe.max_length, source.max_length)
+    figures = measure(corpus, source.backbone / TOKENIZER, max_length)
+    return figures, warnings(figures, recipe.optim.batch, max_length), max_length
 
 
 def _table(f: Figures, batch: int, max_length: int) -> str:
