@@ -161,6 +161,7 @@ def judge(
     verdict = gate.compare(after, before, job.thresholds, job.require)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
+    content["overlap"] = own.overlap(before.get("own", {}), after.get("own", {}))
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     _publish(job, active, artifacts, manifest.model_copy(update={"scores": _short(after)}), said, content)

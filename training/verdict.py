@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what gate.py adds
-SAMPLES, EACH = "samples", "each"  # what only the bootstrap needs: long, and not in a report
+SAMPLES, EACH, HITS = "samples", "each", "hits"  # what only a comparison needs: long, and not in a report
 
 
 class Row(NamedTuple):
@@ -91,7 +91,7 @@ def figure(value: float | None, sign: str = "") -> str:
 def _without_samples(scores: Scores) -> dict[str, Any]:
     kept = {key: value for key, value in scores.items() if key != SAMPLES}
     own = {
-        name: {key: value for key, value in figures.items() if key != EACH}
+        name: {key: value for key, value in figures.items() if key not in {EACH, HITS}}
         for name, figures in scores.get("own", {}).items()
     }
     return kept | ({"own": own} if own else {})

@@ -72,6 +72,8 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert 30 <= counts["held_out"] <= 60
     assert report["meta"]["corpus_report"]["texts"] == counts["trained_on"]
     assert report["candidate"]["own"]["titles"]["queries"] <= counts["held_out"]
+    assert "hits" not in report["candidate"]["own"]["titles"]
+    assert 0 < report["overlap"]["titles"] <= 1
     assert {row["name"] for row in report["rows"]} >= {"stsb", "own titles", "texts per second", "megabytes"}
     assert [gain["name"] for gain in report["gains"]] == ["own titles"]
     assert job.store.verify(str(version)).scores["own"].keys() == {"titles"}

@@ -74,13 +74,14 @@ def load(folder: Path) -> Collection:
 
 def retrieval(collection: Collection, encode_queries: Encode, encode_documents: Encode) -> dict[str, Any]:
     """The figures of `rankings.Ranking`, each the mean over queries, and what they are over."""
-    return figures(collection, *each(collection, encode_queries, encode_documents))
+    lists, undefined = search(collection, encode_queries, encode_documents)
+    return figures(collection, judge_all(collection, lists), undefined)
 
 
-def each(
+def search(
     collection: Collection, encode_queries: Encode, encode_documents: Encode
-) -> tuple[list[Ranking], int]:
-    """The figures of every query, in their order; and how many vectors have no direction.
+) -> tuple[list[list[str]], int]:
+    """Document ids for every query, in their order, best first; and how many vectors have no direction.
 
     Equal cosines are ranked by descending id, as trec_eval ranks them, and a document with the query's own id
     is left out of its list, as BEIR does.
@@ -89,12 +90,20 @@ def each(
     documents = encode_documents([collection.documents[name] for name in ids])
     queries = encode_queries(list(collection.queries.values()))
     lists = nearest(queries, documents, DEPTH + 1)  # one more, in place of the query's own
-    rankings = [
-        judge([ids[at] for at in best if ids[at] != query], collection.relevant[query])
+    found = [
+        [ids[at] for at in best if ids[at] != query]
         for query, best in zip(collection.queries, lists, strict=True)
     ]
     undefined = sum(int(np.isnan(directions(vectors)).any(axis=1).sum()) for vectors in (queries, documents))
-    return rankings, undefined
+    return found, undefined
+
+
+def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:
+    """The figures of every query, in their order; `lists` as `search` gives them."""
+    return [
+        judge(ranked, collection.relevant[query])
+        for query, ranked in zip(collection.queries, lists, strict=True)
+    ]
 
 
 def figures(collection: Collection, rankings: Sequence[Ranking], undefined: int) -> dict[str, Any]:

@@ -13,17 +13,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from training.evaluation.encoding import Encode, encode_once
-from training.evaluation.retrieval import Collection, each, figures
+from training.evaluation.retrieval import Collection, figures, judge_all, search
 from training.mining.labelled import folded
+from training.verdict import EACH, HITS
 
 from .documents import Document
 from .heldout import Split, place
 
 MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
 LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
+TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
 _WORDS = 4  # of a sentence that can ask or answer; chosen by us
 # Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  full-width marks
@@ -59,15 +62,36 @@ def plain(text: str) -> str:
 def score(
     made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode
 ) -> dict[str, dict[str, Any]]:
-    """nDCG@10 and the others of each collection; `each` is the nDCG@10 of every query, in their order."""
+    """nDCG@10 and the others of each collection.
+
+    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first.
+    """
     scores = {}
     for name, collection in made.items():
         queries = encode_once(encode_queries, collection.queries.values())
         documents = encode_once(encode_documents, collection.documents.values())
-        rankings, undefined = each(collection, queries, documents)
-        found = figures(collection, rankings, undefined)
-        scores[name] = found | {"each": [ranking.ndcg10 for ranking in rankings]}
+        lists, undefined = search(collection, queries, documents)
+        rankings = judge_all(collection, lists)
+        scores[name] = figures(collection, rankings, undefined) | {
+            EACH: [ranking.ndcg10 for ranking in rankings],
+            HITS: [ranked[:TOP] for ranked in lists],
+        }
     return scores
+
+
+def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """overlap@10 of each search that both models answered: the mean share of ids that both find first.
+
+    How much of what people see would change, for better or worse; no verdict rests on it.
+    """
+    return {
+        name: fmean(
+            len({*was} & {*now}) / max(1, len(was))
+            for was, now in zip(before[name][HITS], after[name][HITS], strict=True)
+        )
+        for name in before
+        if name in after and len(before[name][HITS]) == len(after[name][HITS])
+    }
 
 
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:

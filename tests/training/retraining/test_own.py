@@ -9,7 +9,7 @@ import pytest
 
 from training.retraining.documents import Document
 from training.retraining.heldout import Split
-from training.retraining.own import LEAST_QUERIES, MOST_QUERIES, collections, score, withheld
+from training.retraining.own import LEAST_QUERIES, MOST_QUERIES, collections, overlap, score, withheld
 
 
 def document(id: str, title: str = "", text: str = "") -> Document:
@@ -120,3 +120,14 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
     assert found["each"] == pytest.approx([1 / math.log2(3)] * LEAST_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))
     assert found["queries"] == LEAST_QUERIES
+
+
+def test_the_overlap_is_the_share_of_first_hits_that_both_have() -> None:
+    def asked(*lists: str) -> dict[str, list[list[str]]]:
+        return {"hits": [list(found) for found in lists]}
+
+    before = {"titles": asked("abcdefghij", "abcdefghij"), "judged": asked("ab"), "neighbours": asked("ab")}
+    after = {"titles": asked("jihgfedcba", "abcdeVWXYZ"), "judged": asked("cd")}
+    after["neighbours"] = asked("ab", "c")
+    # The order of the ten does not count: (10 + 5) of 20. Searches with other queries are not compared.
+    assert overlap(before, after) == {"titles": 0.75, "judged": 0.0}
