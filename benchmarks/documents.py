@@ -23,6 +23,7 @@ from benchmarks import load
 from benchmarks.load import Load, LoadError
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.server import Server
+from benchmarks.wire import get
 from service.documents import Document
 from service.revisions import Embedding, upsert
 from service.runtime import DATABASE
@@ -96,7 +97,7 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
     searches = load.start(
         Load(
             port=server.port,
-            requests=[load.get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
+            requests=[get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
             clients=1,
             warm=SEARCH_WARM,
             count=1_000_000,

@@ -17,11 +17,12 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import uvloop
 
 from benchmarks.machine import Snapshot, Window, between, snapshot
+from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
 
 DRAIN_SECONDS = 10.0
@@ -54,17 +55,6 @@ class LoadError(Exception):
     """A response was not 200, a connection broke, or nothing was answered in time."""
 
 
-def post(path: str, body: Any) -> str:
-    """A request with a JSON body."""
-    content = json.dumps(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json"
-    return f"{head}\r\ncontent-length: {len(content)}\r\n\r\n{content}"
-
-
-def get(target: str) -> str:
-    return f"GET {target} HTTP/1.1\r\nhost: bench\r\n\r\n"
-
-
 def start(load: Load) -> subprocess.Popen[str]:
     """Begin to send; `finish` waits for the end."""
     process = subprocess.Popen(
@@ -94,6 +84,23 @@ def finish(process: subprocess.Popen[str]) -> Answers:
         [(request, latency) for request, latency in answer["milliseconds"]],
         {int(request): body for request, body in answer["bodies"].items()},
     )
+
+
+def saturated(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
+    """Answers per second that `clients` without pause get of the service. Raises LoadError."""
+    run = start(
+        Load(
+            port=port,
+            requests=requests,
+            clients=clients,
+            warm=4 * clients,
+            count=10_000_000,
+            seconds=seconds,
+            pids={"server": pid},
+        )
+    )
+    answers = finish(run)
+    return len(answers.milliseconds) / answers.window.seconds
 
 
 class _Run:
@@ -177,25 +184,17 @@ class _Run:
             self._done.set()
 
 
-class _Client(asyncio.Protocol):
-    """One connection with at most one request in flight."""
+class _Client(Connection):
+    """Sends the next request as soon as the last one is answered."""
 
     def __init__(self, run: _Run) -> None:
+        super().__init__()
         self._run = run
-        self._received = bytearray()
-        self._needed = 0  # bytes of the response, 0 while its head is not whole
-        self._body_at = 0
         self._request = 0
         self._sent = 0.0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
-
     def connection_lost(self, error: Exception | None) -> None:
         self._run.fail(f"the server closed a connection ({error})")
-
-    def close(self) -> None:
-        self._transport.close()
 
     def send_next(self) -> None:
         request = self._run.take()
@@ -203,28 +202,12 @@ class _Client(asyncio.Protocol):
             return
         self._request = request
         self._sent = time.perf_counter()
-        self._transport.write(self._run.requests[request])
+        self.write(self._run.requests[request])
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        if not self._needed:
-            end = self._received.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            self._body_at = end + 4
-            self._needed = self._body_at + _content_length(bytes(self._received[:end]))
-        if len(self._received) < self._needed:
-            return
+    def answered(self, status: int, response: bytearray, body_at: int) -> None:
         milliseconds = (time.perf_counter() - self._sent) * 1000
-        response, self._received, self._needed = self._received, bytearray(), 0
-        status = int(response[9:12])
-        self._run.answered(self._request, status, memoryview(response)[self._body_at :], milliseconds)
+        self._run.answered(self._request, status, memoryview(response)[body_at:], milliseconds)
         self.send_next()
-
-
-def _content_length(head: bytes) -> int:
-    _, _, rest = head.lower().partition(b"content-length:")
-    return int(rest.split(b"\r\n", 1)[0])
 
 
 async def _main() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The service as a user runs it: `python -m service` in a process of its own, on a free loopback port."""
 
+import http.client
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,18 +22,22 @@ STOP_SECONDS = 40.0
 
 
 class ServerError(Exception):
-    """The service did not come up; the message carries what it wrote."""
+    """The service did not come up, or refused; the message carries what it said."""
 
 
 class Server:
     """The service on `data_dir`, with the vector cache off; up between `with` and its end.
 
     `program` is the folder that `python -m service` runs in: this project, or a changed copy of it.
+    `settings` are SIMILE_ variables beyond those that say where it is.
     """
 
-    def __init__(self, data_dir: Path, program: Path = PROJECT) -> None:
+    def __init__(
+        self, data_dir: Path, program: Path = PROJECT, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._data_dir = data_dir
         self._program = program
+        self._settings = dict(settings or {})
         self.port = _free_port()
         self.ready_seconds = 0.0
 
@@ -42,6 +48,7 @@ class Server:
             "SIMILE_DATA_DIR": str(self._data_dir),
             "SIMILE_CACHE_MB": "0",
             "SIMILE_LOG_LEVEL": "warning",
+            **self._settings,
         }
         self._log = (self._data_dir.parent / "server.log").open("w+")
         started = time.perf_counter()
@@ -94,6 +101,23 @@ class Server:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise ServerError(f"The service was not ready within {READY_SECONDS:.0f} seconds.")
+
+
+def call(port: int, method: str, path: str, body: Any = None) -> Any:
+    """One request on a connection of its own: the answer's JSON, or its text. Raises ServerError."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    content = None if body is None else json.dumps(body)
+    try:
+        connection.request(method, path, content, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    except (http.client.HTTPException, OSError) as error:
+        raise ServerError(f"{method} {path} was not answered: {error!r}") from error
+    finally:
+        connection.close()
+    if answer.status >= 300:
+        raise ServerError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
+    return json.loads(text) if answer.getheader("content-type") == "application/json" else text
 
 
 def _free_port() -> int:

@@ -8,7 +8,6 @@ two requests, so these are latencies of a lightly used service, not its throughp
 
 import argparse
 import http.client
-import json
 import os
 import random
 import statistics
@@ -19,11 +18,10 @@ import threading
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from benchmarks.__main__ import SCRATCH
-from benchmarks.server import Server
+from benchmarks.server import Server, ServerError, call
 from benchmarks.workloads import PROJECT
 from training.corpus import read_corpus
 
@@ -73,6 +71,15 @@ def main() -> None:
     options = parser.parse_args()
     texts = list(islice(read_corpus(options.corpus).texts, options.documents))
     SCRATCH.mkdir(exist_ok=True)
+    try:
+        clients, metrics = measure(options, texts)
+    except ServerError as error:
+        sys.exit(f"The bench failed: {error}")
+    report(clients, metrics)
+
+
+def measure(options: argparse.Namespace, texts: list[str]) -> tuple[Clients, str]:
+    """The clients, stopped, and the service's last metrics."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, Server(Path(folder) / "data") as server:
         for start in range(0, len(texts), IMPORT_DOCUMENTS):
             step = texts[start : start + IMPORT_DOCUMENTS]
@@ -83,8 +90,7 @@ def main() -> None:
             go_round(server, clients, options.steps, Path(folder) / "data" / "models")
         finally:
             clients.stop()
-        metrics = str(call(server.port, "GET", "/metrics"))
-    report(clients, metrics)
+        return clients, str(call(server.port, "GET", "/metrics"))
 
 
 def go_round(server: Server, clients: Clients, steps: int, models: Path) -> None:
@@ -110,18 +116,6 @@ def go_round(server: Server, clients: Clients, steps: int, models: Path) -> None
         time.sleep(0.001)
     print(f"rolled back in {(time.perf_counter() - began) * 1000:.0f} ms")
     time.sleep(1.0)
-
-
-def call(port: int, method: str, path: str, body: Any = None) -> Any:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    content = None if body is None else json.dumps(body)
-    connection.request(method, path, content, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    if answer.status >= 300:
-        sys.exit(f"{method} {path} answered {answer.status}: {text}")
-    return text if path == "/metrics" else json.loads(text)
 
 
 def report(clients: Clients, metrics: str) -> None:

@@ -19,6 +19,7 @@ from benchmarks.load import Answers, Load, LoadError
 from benchmarks.machine import Window, wait_for_quiet
 from benchmarks.raw import Batch, RawEngine, Vectors
 from benchmarks.server import Server
+from benchmarks.wire import post
 from benchmarks.workloads import Workload
 
 CONTENDED = 0.15  # share of the machine that others may use before a repeat counts for nothing
@@ -73,7 +74,7 @@ class Bench:
         self._server = server
         self.budgets = engine.best_budget(scenario.workload)
         self._batches: list[Batch] = engine.batches(scenario.workload.ids, next(iter(self.budgets)))
-        self._requests = [load.post("/embed", {"inputs": text}) for text in scenario.workload.texts]
+        self._requests = [post("/embed", {"inputs": text}) for text in scenario.workload.texts]
         step = max(1, len(self._requests) // CHECKED_VECTORS)
         self._checked = list(range(0, len(self._requests), step))
         self._expected = engine.vectors([scenario.workload.ids[row] for row in self._checked])

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from .manifest import Manifest
 from .tokenizer import FILE_NAME as TOKENIZER
-from .tokenizer import Tokenizer, Tokens
+from .tokenizer import Piece, Tokenizer, Tokens
 
-__all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Tokens", "TooLong"]
+__all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong"]
 
 ONNX = "onnx/model.onnx"
 _GROUP_TOKENS = 2048  # padded tokens of one forward: larger batches fall out of the second-level cache
@@ -69,6 +69,14 @@ class Encoder:
     def check_ids(self, ids: Sequence[int], *, truncate: bool = True, left: bool = False) -> Tokens:
         """A row that the caller tokenised. Raise BadTokens or TooLong."""
         return self._tokenizer.check_ids(ids, truncate, left)
+
+    def pieces(self, text: str, *, add_special_tokens: bool = True) -> Iterator[Piece]:
+        """Every token of `text`, uncut. Raise BadText."""
+        return self._tokenizer.pieces(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of ids of the vocabulary. Raise BadTokens."""
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def forward(self, ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
         """One batch, padded to its longest row -> (n, dimension)."""

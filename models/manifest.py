@@ -32,6 +32,23 @@ class Gate(BaseModel):
     reason: str = ""
 
 
+class Int8(BaseModel):
+    """The range of a vector's components: 8-bit integers span -limit..limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    limit: Annotated[float, Field(gt=0, le=1)]  # of unit vectors at their full dimension
+    texts: Annotated[int, Field(gt=0)]  # from how many it was found
+
+
+class Calibration(BaseModel):
+    """What other numbers than floats need to know (calibration.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    int8: Int8 | None = None  # None: published before there was any
+
+
 class Manifest(BaseModel):
     """Unknown fields are refused: a manifest written by a newer program is not half understood."""
 
@@ -55,7 +72,7 @@ class Manifest(BaseModel):
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)
     gate: Gate | None = None  # None: it came here without one
-    calibration: dict[str, Any] = Field(default_factory=dict)
+    calibration: Calibration = Calibration()
     files: dict[str, Sha256] = Field(default_factory=dict)  # path inside the folder, "/" between its parts
 
     @classmethod

@@ -18,6 +18,7 @@ import onnx
 
 from . import onnxmeta, reference
 from .backbone import Backbone, Tensors, read_backbone
+from .calibration import calibrate
 from .encoder import ONNX, Encoder
 from .errors import Unsupported
 from .fingerprint import Space, canonical, fingerprint_of, hash_initializers, hash_tensors, space_of
@@ -84,7 +85,7 @@ def publish_prepared(
     """`publish` from where the graph is ready."""
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
-    if existing:
+    if existing and existing.calibration.int8:  # else it is published anew, to have one
         return existing
     return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
 
@@ -174,5 +175,6 @@ def _build(
     onnx.save(prepared.model, folder / ONNX)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
     encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
-    write_golden(folder, prove(encoder, prepared.reference, known, prepared.computed_in))
-    return manifest
+    proved = prove(encoder, prepared.reference, known, prepared.computed_in)
+    write_golden(folder, proved)
+    return manifest.model_copy(update={"calibration": calibrate(encoder, proved)})

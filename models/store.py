@@ -62,13 +62,14 @@ class Store:
         """Publish what `build` puts into the empty folder it is given; it answers the manifest without files.
 
         Whatever `build` raises is passed on, and nothing is published. When the same space in the same form
-        is already there with the same prompts, that version is the answer and the new folder is dropped.
+        is already there with the same prompts, that version is the answer and the new folder is dropped;
+        but not where it was published before there was a calibration, which the new one has.
         """
         with self._temporary() as folder:
             manifest = seal(folder, build(folder))
             with self._locked():
                 existing = self.find(manifest)
-                if existing:
+                if existing and not _adds(manifest, existing):
                     return existing
                 folder.rename(self._path(manifest.version))
                 sync(self.root)
@@ -230,6 +231,10 @@ class Store:
         with (self.root / ".lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _adds(new: Manifest, existing: Manifest) -> bool:
+    return new.calibration.int8 is not None and existing.calibration.int8 is None
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:

@@ -5,6 +5,8 @@ The reference vectors in golden/ belong to this very list, in this order: change
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 _WORDS = (  # noqa: SIM905  thirty words read better in a row
     "river stone market letter winter engine garden bridge paper copper window signal forest ladder harbour "
     "carries follows repairs measures opens closes under above between quickly slowly seven twelve red green"
@@ -19,6 +21,14 @@ def long_text(words: int) -> str:
         number = number * 48271 % 2147483647
         picked.append(_WORDS[number % len(_WORDS)])
     return " ".join(picked)
+
+
+def short_texts(count: int) -> list[str]:
+    """`count` texts of 1 to 12 words, the same on every machine: consecutive pieces of one long text."""
+    words = long_text(count * 12).split()
+    lengths = [1 + at * 5 % 12 for at in range(count)]
+    starts = accumulate(lengths, initial=0)
+    return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
 
 
 PROOF_TEXTS: tuple[str, ...] = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,16 @@ class Tokens(NamedTuple):
 
     ids: Sequence[int]  # with special ids; at most the model's maximum
     truncated: bool
+
+
+class Piece(NamedTuple):
+    """One token of a text, for people to look at."""
+
+    id: int
+    text: str  # the characters of the text that it stands for; of a special token its name
+    special: bool
+    start: int | None  # in characters of the text, None for a special token
+    stop: int | None
 
 
 class Tokenizer:
@@ -76,9 +86,7 @@ class Tokenizer:
 
     def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
         """`ids` as if this tokenizer had made them. Raise BadTokens or TooLong."""
-        for position, id in enumerate(ids):
-            if not 0 <= id < self.vocabulary:
-                raise BadTokens(position, f"{id} is outside the vocabulary of {self.vocabulary}.")
+        self._check_vocabulary(ids)
         before, after = len(self._before), len(self._after)
         if list(ids[:before]) != self._before:
             raise BadTokens(0, f"the row must begin with the model's own {self._before}.")
@@ -86,6 +94,29 @@ class Tokenizer:
             raise BadTokens(max(len(ids) - 1, 0), f"the row must end with the model's own {self._after}.")
         content = list(ids[before : len(ids) - after])
         return self._tokens(0, content, len(content), truncate, left)
+
+    def pieces(self, text: str, *, add_special_tokens: bool = True) -> Iterator[Piece]:
+        """Every token of `text`, however many there are; takes memory and time accordingly. Raise BadText."""
+        _check_text(0, text)
+        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        tokens = zip(
+            encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
+        )
+        return (
+            Piece(id, token, True, None, None) if special else Piece(id, text[start:stop], False, start, stop)
+            for id, token, special, (start, stop) in tokens
+        )
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of any ids of the vocabulary, as far as it can be told. Raise BadTokens."""
+        self._check_vocabulary(ids)
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def _check_vocabulary(self, ids: Sequence[int]) -> None:
+        for position, id in enumerate(ids):
+            if not 0 <= id < self.vocabulary:
+                raise BadTokens(position, f"{id} is outside the vocabulary of {self.vocabulary}.")
 
     def _tokens(self, index: int, content: list[int], count: int, truncate: bool, left: bool) -> Tokens:
         if count <= self._room:

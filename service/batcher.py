@@ -8,59 +8,80 @@ itself, and there is no timer to tune. Each worker runs single-threaded forward 
 all of them share. A row carries its encoder, so one batcher serves every generation, and a batch never
 mixes two.
 
-A failure belongs to the rows that cause it: a batch that fails is halved until it is known which.
+A failure belongs to the rows that cause it: a batch that fails is halved until it is known which. A batch
+that hangs is given up, and a worker that died is replaced (`check`, called by the supervisor).
 Not here: who goes next (lanes.py), what shares a batch (grouping.py), what the tokenizer refuses
-(tokenising.py), documents, search.
+(tokenising.py), how long a batch may take (pace.py), the threads (workers.py), documents, search.
 """
 
 import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from models.encoder import Encoded, Encoder
-from service.errors import Backend, Overloaded, ServiceError, Unhealthy
-from service.lanes import Call, Lane, Lanes, Row, Source
+from models.encoder import Encoder
+from service.admission import Admission
+from service.calls import Answer, Call, Job, Lane, Row, Source
+from service.errors import Backend, ServiceError, Tokenizer, Unhealthy
+from service.lanes import Lanes
+from service.logs import told
 from service.metrics import Metrics
+from service.outcomes import Outcomes
+from service.pace import Pace
+from service.seen import note
 from service.tokenising import estimate, refuse_long_texts, tokenise
+from service.workers import Worker, Workers
 
 log = logging.getLogger(__name__)
 
+_STOPPED = "The service is stopping. Send again to the next one."
+_ALL_HANG = "Every worker hangs; the service is about to start anew."
+
 
 class Batcher:
-    """`workers` threads around the encoders. `start()` and `embed()` belong to one event loop."""
+    """`workers` threads around the encoders. `start()` and `embed()` belong to one event loop.
 
-    def __init__(self, metrics: Metrics, *, workers: int, max_queue_tokens: int) -> None:
+    hang_seconds: a step that takes longer, and 20 times as long as it should, is given up; 0: none is.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        workers: int,
+        max_queue_tokens: int,
+        max_queue_seconds: float = 0,
+        hang_seconds: float = 0,
+    ) -> None:
         self._metrics = metrics
-        self._max_queue_tokens = max_queue_tokens
         self._lanes = Lanes()
-        self._wake = threading.Condition()  # guards _lanes, _stopping and _tokens_per_second
+        self._wake = threading.Condition()  # guards _lanes and _stopping
         self._stopping = False
-        self._tokens_per_second = 1000.0 * workers  # a first guess; follows what is measured
-        self._threads = [
-            threading.Thread(target=self._work, name=f"encode-{number}", daemon=True)
-            for number in range(workers)
-        ]
+        self._pace = Pace(workers=workers, hang_seconds=hang_seconds)
+        self._admission = Admission(self._pace, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds)
+        self._workers = Workers(workers, self._work)
+        self._calls: set[Call] = set()  # not answered yet
         self._loop: asyncio.AbstractEventLoop
-        self._outcomes: WeakKeyDictionary[Encoder, str | None] = WeakKeyDictionary()
+        self._outcomes = Outcomes(metrics)
 
     def start(self) -> None:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = asyncio.get_running_loop()
-        self._metrics.queue_tokens.set_function(lambda: sum(self._lanes.tokens(lane) for lane in Lane))
-        for thread in self._threads:
-            thread.start()
+        for lane in Lane:
+            self._metrics.queue_tokens.labels(lane).set_function(partial(self._waiting, Lanes.tokens, lane))
+            self._metrics.queue_texts.labels(lane).set_function(partial(self._waiting, Lanes.texts, lane))
+        self._workers.start()
+
+    def _waiting(self, what: Callable[[Lanes, Lane], int], lane: Lane) -> int:
+        return what(self._lanes, lane)
 
     def failure(self, encoder: Encoder) -> str | None:
-        """Why the last forward pass of `encoder` failed, None when it succeeded.
-
-        A model that is still in the making may fail without the service being ill.
-        """
-        return self._outcomes.get(encoder, "no forward pass has run yet")
+        """Why the last forward pass of `encoder` failed, None when it succeeded."""
+        return self._outcomes.failure(encoder)
 
     def stop(self) -> None:
         """Let running batches end, fail what still waits, join the workers."""
@@ -68,9 +89,35 @@ class Batcher:
             self._stopping = True
             rows = self._lanes.drain()
             self._wake.notify_all()
-        for thread in self._threads:
-            thread.join()
-        self._fail(rows, _stopped())
+        self._workers.join()
+        self._fail(rows, Unhealthy(_STOPPED, retry_after_seconds=1))
+
+    def check(self, seconds: float) -> str | None:
+        """For the supervisor, on its thread: replace workers that died, give up what hangs."""
+        if not self._stopping and (died := self._workers.replace_dead()):
+            self._outcomes.replaced(died)
+            self._begin_anew()
+            return "a worker died, and was replaced"
+        for job in self._workers.overdue(seconds):
+            self._outcomes.gave_up(job.rows, "a batch hangs")
+            self._fail(job.rows, Backend("The model did not finish in time (SIMILE_HANG_SECONDS)."))
+        hanging = self._workers.hanging
+        if hanging == self._workers.count:
+            with self._wake:
+                rows = self._lanes.drain()
+            self._fail(rows, Unhealthy(_ALL_HANG, retry_after_seconds=5))
+        return f"{hanging} of {self._workers.count} workers hang" if hanging else None
+
+    def _begin_anew(self) -> None:
+        """A worker died while it chose what to do next: nothing that the lanes hold can be relied on."""
+        with self._wake:
+            self._lanes = Lanes()
+            lost = list(self._calls)
+            for call in lost:
+                call.gone = True
+                self._outcomes.failed(call.encoder, "a worker died")
+        error = Unhealthy("A worker died, by a bug of ours. Send again.", retry_after_seconds=1)
+        self._on_loop(_refuse, lost, error)
 
     async def embed(
         self,
@@ -81,16 +128,16 @@ class Batcher:
         truncate: bool = True,
         left: bool = False,
         normalize: bool = True,
-    ) -> Encoded:
+    ) -> Answer:
         """Vectors of `inputs` (texts, or rows of token ids), in their order, all from `encoder`.
 
         A caller that is cancelled takes its rows with it: they are dropped before they cost a batch.
 
         Raises:
             Validation: a text too long with `truncate=False`, or token ids that the model does not take.
-            Overloaded: too many tokens wait in this lane already. Nothing was queued.
+            Overloaded: too much waits already. Nothing was queued.
             Backend: the model failed on one of these inputs.
-            Unhealthy: the service is stopping.
+            Unhealthy: the service is stopping, or every worker hangs.
 
         """
         call = Call(
@@ -107,69 +154,81 @@ class Batcher:
             arrived=time.monotonic(),
         )
         if not inputs:
-            return _answer(call)
-        if not truncate:
-            await refuse_long_texts(encoder, inputs)
+            return call.answer()
         rows = [
             Row(call, position, source, estimate(source, encoder)) for position, source in enumerate(inputs)
         ]
+        cost = sum(row.cost for row in rows)
+        if not truncate:
+            self._admission.check(self._lanes, lane, cost)  # before anything is counted in vain
+            await refuse_long_texts(encoder, inputs)
         with self._wake:
             if self._stopping:
-                raise _stopped()
-            self._admit(lane, sum(row.cost for row in rows))
-            self._lanes.put(call, rows)
+                raise Unhealthy(_STOPPED, retry_after_seconds=1)
+            lanes = self._lanes
+            self._admission.check(lanes, lane, cost)
+            lanes.put(call, rows)
+            self._calls.add(call)
             self._wake.notify(len(rows))
         try:
-            return await call.future
+            answer = await call.future
         except BaseException:  # refused, out of time, or its client is gone: what still waits is dropped
             with self._wake:
-                self._lanes.discard(call)
+                lanes.discard(call)
             raise
+        finally:
+            self._calls.discard(call)
+        note(call.arrived, answer.timing)
+        return answer
 
-    def _admit(self, lane: Lane, cost: int) -> None:
-        """A call larger than the whole limit is let in when nothing waits, or it could never be served."""
-        waiting = self._lanes.tokens(lane)
-        if waiting and waiting + cost > self._max_queue_tokens:
-            raise Overloaded(
-                f"{waiting} tokens wait already and this request adds about {cost}; the limit is "
-                f"{self._max_queue_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
-                retry_after_seconds=waiting / self._tokens_per_second,
-            )
-
-    def _work(self) -> None:
+    def _work(self, worker: Worker) -> None:
         while True:
             with self._wake:
                 while not (job := self._lanes.take()):
                     if self._stopping:
                         return
                     self._wake.wait()
-            try:
-                if job.embed:
-                    self._embed(job.rows)
-                else:
-                    self._tokenise(job.rows)
-            except Exception as error:  # a bug of ours: it belongs to these rows, and the worker lives on
-                log.exception("A batch of %d rows failed outside the model", len(job.rows))
-                self._fail(job.rows, Backend(f"The batch failed: {type(error).__name__}."))
-                if not job.embed:
-                    with self._wake:
-                        self._lanes.dropped(job.rows)
+                lanes = self._lanes
+            worker.job = job
+            self._do(worker, job)
+            worker.job = None
+            if not job.embed:
+                with self._wake:
+                    lanes.tokenised(job.rows)
+                    self._wake.notify(len(job.rows))
 
-    def _tokenise(self, rows: list[Row]) -> None:
+    def _do(self, worker: Worker, job: Job) -> None:
+        try:
+            if job.embed:
+                self._embed(worker, job.rows)
+            else:
+                self._tokenise(worker, job.rows)
+        except BaseException as error:  # a bug of ours: it belongs to these rows, and the worker lives on
+            log.exception("A batch of %d rows failed outside the model", len(job.rows))
+            self._outcomes.all_failed(job.rows, f"a batch failed: {type(error).__name__}")
+            self._fail(job.rows, Backend(f"The batch failed: {type(error).__name__}."))
+
+    def _tokenise(self, worker: Worker, rows: list[Row]) -> None:
+        """Give each row its `ids`; one that is refused stays without."""
+        worker.begin(self._pace.tokenising_may_take(sum(len(row.source) for row in rows)))
+        started = time.monotonic()
         refused = tokenise(rows)
-        for row, error in refused:
-            self._fail([row], error)
+        seconds = time.monotonic() - started
+        self._outcomes.tokenised(rows, seconds)
         with self._wake:
-            dropped = [row for row, _ in refused]
-            self._lanes.dropped(dropped)
-            without = set(map(id, dropped))
-            self._lanes.tokenised([row for row in rows if id(row) not in without])
-            self._wake.notify(len(rows))
+            for row in rows:
+                row.call.tokenise_seconds += seconds / len(rows)
+        for row, error in refused:
+            if isinstance(error, Tokenizer):
+                self._outcomes.failed(row.call.encoder, "the tokenizer failed; the log says how")
+            self._fail([row], error)
 
-    def _embed(self, rows: list[Row]) -> None:
+    def _embed(self, worker: Worker, rows: list[Row]) -> None:
         if not (rows := _awaited(rows)):
             return
         call = rows[0].call
+        padded = len(rows) * max(len(row.ids) for row in rows)
+        worker.begin(self._pace.batch_may_take(padded))
         started = time.monotonic()
         failure: Exception | None = None
         try:
@@ -179,53 +238,38 @@ class Batcher:
         if failure is not None:
             # When nobody waits any more, the encoder may have been closed under this batch.
             if rows := _awaited(rows):
-                self._split(rows, failure)
+                self._split(worker, rows, failure)
             return
         seconds = time.monotonic() - started
         finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
         if all(finite):
-            self._outcomes[call.encoder] = None
+            self._outcomes.pass_succeeded(call.encoder)
         else:
-            self._outcomes[call.encoder] = "the model gave a vector that is not finite"
-            self._metrics.inference_failures.inc()
+            self._outcomes.pass_failed(call, "the model gave a vector that is not finite")
             bad = [row for row, good in zip(rows, finite, strict=True) if not good]
             self._fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
         for row, vector, good in zip(rows, vectors, finite, strict=True):
             if good:
                 row.call.vectors[row.position] = vector
                 row.call.tokens[row.position] = len(row.ids)
-        self._on_loop(_settle, [row for row, good in zip(rows, finite, strict=True) if good])
-        self._observe(rows, started, seconds)
+        whole = [row for row, good in zip(rows, finite, strict=True) if good]
+        self._on_loop(_settle, whole, started, seconds)
+        self._pace.measured(padded, seconds)
+        self._outcomes.computed(rows, padded, started, seconds)
 
-    def _split(self, rows: list[Row], failure: Exception) -> None:
+    def _split(self, worker: Worker, rows: list[Row], failure: Exception) -> None:
         """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""
-        self._outcomes[rows[0].call.encoder] = f"the model failed: {type(failure).__name__}: {failure}"
-        self._metrics.inference_failures.inc()
+        self._outcomes.pass_failed(rows[0].call, f"the model failed: {told(failure)}")
         if len(rows) == 1:
             log.error("The model failed on one input", exc_info=failure)
             self._fail(rows, Backend(f"The model failed on this input: {type(failure).__name__}: {failure}"))
             return
-        log.warning("A forward pass over %d rows failed (%s) and is tried in halves", len(rows), failure)
+        log.warning(
+            "A forward pass over %d rows failed (%s) and is tried in halves", len(rows), told(failure)
+        )
         middle = len(rows) // 2
-        self._embed(rows[:middle])
-        self._embed(rows[middle:])
-
-    def _observe(self, rows: list[Row], started: float, seconds: float) -> None:
-        call = rows[0].call
-        metrics, lane, version = self._metrics, call.lane.value, call.encoder.manifest.version
-        tokens = sum(len(row.ids) for row in rows)
-        computed = len(rows) * max(len(row.ids) for row in rows)
-        metrics.inference_seconds.labels(lane).observe(seconds)
-        metrics.batch_tokens.labels(lane).observe(computed)
-        metrics.padding_tokens.labels(lane).inc(computed - tokens)
-        metrics.tokens.labels(version, lane).inc(tokens)
-        metrics.truncated.labels(version).inc(sum(row.call.truncated[row.position] for row in rows))
-        queue_seconds = metrics.queue_seconds.labels(lane)
-        for row in rows:
-            queue_seconds.observe(started - row.call.arrived)
-        with self._wake:
-            rate = tokens / max(seconds, 1e-6) * len(self._threads)
-            self._tokens_per_second += 0.1 * (rate - self._tokens_per_second)
+        self._embed(worker, rows[:middle])
+        self._embed(worker, rows[middle:])
 
     def _fail(self, rows: list[Row], error: ServiceError) -> None:
         """Fail the calls of `rows`; `embed` drops their other rows."""
@@ -241,23 +285,11 @@ def _awaited(rows: list[Row]) -> list[Row]:
     return [row for row in rows if not row.call.future.done()]
 
 
-def _answer(call: Call) -> Encoded:
-    return Encoded(call.vectors, call.tokens, call.truncated)
-
-
-def _settle(rows: list[Row]) -> None:
+def _settle(rows: list[Row], started: float, seconds: float) -> None:
     for row in rows:
-        call = row.call
-        call.missing -= 1
-        if not call.missing and not call.future.done():  # the client may have left while we were encoding
-            call.future.set_result(_answer(call))
+        row.call.settle(started, seconds)
 
 
 def _refuse(calls: list[Call], error: ServiceError) -> None:
     for call in calls:
-        if not call.future.done():
-            call.future.set_exception(error)
-
-
-def _stopped() -> Unhealthy:
-    return Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+        call.refuse(error)

@@ -137,6 +137,6 @@ class Builder:
         await library.writer.run(lambda transaction: add_vectors(transaction, generation.number, rows))
 
     async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
-        log.error("Document %r is left out of the index: %s", id, error.message)
+        log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
         number, reason = self._generation.number, error.message
         await self._library.writer.run(lambda transaction: skip(transaction, number, revision, reason))

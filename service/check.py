@@ -9,7 +9,8 @@ import onnxruntime
 from models.errors import ModelError
 from models.store import Store
 from service import cpus
-from service.settings import PREFIX, Settings
+from service.keys import Role, read_keys
+from service.settings import PREFIX, Settings, otlp_endpoints
 
 
 def report(settings: Settings) -> str:
@@ -19,17 +20,27 @@ def report(settings: Settings) -> str:
     for name in Settings.model_fields:
         variable = PREFIX + name.upper()
         source = "environment" if variable in os.environ else "default"
+        if name == "otel" and source == "default" and settings.otel:
+            source = otlp_endpoints()[0]
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),
         "disk": _disk(settings.data_dir),
-        "keys": "none: loopback only" if not settings.insecure else "none, and SIMILE_INSECURE=1",
+        "keys": _keys(settings),
     }
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
+
+
+def _keys(settings: Settings) -> str:
+    if settings.api_keys_file is None:
+        return "none, and SIMILE_INSECURE=1" if settings.insecure else "none: loopback only"
+    keys = read_keys(settings.api_keys_file)
+    counts = (f"{[key.role for key in keys].count(role)} {role}" for role in Role)
+    return f"{', '.join(counts)}: {', '.join(key.name for key in keys)}"
 
 
 def _model(settings: Settings) -> str:

@@ -13,7 +13,8 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,10 @@ DEFAULT_COLLECTION = "default"
 READERS = 4
 
 
+class TooMuch(Exception):
+    """More text than an answer may have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """What a user stores: `metadata` is a JSON object."""
@@ -39,6 +44,7 @@ class Document:
     id: str
     text: str
     metadata: dict[str, Any]
+    size: int = field(default=0, compare=False)  # characters of text and metadata, when it was read
 
 
 class Documents:
@@ -94,14 +100,26 @@ def get(connection: sqlite3.Connection, id: str) -> Document | None:
     return None if row is None else _document(row)
 
 
-def page(connection: sqlite3.Connection, after: str, limit: int, where: Where | None) -> list[Document]:
-    """At most `limit` documents in id order, those after the id `after`."""
+def page(
+    connection: sqlite3.Connection, after: str, limit: int, where: Where | None, most: float = inf
+) -> list[Document]:
+    """At most `limit` documents in id order, those after the id `after`.
+
+    Fewer when they would have more than `most` characters together, but the first one always.
+    """
     sql, parameters = scoped(where)
     rows = connection.execute(
         f"SELECT id, text, metadata FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
         [*parameters, after, limit],
     )
-    return [_document(row) for row in rows]
+    found: list[Document] = []
+    for row in rows:
+        document = _document(row)
+        most -= document.size
+        if found and most < 0:
+            break
+        found.append(document)
+    return found
 
 
 def count(connection: sqlite3.Connection, where: Where | None = None) -> int:
@@ -118,14 +136,27 @@ def texts(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, str]:
     return dict(rows.fetchall())
 
 
-def by_revision(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, Document]:
-    """The documents whose current revision is one of `revisions`; a revision that is gone is absent."""
+def by_revision(
+    connection: sqlite3.Connection, revisions: Sequence[int], most: float = inf
+) -> dict[int, Document]:
+    """The documents whose current revision is one of `revisions`; a revision that is gone is absent.
+
+    Raises:
+        TooMuch: they have more than `most` characters together.
+
+    """
     rows = connection.execute(
         "SELECT revision, id, text, metadata FROM documents "
         "WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps(revisions).decode(),),
     )
-    return {revision: _document(row) for revision, *row in rows}
+    found: dict[int, Document] = {}
+    for revision, *row in rows:
+        found[revision] = _document(row)
+        most -= found[revision].size
+        if most < 0:
+            raise TooMuch
+    return found
 
 
 def matching(connection: sqlite3.Connection, where: Where) -> NDArray[np.int64]:
@@ -189,4 +220,4 @@ def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:
 
 
 def _document(row: Sequence[Any]) -> Document:
-    return Document(row[0], row[1], orjson.loads(row[2]))
+    return Document(row[0], row[1], orjson.loads(row[2]), len(row[1]) + len(row[2]))

@@ -1,9 +1,10 @@
 """Every refusal, with its status and its name.
 
-    400 Empty         413 TooLarge     424 Backend      503 Unhealthy
-    404 NotFound      415 MediaType    429 Overloaded   504 Timeout
-    405 MethodNotAllowed               422 Validation   507 Storage
-    409 Conflict      500 Internal     422 Tokenizer
+    400 Empty         409 Conflict     424 Backend       503 Unhealthy
+    401 Unauthorized  413 TooLarge     429 Overloaded    504 Timeout
+    403 Forbidden     415 MediaType    429 RateLimited   507 Storage
+    404 NotFound      422 Validation   500 Internal
+    405 MethodNotAllowed               422 Tokenizer
 
 A refusal is raised anywhere and answered in one place (middleware.py), in the body of the family that the
 path belongs to: TEI and our own routes, OpenAI's `/v1`, Cohere's `/v2`.
@@ -19,6 +20,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 
 class ServiceError(Exception):
@@ -33,9 +35,12 @@ class ServiceError(Exception):
         *,
         retry_after_seconds: float | None = None,
         headers: Mapping[str, str] | None = None,
+        param: str | None = None,
     ) -> None:
+        """`param`: the field that is wrong, where one is: a client of OpenAI's API is told its name."""
         super().__init__(message)
         self.message = message
+        self.param = param
         self.headers = dict(headers or {})
         if retry_after_seconds is not None:
             self.headers["retry-after"] = str(max(1, math.ceil(retry_after_seconds)))
@@ -43,6 +48,18 @@ class ServiceError(Exception):
 
 class Empty(ServiceError):
     status, error_type = 400, "Empty"
+
+
+class Unauthorized(ServiceError):
+    """No key, or none that is known."""
+
+    status, error_type = 401, "Unauthorized"
+
+
+class Forbidden(ServiceError):
+    """The key's role does not allow this, or the page's origin does not."""
+
+    status, error_type = 403, "Forbidden"
 
 
 class NotFound(ServiceError):
@@ -81,8 +98,26 @@ class Backend(ServiceError):
     status, error_type = 424, "Backend"
 
 
+class Malformed(Validation):
+    """What arrived is not HTTP; there is no route to word it for."""
+
+    status = 400
+
+
+class HeadTooLarge(TooLarge):
+    """The request's first line and headers."""
+
+    status = 431
+
+
 class Overloaded(ServiceError):
     status, error_type = 429, "Overloaded"
+
+
+class RateLimited(ServiceError):
+    """The key has spent what it may use in a minute; others are served."""
+
+    status, error_type = 429, "RateLimited"
 
 
 class Internal(ServiceError):
@@ -133,23 +168,36 @@ def family(path: str) -> str:
     return "cohere" if path == "/v2" or path.startswith("/v2/") else "native"
 
 
+def status_in(family: str, status: int) -> int:
+    """The status of a refusal as a family of routes has it.
+
+    Clients of `/v1` and `/v2` know a bad request as 400, and a failed model as 500.
+    """
+    return status if family == "native" else {422: 400, 424: 500}.get(status, status)
+
+
 def response(path: str, error: ServiceError) -> Response:
     """`error` as the family of `path` words it."""
     who = family(path)
-    status = error.status
-    if who != "native":
-        # Clients of those APIs know a bad request as 400, and a failed model as 500.
-        status = {422: 400, 424: 500}.get(status, status)
+    status = status_in(who, error.status)
     body: dict[str, Any]
     if who == "openai":
         kind = "invalid_request_error" if status < 500 else "server_error"
         kind = "rate_limit_error" if status == 429 else kind
-        body = {"error": {"message": error.message, "type": kind, "param": None, "code": error.error_type}}
+        code = "invalid_api_key" if status == 401 else error.error_type
+        body = {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
     elif who == "cohere":
         body = {"message": error.message}
     else:
         body = {"error": error.message, "error_type": error.error_type}
     return Response(orjson.dumps(body), status, error.headers, "application/json")
+
+
+def _methods(request: Request) -> set[str]:
+    """The methods that the request's path takes."""
+    routes = [route for route in request.app.router.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in matching for method in route.methods or ()}
 
 
 def install(app: FastAPI) -> None:
@@ -159,17 +207,22 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101  the type this handler is registered for
         path = request.url.path
         if error.status_code == 404:
+            access = request.app.state.access
+            if access is not None and "endpoint" not in request.scope:
+                access.identify(request.scope)  # a stranger does not learn which paths there are
             raise NotFound(f"There is no route {request.method} {path}. GET /docs lists them.") from error
-        if error.status_code == 405:  # its headers carry Allow
+        if error.status_code == 405:
+            allowed = ", ".join(sorted(_methods(request)))  # of all routes of this path, not of the first
             raise MethodNotAllowed(
-                f"{path} does not take {request.method}.", headers=error.headers
+                f"{path} does not take {request.method}; it takes {allowed}.", headers={"allow": allowed}
             ) from error
         raise Validation(str(error.detail)) from error
 
     async def on_validation(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
         first = error.errors()[0]
-        raise Validation(f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}.") from error
+        where = [str(part) for part in first["loc"][1:]]
+        raise Validation(f"{'.'.join(where)}: {first['msg']}.", param="".join(where[:1]) or None) from error
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_validation)

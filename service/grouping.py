@@ -46,7 +46,7 @@ def _cheapest_cuts(lengths: list[int], budget_tokens: int) -> list[int]:
         best = float("inf")
         for begin in range(max(0, end - fits), end):
             candidate = cost[begin] + longest * (end - begin)
-            if candidate < best:
+            if candidate <= best:  # of equals the smaller last group: the oldest text is in a full one
                 best, previous[end] = candidate, begin
         cost[end] = best + GROUP_OVERHEAD_TOKENS
     cuts = [len(lengths)]

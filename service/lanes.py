@@ -8,19 +8,12 @@ of two thousand texts delays a call of one by a batch and not by all of its own.
 Policy alone: no thread, no lock (the batcher holds one around every call), no tokenizer, no model.
 """
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import islice
-from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-from models.encoder import Encoded, Encoder
+from service.calls import Call, Job, Lane, Row
 from service.grouping import group_of_oldest
 
 GROUP_WINDOW = 128  # rows looked at for one batch: more sorts better, and takes longer to plan
@@ -32,75 +25,39 @@ TOKENISE_ROWS = 64
 TOKENISE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
 
 
-Source: TypeAlias = str | Sequence[int]  # a text, or its token ids
-
-
-class Lane(StrEnum):
-    INTERACTIVE = "interactive"
-    BACKGROUND = "background"
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """One request to embed: its options, its answer so far, and the future that waits for it."""
-
-    encoder: Encoder
-    lane: Lane
-    truncate: bool
-    left: bool
-    normalize: bool
-    future: asyncio.Future[Encoded]
-    vectors: NDArray[np.float32]  # (texts, dimension), filled row by row
-    tokens: list[int]
-    truncated: list[bool]
-    missing: int  # rows not yet filled
-    arrived: float  # time.monotonic()
-    fresh: "deque[Row]" = field(default_factory=deque)  # not tokenised yet
-    waiting: "deque[Row]" = field(default_factory=deque)  # for a batch
-    gone: bool = False  # nobody waits for the answer any more
-
-
-@dataclass(eq=False, slots=True)
-class Row:
-    """One text of a call."""
-
-    call: Call
-    position: int
-    source: Source
-    cost: int  # tokens: estimated until tokenised
-    ids: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a free worker does next: tokenise these rows, or embed them as one batch."""
-
-    rows: list[Row]
-    embed: bool
-
-
 class _Line:
     """One lane. A call is in `new` or `fresh` while it has rows to be tokenised, and in `waiting` while some
     wait for a batch; in each, whoever was served goes to the back.
     """
 
     def __init__(self) -> None:
-        self.new: deque[Call] = deque()  # no row tokenised yet
+        self.new: deque[Call] = deque()  # of which no row waits for a batch
         self.fresh: deque[Call] = deque()
         self.waiting: deque[Call] = deque()
         self.ahead = 0  # rows that wait for a batch
+        self.texts = 0  # rows that wait, those that are being tokenised included
         self.tokens = 0
         self._tokenised_last = False
+
+    @property
+    def turn_tokens(self) -> int:
+        """About how many tokens go before the first text of a call that comes now: one text of each call.
+
+        A call may be in both `fresh` and `waiting`, and most of those that are in one are.
+        """
+        calls = len(self.new) + max(len(self.fresh), len(self.waiting))
+        return calls * self.tokens // max(1, self.texts)
 
     def put(self, call: Call, rows: list[Row]) -> None:
         call.fresh.extend(rows)
         self.new.append(call)
+        self.texts += len(rows)
         self.tokens += sum(row.cost for row in rows)
 
     def tokenised(self, row: Row) -> None:
         call = row.call
-        if call.gone:
-            self.tokens -= row.cost
+        if call.gone or not row.ids:
+            self.drop(row)
             return
         self.tokens += len(row.ids) - row.cost
         row.cost = len(row.ids)
@@ -109,11 +66,17 @@ class _Line:
             self.waiting.append(call)
         call.waiting.append(row)
 
+    def drop(self, row: Row) -> None:
+        """A row that was taken to be tokenised does not come back."""
+        self.texts -= 1
+        self.tokens -= row.cost
+
     def discard(self, call: Call) -> None:
         """Forget every row of `call`."""
         if call.gone:
             return
         call.gone = True
+        self.texts -= len(call.fresh) + len(call.waiting)
         self.tokens -= sum(row.cost for rows in (call.fresh, call.waiting) for row in rows)
         if call.fresh:
             (self.new if call in self.new else self.fresh).remove(call)
@@ -166,9 +129,13 @@ class _Line:
             call.waiting = deque(row for row in call.waiting if id(row) not in taken)
             if not call.waiting:
                 self.waiting.remove(call)
+                if call.fresh and call in self.fresh:  # or it would have no turn while others keep coming
+                    self.fresh.remove(call)
+                    self.new.append(call)
         if first.waiting:
             self.waiting.rotate(-1)
         self.ahead -= len(group)
+        self.texts -= len(group)
         self.tokens -= sum(row.cost for row in group)
         return group
 
@@ -199,6 +166,14 @@ class Lanes:
         """Tokens that wait in `lane`."""
         return self._lines[lane].tokens
 
+    def texts(self, lane: Lane) -> int:
+        """Texts that wait in `lane`."""
+        return self._lines[lane].texts
+
+    def turn_tokens(self, lane: Lane) -> int:
+        """About how many tokens in `lane` go before the first text of a call that comes now."""
+        return self._lines[lane].turn_tokens
+
     def put(self, call: Call, rows: list[Row]) -> None:
         """A new call and its rows, not yet tokenised."""
         self._lines[call.lane].put(call, rows)
@@ -206,14 +181,9 @@ class Lanes:
             self._last_interactive = self._clock()
 
     def tokenised(self, rows: list[Row]) -> None:
-        """Rows whose `ids` are known now; they wait for a batch."""
+        """Rows that were taken to be tokenised: those with `ids` wait for a batch, the others have failed."""
         for row in rows:
             self._lines[row.call.lane].tokenised(row)
-
-    def dropped(self, rows: list[Row]) -> None:
-        """Rows that were taken to be tokenised and failed."""
-        for row in rows:
-            self._lines[row.call.lane].tokens -= row.cost
 
     def discard(self, call: Call) -> None:
         """A call that nobody waits for any more: its rows free their places at once."""

@@ -12,19 +12,20 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.batcher import Batcher
-from service.documents import Document, Documents, by_revision, matching, sequence, texts
-from service.errors import ServiceError, Unhealthy
+from service.calls import Lane
+from service.documents import Document, Documents, TooMuch, by_revision, matching, sequence, texts
+from service.errors import Conflict, ServiceError, Unhealthy
 from service.filters import Where
 from service.index import Index
-from service.lanes import Lane
 from service.live import Generation, Live
-from service.revisions import Embedding, NeedsVectors, delete, upsert
+from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
 from service.segments import View
 from service.writer import Changes, Writer
 
@@ -47,10 +48,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a write did: texts the model does not see whole, and the operation sequence."""
+    """What a write did: texts the model does not see whole, the operation sequence, tokens computed."""
 
     truncated: int
     sequence: int
+    tokens: int
+    version: str  # that was in service, and computed them
 
 
 class Library:
@@ -76,7 +79,11 @@ class Library:
                 await self._embed_changed(generations, documents, changed, embedded)
                 try:
                     job = partial(upsert, documents=documents, embedded=embedded)
-                    return Stored(*await self.writer.run(job))
+                    truncated, number = await self.writer.run(job)
+                    # The live generation's; what followers compute is the service's own affair.
+                    fresh = embedded[generations[0].number].values()
+                    tokens = sum(embedding.tokens for embedding in fresh)
+                    return Stored(truncated, number, tokens, generations[0].version)
                 except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
                     changed.update(error.positions)
 
@@ -115,7 +122,8 @@ class Library:
             generation.encoder, [prompt + text for text in documents], lane=Lane.BACKGROUND
         )
         return [
-            Embedding(vector, cut) for vector, cut in zip(encoded.vectors, encoded.truncated, strict=True)
+            Embedding(vector, cut, tokens)
+            for vector, cut, tokens in zip(encoded.vectors, encoded.truncated, encoded.tokens, strict=True)
         ]
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
@@ -140,6 +148,27 @@ class Library:
                 retry_after_seconds=5,
             )
 
+    async def check_kept(self, generation: Generation) -> None:
+        """Refuse to search a version that was asked for by name, unless it holds every document.
+
+        One that is not in service may lack what was written since: its failures fail no write.
+
+        Raises:
+            Unhealthy: it is in service, and being rebuilt.
+            Conflict: it is not in service, and lacks documents.
+
+        """
+        if generation is self.live.generation:
+            self.check_whole(generation)
+            return
+        number, after = generation.number, generation.complete_to
+        gaps = await self.documents.read(lambda connection: lacking(connection, number, after, 1))
+        if gaps or not generation.whole:
+            raise Conflict(
+                f"{generation.version} does not hold every document, so it cannot be searched; "
+                f"{self.live.generation.version} is in service."
+            )
+
     async def search(
         self,
         generation: Generation,
@@ -148,14 +177,21 @@ class Library:
         *,
         where: Where | None = None,
         min_score: float | None = None,
+        most: float = inf,
     ) -> list[list[Hit]]:
         """The `k` nearest documents of each query, best first, equal scores by id.
 
         Args:
             generation: borrowed by the caller, who made `queries` (n, dimension) with its encoder.
+            most: characters of all hits together.
+
+        Raises:
+            TooMuch: they have more.
 
         """
-        found = await self.documents.read(lambda connection: _find(connection, generation, queries, k, where))
+        found = await self.documents.read(
+            lambda connection: _find(connection, generation, queries, k, where, most)
+        )
         if min_score is None:
             return found
         return [[hit for hit in hits if float(hit.score) >= min_score] for hits in found]
@@ -186,6 +222,7 @@ def _find(
     queries: NDArray[np.float32],
     k: int,
     where: Where | None,
+    most: float,
 ) -> list[list[Hit]]:
     """Filter, index and documents at one moment, so that no update between them hides a hit."""
     index = generation.index
@@ -193,8 +230,11 @@ def _find(
     allowed = None if where is None else matching(connection, where)
     found = index.search(queries, k, allowed, view)
     wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
-    documents = by_revision(connection, wanted)
-    return [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]
+    documents = by_revision(connection, wanted, most)
+    ranked = [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]
+    if sum(hit.document.size for hits in ranked for hit in hits) > most:
+        raise TooMuch
+    return ranked
 
 
 def _begin(connection: sqlite3.Connection, index: Index) -> View:

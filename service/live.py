@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager
 
 from models.encoder import Encoder
 from models.manifest import Manifest
+from service import memory
+from service.errors import Conflict
 from service.index import Index
 
 
@@ -97,6 +99,7 @@ class Generation:
         """
         self.index.close()
         self.encoder.close()
+        memory.give_back()
 
 
 class Live:
@@ -139,14 +142,36 @@ class Live:
         generation.retire()
 
     @contextmanager
-    def borrow(self) -> Iterator[Generation]:
-        """The generation in service, kept open until the block ends, also across a swap."""
-        while not (generation := self.generation)._enter():  # noqa: SLF001  retired between the two: look again
-            pass
+    def borrow(self, version: str | None = None) -> Iterator[Generation]:
+        """The generation in service, kept open until the block ends, also across a swap.
+
+        version: that one instead, while it is kept warm: the one a rollback goes to, or one in the making.
+
+        Raises:
+            Conflict: `version` is neither in service nor kept.
+
+        """
+        generation = self._enter_live() if version is None else self._enter_version(version)
         try:
             yield generation
         finally:
             generation._leave()  # noqa: SLF001
+
+    def _enter_live(self) -> Generation:
+        while not (generation := self.generation)._enter():  # noqa: SLF001  retired between the two: look again
+            pass
+        return generation
+
+    def _enter_version(self, version: str) -> Generation:
+        generations = self._generations
+        # Of two of one version, as when it is made anew while the one before still lingers, the whole one.
+        for generation in sorted(generations, key=lambda generation: not generation.whole):
+            if generation.version == version and generation._enter():  # noqa: SLF001
+                return generation
+        warm = " and ".join(dict.fromkeys(generation.version for generation in generations))
+        raise Conflict(
+            f"{version[:100]} is not kept warm; {warm} can be asked. GET /models lists the versions."
+        )
 
     @contextmanager
     def borrow_all(self) -> Iterator[list[Generation]]:

@@ -8,6 +8,9 @@ A cgroup counts files that were read as used memory; those that it would give up
 counted as free here.
 """
 
+import contextlib
+import ctypes
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,10 +22,27 @@ MACHINE = Path("/")
 MODEL = 2.0
 GROWING = 2.5
 NAME_BYTES = 8  # of a revision
+GIVE_BACK_SECONDS = 1.0  # by then the last reference is gone
 UNLIMITED = 1 << 60  # version 1 writes a number next to 2^63
 
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def give_back() -> None:
+    """Return to the system what a closed model and its index have freed: soon, on a thread of its own.
+
+    glibc keeps freed memory for later: nine swaps of the default model took the process from 351 to 643 MiB,
+    and with this it stayed below 275. Elsewhere it does nothing.
+    """
+    later = threading.Timer(GIVE_BACK_SECONDS, _trim)
+    later.daemon = True
+    later.start()
+
+
+def _trim() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def shortage(documents: int, dimension: int, folder: Path, machine: Path = MACHINE) -> str | None:

@@ -1,17 +1,57 @@
 """Every Prometheus series of the service, named once. docs/METRICS.md is the same list for people.
 
-Labels are route templates, statuses, lanes and model versions: never a user's text, never a raw path.
+Labels are route templates, statuses, lanes, names of keys and model versions: never a user's text, never a
+raw path. Series with a version exist while it is in memory and go with it, so a service that swaps every
+night for years has no more of them than on its first day.
 """
 
 import math
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+from models.manifest import Manifest
+from service.errors import ServiceError
 
 LANES = ("interactive", "background")
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
+GENERATION_STATES = ("active", "building", "kept", "leaving")
+UNMATCHED = "unmatched"  # the route of a path that no route has
+MAX_SCORES = 100  # of one version; a manifest may come from anywhere
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+# A second series for each counter would say when it was made.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What one version does in one lane: its share of each series, found once and not for every batch."""
+
+    tokens: Counter
+    truncated: Counter
+    padding_tokens: Counter
+    batch_texts: Histogram
+    batch_tokens: Histogram
+    tokenise_seconds: Histogram
+    queue_seconds: Histogram
+    inference_seconds: Histogram
+    failures: Counter
 
 
 class Metrics:
@@ -21,152 +61,220 @@ class Metrics:
         registry = CollectorRegistry()
         self.registry = registry
         ProcessCollector(registry=registry)
-        self.requests = Counter(
-            "simile_requests", "Requests answered", ["method", "route", "status"], registry=registry
+        self._counter, self._gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self._histogram = partial(Histogram, registry=registry)
+        self._seconds = partial(self._histogram, buckets=_SECONDS)
+        self._make_requests()
+        self._make_inference()
+        self._make_documents()
+        self._make_models()
+        self._inference: dict[str, dict[str, Inference]] = {}
+        self._changing = threading.Lock()
+        self._touch()
+
+    def _make_requests(self) -> None:
+        self.requests = self._counter("simile_requests", "Requests answered", ["method", "route", "status"])
+        self.key_requests = self._counter(
+            "simile_key_requests", "Requests let in, by the name of their key", ["key"]
         )
-        self.request_seconds = Histogram(
+        self.key_tokens = self._counter("simile_key_tokens", "Tokens computed for them", ["key"])
+        self.request_seconds = self._seconds(
             "simile_request_seconds",
             "Seconds from a request's first byte to its last answered byte",
             ["route"],
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.errors = Counter("simile_errors", "Refusals and failures", ["error_type"], registry=registry)
-        self.tokens = Counter(
-            "simile_tokens",
-            "Tokens embedded, special tokens included",
-            ["version", "lane"],
-            registry=registry,
+        self.errors = self._counter("simile_errors", "Refusals and failures", ["error_type"])
+        self.in_flight = self._gauge("simile_requests_in_flight", "Requests that are not answered yet")
+        self.admitted_bytes = self._gauge(
+            "simile_admitted_bytes", "Bytes of bodies that were read and are not answered yet"
         )
-        self.truncated = Counter(
-            "simile_truncated_texts",
-            "Texts cut at the model's maximum length",
-            ["version"],
-            registry=registry,
+        self.loop_lag_seconds = self._seconds(
+            "simile_loop_lag_seconds",
+            "Seconds by which the event loop woke a sleeper too late, sampled twice a second",
         )
-        self.queue_tokens = Gauge(
+        self.tasks = self._gauge("simile_tasks", "Tasks of the event loop")
+
+    def _make_inference(self) -> None:
+        by_lane = ["version", "lane"]
+        self.tokens = self._counter("simile_tokens", "Tokens embedded, special tokens included", by_lane)
+        self.truncated = self._counter(
+            "simile_truncated_texts", "Texts cut at the model's maximum length", ["version"]
+        )
+        self.queue_texts = self._gauge("simile_queue_texts", "Texts waiting to be embedded", ["lane"])
+        self.queue_tokens = self._gauge(
             "simile_queue_tokens",
             "Tokens waiting to be embedded (estimated until tokenised)",
-            registry=registry,
-        )
-        self.queue_seconds = Histogram(
-            "simile_queue_seconds",
-            "Seconds a text waited before its batch started",
             ["lane"],
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.batch_tokens = Histogram(
-            "simile_batch_tokens",
-            "Tokens of a batch, padding included",
-            ["lane"],
-            buckets=_TOKENS,
-            registry=registry,
+        self.queue_seconds = self._seconds(
+            "simile_queue_seconds", "Seconds from a text's arrival to the start of its batch", by_lane
         )
-        self.padding_tokens = Counter(
-            "simile_padding_tokens", "Padding computed beside the real tokens", ["lane"], registry=registry
+        self.tokenise_seconds = self._seconds(
+            "simile_tokenise_seconds", "Seconds that texts were tokenised together", by_lane
         )
-        self.inference_seconds = Histogram(
-            "simile_inference_seconds",
-            "Seconds of one forward pass",
-            ["lane"],
-            buckets=_SECONDS,
-            registry=registry,
+        self.inference_seconds = self._seconds(
+            "simile_inference_seconds", "Seconds of one forward pass", by_lane
         )
-        self.inference_failures = Counter(
+        self.batch_texts = self._histogram("simile_batch_texts", "Texts of a batch", by_lane, buckets=_TEXTS)
+        self.batch_tokens = self._histogram(
+            "simile_batch_tokens", "Tokens of a batch, padding included", by_lane, buckets=_TOKENS
+        )
+        self.padding_tokens = self._counter(
+            "simile_padding_tokens", "Padding computed beside the real tokens", by_lane
+        )
+        self.inference_failures = self._counter(
             "simile_inference_failures",
             "Forward passes that raised, or gave a vector that is not finite",
-            registry=registry,
+            ["version"],
         )
-        self.healthy = Gauge(
-            "simile_healthy", "1 when a forward pass succeeded since the last failure", registry=registry
+
+        self.batch_timeouts = self._counter(
+            "simile_batch_timeouts", "Batches that hung in a worker and were given up"
         )
-        self.ready = Gauge(
-            "simile_ready", "1 while new work is taken and the index is whole", registry=registry
+        self.worker_restarts = self._counter("simile_worker_restarts", "Workers that died and were replaced")
+
+        self.healthy = self._gauge(
+            "simile_healthy", "1 when a forward pass succeeded since the last failure and nothing hangs"
         )
-        self.documents = Gauge("simile_documents", "Documents stored", registry=registry)
-        self.index_bytes = Gauge("simile_index_bytes", "Memory of the vector index", registry=registry)
-        self.index_missing = Gauge(
-            "simile_index_missing_documents",
-            "Stored documents that the index does not hold yet",
-            registry=registry,
+
+    def _make_documents(self) -> None:
+        self.ready = self._gauge("simile_ready", "1 while new work is taken and the index is whole")
+        self.documents = self._gauge("simile_documents", "Documents stored")
+        self.index_bytes = self._gauge(
+            "simile_index_bytes", "Memory of a version's vector index, dead rows included", ["version"]
         )
-        self.write_seconds = Histogram(
-            "simile_write_commit_seconds",
-            "Seconds of one commit of the document store, fsync included",
-            buckets=_SECONDS,
-            registry=registry,
+        self.index_missing = self._gauge(
+            "simile_index_missing_documents", "Stored documents that the index does not hold yet"
         )
-        self.feedback = Counter(
-            "simile_feedback", "Judgements of searches that were stored", ["relevant"], registry=registry
+        self.index_lag_seconds = self._seconds(
+            "simile_index_lag_seconds", "Seconds from a commit to its documents being searchable"
         )
-        self.model = Gauge(
-            "simile_model_info", "1 for the active version", ["version", "fingerprint"], registry=registry
+        self.write_seconds = self._seconds(
+            "simile_write_commit_seconds", "Seconds of one commit of the document store, fsync included"
         )
-        self.swaps = Counter(
+        self.feedback = self._counter(
+            "simile_feedback", "Judgements of searches that were stored", ["relevant"]
+        )
+
+    def _make_models(self) -> None:
+        self.model = self._gauge("simile_model_info", "1 for the active version", ["version", "fingerprint"])
+        self.score = self._gauge(
+            "simile_model_score",
+            "Scores of the active version, as its manifest has them",
+            ["version", "name"],
+        )
+        self.generations = self._gauge(
+            "simile_generations", "Versions in memory with their indexes", ["state"]
+        )
+        self.swaps = self._counter(
             "simile_swaps",
             "Versions that were worked towards: came to live, were gone back to, failed, or were given up",
             ["outcome"],
-            registry=registry,
         )
-        self.swap_pause_seconds = Histogram(
+        self.swap_pause_seconds = self._seconds(
             "simile_swap_pause_seconds",
             "Seconds from the swap's last look to the new generation being live; only writes wait for it",
-            buckets=_SECONDS,
-            registry=registry,
         )
-        self.build_done = Gauge(
-            "simile_build_done_documents",
-            "Documents embedded by the version in the making",
-            registry=registry,
+        self.build_done = self._gauge(
+            "simile_build_done_documents", "Documents embedded by the version in the making"
         )
-        self.build_total = Gauge(
-            "simile_build_total_documents", "Documents that it has to embed in all", registry=registry
+        self.build_total = self._gauge(
+            "simile_build_total_documents", "Documents that it has to embed in all"
         )
-        self.build_eta = Gauge(
+        self.build_eta = self._gauge(
             "simile_build_eta_seconds",
             "Seconds until they are embedded, at the recent rate; NaN while it is not known",
-            registry=registry,
         )
-        self.build_eta.set(math.nan)
-        self.canary = Gauge(
+        self.canary = self._gauge(
             "simile_canary_overlap",
             "Mean share of common ids in the first ten hits of the live version and of the last one "
             "compared with it; NaN before",
-            registry=registry,
         )
-        self.canary.set(math.nan)
-        self.retrain_last = Gauge(
+        self.retrain_last = self._gauge(
             "simile_retrain_last_end_seconds",
             "When the last scheduled retraining ended, in seconds since 1970; NaN without a schedule",
-            registry=registry,
         )
-        self.retrain_status = Gauge(
+        self.retrain_status = self._gauge(
             "simile_retrain_last_status",
             "Its exit status: 0 published, 3 refused, 4 nothing to learn, else failed; NaN before the first",
-            registry=registry,
         )
-        self.retrain_next = Gauge(
+        self.retrain_next = self._gauge(
             "simile_retrain_next_seconds",
             "When the next one is due, in seconds since 1970; NaN without a schedule",
-            registry=registry,
         )
-        self._touch()
 
     def _touch(self) -> None:
         """Make labelled series exist from the first scrape, so that a rate over them is never empty."""
         for lane in LANES:
-            for series in (
-                self.queue_seconds,
-                self.batch_tokens,
-                self.padding_tokens,
-                self.inference_seconds,
-            ):
-                series.labels(lane)
+            self.queue_texts.labels(lane)
+            self.queue_tokens.labels(lane)
+        for kind in _kinds(ServiceError):
+            self.errors.labels(kind.error_type)
+        for state in GENERATION_STATES:
+            self.generations.labels(state)
         for outcome in SWAP_OUTCOMES:
             self.swaps.labels(outcome)
         for relevant in ("true", "false"):
             self.feedback.labels(relevant)
+        self.build_eta.set(math.nan)
+        self.canary.set(math.nan)
+
+    def routes(self, routes: Iterable[tuple[str, str, int]]) -> None:
+        """Make the series of each (method, route template, status when all is well) exist."""
+        for method, route, status in routes:
+            self.requests.labels(method, route, str(status))
+            self.request_seconds.labels(route)
+        self.requests.labels("GET", UNMATCHED, "404")
+        self.request_seconds.labels(UNMATCHED)
+
+    def versions(self, open: Iterable[str]) -> None:
+        """The versions in memory: their series exist from now on, and those of others go."""
+        wanted = set(open)
+        for version in wanted:
+            self._open(version)
+        with self._changing:
+            for version in self._inference.keys() - wanted:
+                del self._inference[version]  # first, so that nobody counts into it again
+                for alone in (self.truncated, self.inference_failures, self.index_bytes):
+                    alone.remove(version)
+                for series in self._by_lane():
+                    for lane in LANES:
+                        series.remove(version, lane)
+
+    def _open(self, version: str) -> None:
+        with self._changing:
+            if version not in self._inference:
+                self.index_bytes.labels(version)
+                self._inference[version] = {lane: self._inference_of(version, lane) for lane in LANES}
+
+    def _by_lane(self) -> tuple[Counter | Histogram, ...]:
+        return (
+            self.tokens,
+            self.padding_tokens,
+            self.batch_texts,
+            self.batch_tokens,
+            self.tokenise_seconds,
+            self.queue_seconds,
+            self.inference_seconds,
+        )
+
+    def _inference_of(self, version: str, lane: str) -> Inference:
+        return Inference(
+            tokens=self.tokens.labels(version, lane),
+            truncated=self.truncated.labels(version),
+            padding_tokens=self.padding_tokens.labels(version, lane),
+            batch_texts=self.batch_texts.labels(version, lane),
+            batch_tokens=self.batch_tokens.labels(version, lane),
+            tokenise_seconds=self.tokenise_seconds.labels(version, lane),
+            queue_seconds=self.queue_seconds.labels(version, lane),
+            inference_seconds=self.inference_seconds.labels(version, lane),
+            failures=self.inference_failures.labels(version),
+        )
+
+    def inference(self, version: str, lane: str) -> Inference | None:
+        """Where to count what a version does; None when it is not in memory any more."""
+        lanes = self._inference.get(version)
+        return None if lanes is None else lanes[lane]
 
     def build(self, done: int, total: int, eta_seconds: float | None = None) -> None:
         """How far the version in the making is; zeros when there is none."""
@@ -174,10 +282,26 @@ class Metrics:
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
-    def serve(self, version: str, fingerprint: str) -> None:
-        """`version` is the active one from now on."""
+    def serve(self, manifest: Manifest) -> None:
+        """Whose `manifest` it is, is the active version from now on."""
+        self._open(manifest.version)
         self.model.clear()
-        self.model.labels(version, fingerprint).set(1)
-        self.truncated.labels(version)
-        for lane in LANES:
-            self.tokens.labels(version, lane)
+        self.model.labels(manifest.version, manifest.fingerprint).set(1)
+        self.score.clear()
+        for name, value in islice(_numbers(manifest.scores), MAX_SCORES):
+            self.score.labels(manifest.version, name).set(value)
+
+
+def _kinds(of: type[ServiceError]) -> Iterator[type[ServiceError]]:
+    yield of
+    for kind in of.__subclasses__():
+        yield from _kinds(kind)
+
+
+def _numbers(scores: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of nested scores, by their path: `{"sts": {"dev": 0.8}}` gives `("sts.dev", 0.8)`."""
+    for name, value in scores.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{name}", float(value)

@@ -6,46 +6,75 @@ bug of ours. Plain ASGI, because each layer of a framework's middleware costs ev
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.access import Account
 from service.errors import Internal, Overloaded, ServiceError, Timeout, TooLarge, Validation, response
-from service.metrics import Metrics
+from service.logs import request_id
+from service.metrics import UNMATCHED, Metrics
+from service.seen import Seen, Step, steps
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
 MEGABYTE = 1 << 20
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # what may be a label
+# Of a refused body, on a connection that ends with the answer: what is read to be thrown away, and how long.
+DRAIN_BYTES = 256 * MEGABYTE
+DRAIN_SECONDS = 10.0
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
+GONE = 499  # the status of a request whose client left before an answer began
 
 
 class Edge:
     """Wraps the app; `admitted_bytes` are the bodies read and not yet answered."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        metrics: Metrics,
+        tellers: Sequence[Callable[[Seen], None]] = (),
+    ) -> None:
+        """tellers: who is told of each answered request."""
         self._app = app
+        self.tellers = tellers
         self._settings = settings
         self._metrics = metrics
         self.admitted_bytes = 0
+        self._in_flight = 0
+        metrics.admitted_bytes.set_function(lambda: self.admitted_bytes)
+        metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         exchange = Exchange(self, scope, receive, send)
+        self._in_flight += 1
         try:
             await exchange.run(self._app)
         finally:
+            self._in_flight -= 1
             self.admitted_bytes -= exchange.read_bytes
             exchange.count(self._metrics)
+            if self.tellers:
+                seen = exchange.seen()
+                for tell in self.tellers:
+                    try:
+                        tell(seen)
+                    except Exception:  # the request was answered; that nobody heard of it is no failure of it
+                        log.exception("A request could not be told of")
 
     def admit(self, count: int, read_bytes: int) -> None:
         """Refuse `count` more bytes of a body of which `read_bytes` were read, when they are too many."""
@@ -81,7 +110,7 @@ class Exchange:
         headers = dict(scope["headers"])
         self._length = headers.get(b"content-length")
         self._timeout_ms = headers.get(b"x-timeout-ms")
-        self._request_id = _request_id(headers.get(b"x-request-id"))
+        self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
         self._body_read = asyncio.Event()
         if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
             self._body_read.set()  # there is none, and no route will ask for it
@@ -89,18 +118,22 @@ class Exchange:
         self._status = 0
         self._error_type = ""
         self._started = time.monotonic()
+        self._answered: dict[bytes, bytes] = {}  # the answer's headers, for who is told
+        self._steps: list[Step] = []
         self.read_bytes = 0
 
     async def run(self, app: ASGIApp) -> None:
         """Run `app`; answer what it refuses, what took too long, and what broke."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
+        request_id.set(self._request_id)
+        if self._edge.tellers:
+            steps.set(self._steps)
         watch = _Later(WATCH_AFTER_SECONDS, lambda: self._watch(task))
         try:
-            if self._length is not None and self._length.isdigit():
-                self._edge.admit(int(self._length), 0)
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             async with asyncio.timeout(self._edge.deadline_seconds(timeout_ms)):
+                _check_utf8(self._scope)
                 await app(self._scope, self._read, self._write)
         except TimeoutError:
             await self._refuse(Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS)."))
@@ -121,6 +154,9 @@ class Exchange:
             watch.cancel()
 
     async def _read(self) -> Message:
+        declared, self._length = self._length, None
+        if declared is not None and declared.isdigit():  # before the first byte is asked for
+            self._edge.admit(int(declared), 0)
         message = await self._receive()
         if message["type"] == "http.request":
             count = len(message.get("body", b""))
@@ -134,6 +170,11 @@ class Exchange:
     async def _write(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            if self._edge.tellers:
+                self._answered = dict(message.get("headers", ()))
+            account: Account | None = self._scope.get("account")
+            if account is not None:
+                account.charge(message["headers"])
             message["headers"] = [
                 *message.get("headers", ()),
                 (b"x-request-id", self._request_id.encode("latin-1")),
@@ -142,8 +183,32 @@ class Exchange:
 
     async def _refuse(self, error: ServiceError) -> None:
         self._error_type = error.error_type
-        if not self._status:  # an answer that has begun cannot be changed
-            await response(self._scope["path"], error)(self._scope, self._receive, self._write)
+        if self._status:  # an answer that has begun cannot be changed
+            return
+        answer = response(self._scope["path"], error)
+        if self._body_read.is_set() or not self._closes:  # an open connection throws the rest away by itself
+            await answer(self._scope, self._receive, self._write)
+            return
+        # A connection closed over bytes that nobody read is reset, and the client may never see why.
+        start = {"status": answer.status_code, "headers": answer.raw_headers}
+        await self._write({"type": "http.response.start", **start})
+        await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        await self._drain()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    @property
+    def _closes(self) -> bool:
+        """Whether the connection ends with this answer."""
+        asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
+        return b"close" in asked or self._scope["http_version"] == "1.0"
+
+    async def _drain(self) -> None:
+        """Read what is still sent of the body, within reason, and throw it away."""
+        left = DRAIN_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while left > 0 and (message := await self._receive()).get("more_body", False):
+                    left -= len(message["body"])
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
         """Cancel `task` when its client hangs up: nobody waits for the work."""
@@ -156,16 +221,42 @@ class Exchange:
     @property
     def _route(self) -> str:
         """The route's template, so that a path never becomes a label."""
-        return getattr(self._scope.get("route"), "path", "unmatched")
+        return getattr(self._scope.get("route"), "path", UNMATCHED)
+
+    @property
+    def _method(self) -> str:
+        return self._scope["method"] if self._scope["method"] in METHODS else "other"
 
     def count(self, metrics: Metrics) -> None:
         """One more request answered."""
-        status = str(self._status) if self._status else "499"  # the client left before an answer began
-        method = self._scope["method"] if self._scope["method"] in METHODS else "other"
-        metrics.requests.labels(method, self._route, status).inc()
+        status = self._status or GONE
+        metrics.requests.labels(self._method, self._route, str(status)).inc()
         metrics.request_seconds.labels(self._route).observe(time.monotonic() - self._started)
         if self._error_type:
             metrics.errors.labels(self._error_type).inc()
+
+    def seen(self) -> Seen:
+        """What may be told of it."""
+        headers = dict(self._scope["headers"])
+        account: Account | None = self._scope.get("account")
+        version = self._answered.get(b"x-model-version")
+        tokens = self._answered.get(b"x-compute-tokens")
+        return Seen(
+            request_id=self._request_id,
+            method=self._method,
+            route=self._route,
+            status=self._status or GONE,
+            started=self._started,
+            seconds=time.monotonic() - self._started,
+            bytes=self.read_bytes,
+            error_type=self._error_type or None,
+            key=None if account is None else account.key.name,
+            version=None if version is None else version.decode("latin-1"),
+            tokens=None if tokens is None else int(tokens),
+            traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
+            tracestate=headers.get(b"tracestate", b"").decode("latin-1"),
+            steps=self._steps,
+        )
 
 
 class _Later:
@@ -185,7 +276,17 @@ class _Later:
             self._task.cancel()
 
 
-def _request_id(given: bytes | None) -> str:
+def _check_utf8(scope: Scope) -> None:
+    """Refuse a path or a query in another encoding: decoded all the same, it would name something else."""
+    for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
+        if b"%" in part:
+            try:
+                unquote_to_bytes(part).decode()
+            except UnicodeDecodeError as error:
+                raise Validation(f"The {name} is not UTF-8, percent-encoded.") from error
+
+
+def request_id_of(given: bytes | None) -> str:
     """The caller's id when it is at most 128 printable characters, else a new one."""
     text = "" if given is None else given.decode("latin-1")
     if 0 < len(text) <= 128 and text.isascii() and text.isprintable():

@@ -27,6 +27,7 @@ class Embedding:
 
     vector: NDArray[np.float32]
     truncated: bool
+    tokens: int = 0  # that it was computed from now; of a stored one nobody knows
 
 
 class NeedsVectors(Exception):

@@ -9,16 +9,19 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from models.store import Store
-from service import cpus
+from service import cpus, gauges, logs
 from service.activation import active_generation
 from service.batcher import Batcher
 from service.build import Builder, load_all
 from service.documents import Documents
 from service.errors import ServiceError
 from service.examples import load_examples
+from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
@@ -26,6 +29,8 @@ from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import connect, migrate
 from service.settings import Settings
+from service.supervisor import Heartbeat, Supervisor, lasting
+from service.tracing import Tracing
 from service.watch import Watcher
 from service.writer import Changes, Transaction, Writer
 
@@ -33,6 +38,8 @@ log = logging.getLogger(__name__)
 
 DATABASE = "simile.db"
 RETRY_SECONDS = 2
+WARM_BATCHES = 3
+WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
 
 
 class Runtime:
@@ -41,11 +48,21 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.stopping = False
+        self.tracing = Tracing() if settings.otel else None
+        self.leaving = False  # a stop signal came: not ready, and still serving
+        self.stopping = False  # nothing new is taken any more
         self.ready = threading.Event()  # set once, when the start is complete
         self.workers = settings.workers or cpus.available()
         self.store = Store(settings.models_dir)
-        self.batcher = Batcher(self.metrics, workers=self.workers, max_queue_tokens=settings.max_queue_tokens)
+        self.batcher = Batcher(
+            self.metrics,
+            workers=self.workers,
+            max_queue_tokens=settings.max_queue_tokens,
+            max_queue_seconds=settings.max_queue_seconds,
+            hang_seconds=settings.hang_seconds,
+        )
+        self.supervisor: Supervisor
+        self.health: Health
         self.live: Live
         self.library: Library
         self.watcher: Watcher
@@ -67,6 +84,9 @@ class Runtime:
         if self._ownership is not None:
             return
         with contextlib.ExitStack() as undo:
+            if self.tracing is not None:
+                self.tracing.start()
+                undo.callback(self.tracing.stop)
             ownership = Ownership(self.settings.data_dir)
             undo.callback(ownership.release)
             migrate(self.database)
@@ -79,17 +99,27 @@ class Runtime:
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
         await asyncio.to_thread(self.open)
+        asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.live.generation
         self.batcher.start()
         writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
         self.library = Library(self.live, self.batcher, Documents(self.database), writer)
+        hang_seconds = self.settings.hang_seconds
+        heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
+        self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
+        self.supervisor.start()
+        self.health = Health(self.live, self.batcher, self.supervisor)
         self.watcher = Watcher(self.store, self.library, self.settings, self.metrics)
         self.watcher.published = await asyncio.to_thread(self.store.names)
-        self._show()
+        gauges.show(self.metrics, self.live, self.health, self.not_ready)
+        show_schedule(self.metrics, self.store.root)
+        self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
-            await self.batcher.embed(generation.encoder, ["The first forward pass."])
+            for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
+                await self.batcher.embed(generation.encoder, WARM_TEXTS)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
+        self._keep("Looking after the health", self.health.run)
         self._tasks.append(asyncio.create_task(self._become_ready()))
 
     async def stop(self) -> None:
@@ -102,19 +132,32 @@ class Runtime:
 
     def not_ready(self) -> str | None:
         """Why the service takes no new work, None when it does."""
-        if self.stopping:
+        if self.leaving or self.stopping:
             return "The service is stopping."
+        if self.supervisor.illness is not None:
+            return f"Not well: {self.supervisor.illness}."
         return (
             None
             if self.ready.is_set() and self.live.generation.whole
             else f"Not ready yet: {self._progress}."
         )
 
+    def scrape(self) -> bytes:
+        """Every series as Prometheus text; blocks for some milliseconds."""
+        swap = self.watcher.swap
+        return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
+
+    def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(lasting(name, work)))
+
     def _close(self) -> None:
         self.batcher.stop()
         self.library.writer.stop()
         self.library.documents.close()
         self.live.close()
+        if self.tracing is not None:
+            self.tracing.stop()
+        self.supervisor.stop()  # last: what hangs until here ends the process
         if self._ownership is not None:
             self._ownership.release()
             self._ownership = None
@@ -126,11 +169,11 @@ class Runtime:
         """
         try:
             await self.library.writer.run(lambda transaction: load_all(transaction, self.live.generation))
-            self._tasks.append(asyncio.create_task(self.watcher.run()))
+            self._keep("Following what is wanted", self.watcher.run)
             await self._make_whole(self.live.generation)
         except Exception as error:
             log.exception("The index could not be made whole; start the service again")
-            self._progress = f"the index could not be made whole ({type(error).__name__}: {error})"
+            self._progress = f"the index could not be made whole ({logs.told(error)})"
 
     async def _make_whole(self, generation: Generation) -> None:
         """Embed what the index lacks, load the examples; after a failure, again until it is done."""
@@ -156,6 +199,7 @@ class Runtime:
 
     def _on_commit(self, changes: Changes) -> None:
         """On the writer's thread, before the write is answered."""
+        committed = time.monotonic()
         for generation in self.live.generations:
             try:
                 apply(generation, changes)
@@ -165,6 +209,7 @@ class Runtime:
                     self._reload(generation)
                 else:
                     self.live.leave(generation)
+        self.metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:
         try:
@@ -173,16 +218,3 @@ class Runtime:
             log.exception("The index could not be loaded; start the service again")
             self._progress = "the index could not follow a write nor be loaded again; start the service again"
             generation.whole = False
-
-    def _show(self) -> None:
-        """Point the gauges at what they show."""
-        generation = self.live.generation
-        self.metrics.serve(generation.version, generation.manifest.fingerprint)
-        self.metrics.documents.set_function(
-            lambda: len(self.live.generation.index) + self.live.generation.missing
-        )
-        self.metrics.index_missing.set_function(lambda: self.live.generation.missing)
-        self.metrics.index_bytes.set_function(lambda: self.live.generation.index.nbytes)
-        self.metrics.healthy.set_function(lambda: self.batcher.failure(self.live.generation.encoder) is None)
-        self.metrics.ready.set_function(lambda: self.not_ready() is None)
-        show_schedule(self.metrics, self.store.root)

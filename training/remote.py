@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from os import environ
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -53,6 +55,23 @@ def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str,
             after = str(following)
 
 
+def key_header() -> dict[str, str]:
+    """What a service with keys asks for: SIMILE_SERVICE_KEY, or what is in SIMILE_SERVICE_KEY_FILE.
+
+    Raise TrainingError when the file cannot be read. A message never has the key.
+    """
+    key, file = environ.get("SIMILE_SERVICE_KEY", ""), environ.get("SIMILE_SERVICE_KEY_FILE")
+    if file and not key:
+        try:
+            key = Path(file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+            raise TrainingError(f"SIMILE_SERVICE_KEY_FILE={file} cannot be read: {why}.") from None
+    if not (key.isascii() and key.isprintable()):
+        raise TrainingError("SIMILE_SERVICE_KEY is not one line of printable ASCII, so it is no key.")
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 def shown(url: str) -> str:
     """The address as a message may have it: without a user's name and password."""
     parts = urlsplit(url)
@@ -64,7 +83,7 @@ def _has(row: object, fields: Mapping[str, type]) -> bool:
 
 
 def _client() -> httpx2.Client:
-    return httpx2.Client(timeout=_TIMEOUT, trust_env=False)
+    return httpx2.Client(timeout=_TIMEOUT, trust_env=False, headers=key_header())
 
 
 def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any:

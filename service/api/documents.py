@@ -1,26 +1,29 @@
 """Storing, reading and deleting documents."""
 
 import hashlib
+import sqlite3
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import Direct, Role, describe, known_parameters, read_body, validated
-from service.api.inference import check_count, inference_headers, json_response, runtime_of
-from service.api.search import where_of
+from service.api.body import Direct, known_parameters, read_body, validated
+from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
+from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
+from service.api.search import MILLION, where_of
+from service.api.shapes import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
+from service.audit import audit
 from service.documents import Document, count, get, page
-from service.errors import Empty, NotFound, Validation
+from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.filters import Where
-from service.runtime import Runtime
 
 
 class Anything(Convertor[str]):
     """The rest of a path, slashes and line breaks included: an id is any text."""
 
-    regex = r"[\s\S]*"
+    regex = r"[\s\S]+"
 
     def convert(self, value: str) -> str:
         return value
@@ -36,15 +39,17 @@ MAX_ID_CHARACTERS = 512
 MAX_PAGE = 1000
 MAX_METADATA_DEPTH = 32
 
+Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_PAGE})]
+
 
 class DocumentIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: StrictStr | None = Field(None, min_length=1, max_length=MAX_ID_CHARACTERS)
-    text: StrictStr
-    metadata: dict[str, Any] = {}
+    text: Annotated[StrictStr, WithJsonSchema(TEXT)]
+    metadata: Annotated[dict[str, Any], WithJsonSchema(METADATA)] = {}
 
 
-_MANY_DOCUMENTS = {"type": "array", "items": DocumentIn.model_json_schema()}
+_MANY_DOCUMENTS = {"type": "array", "items": DocumentIn.model_json_schema(), "minItems": 1}
 
 
 class DocumentsRequest(BaseModel):
@@ -53,7 +58,44 @@ class DocumentsRequest(BaseModel):
     documents: Annotated[list[Any], WithJsonSchema(_MANY_DOCUMENTS)]
 
 
-@router.post("", **describe(Role.WRITE, DocumentsRequest))
+class Upserted(BaseModel):
+    upserted: int
+    truncated: int = Field(description="How many of the texts the model does not see to their end")
+    sequence: int
+    ids: list[str] = Field([], description="Of all, in their order; when one came without")
+
+
+class DocumentOut(BaseModel):
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class Page(BaseModel):
+    documents: list[DocumentOut]
+    next: str | None
+
+
+class Count(BaseModel):
+    count: int
+
+
+class Deleted(BaseModel):
+    deleted: int
+    sequence: int
+
+
+_WRITES = (*(kind for kind in EMBEDS if kind is not Conflict), Storage)
+_UPSERTS = describe(
+    Role.WRITE,
+    DocumentsRequest,
+    Upserted,
+    raises=_WRITES,
+    headers={**VERSIONED, "x-compute-tokens": COUNT},
+)
+
+
+@router.post("", **_UPSERTS)
 async def upsert(request: Request) -> Response:
     """Store documents: on disk, and in the next search, when this answers 200."""
     runtime = runtime_of(request)
@@ -71,7 +113,8 @@ async def upsert(request: Request) -> Response:
     }
     if any(document.id is None for document in given):
         answer["ids"] = [document.id for document in documents]
-    return json_response(answer, inference_headers(runtime.live.generation))
+    headers = {VERSION_HEADER: stored.version, "x-compute-tokens": str(stored.tokens)}
+    return json_response(answer, headers)
 
 
 def _document(given: DocumentIn, at: int) -> Document:
@@ -98,9 +141,9 @@ def _check_metadata(value: object, name: str, depth: int = 0) -> None:
             _check_metadata(member, name, depth + 1)
 
 
-@router.get("", **describe(Role.READ))
+@router.get("", **describe(Role.READ, None, Page, raises=[Storage]))
 async def list_documents(
-    request: Request, after: str = "", limit: int = 100, filter: str | None = None
+    request: Request, after: str = "", limit: Limit = 100, filter: FilterText = None
 ) -> Response:
     """Documents in id order, from the one after `after`; `next` is the `after` of the following page."""
     runtime = runtime_of(request)
@@ -108,14 +151,19 @@ async def list_documents(
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
     where = where_of(filter)
-    found = await runtime.library.documents.read(lambda connection: page(connection, after, limit + 1, where))
-    shown = found[:limit]
-    following = shown[-1].id if len(found) > limit else None
+    most = runtime.settings.max_answer_mb * MILLION
+
+    def read(connection: sqlite3.Connection) -> tuple[list[Document], bool]:
+        found = page(connection, after, limit, where, most)
+        return found, bool(found and page(connection, found[-1].id, 1, where))
+
+    shown, more = await runtime.library.documents.read(read)
+    following = shown[-1].id if more else None
     return json_response({"documents": [_as_json(document) for document in shown], "next": following})
 
 
-@router.get("/count", **describe(Role.READ))
-async def count_documents(request: Request, filter: str | None = None) -> Response:
+@router.get("/count", **describe(Role.READ, None, Count, raises=[Storage]))
+async def count_documents(request: Request, filter: FilterText = None) -> Response:
     """How many documents pass the filter, or are stored in all."""
     runtime = runtime_of(request)
     known_parameters(request, "filter")
@@ -123,7 +171,7 @@ async def count_documents(request: Request, filter: str | None = None) -> Respon
     return json_response({"count": await runtime.library.documents.read(lambda c: count(c, where))})
 
 
-@router.get("/{id:anything}", **describe(Role.READ))
+@router.get("/{id:anything}", **describe(Role.READ, None, DocumentOut, raises=[NotFound, Storage]))
 async def get_document(request: Request, id: str) -> Response:
     """One document, by its percent-encoded id."""
     runtime = runtime_of(request)
@@ -133,26 +181,27 @@ async def get_document(request: Request, id: str) -> Response:
     return json_response(_as_json(document))
 
 
-@router.delete("", **describe(Role.WRITE))
-async def delete_documents(request: Request, filter: str | None = None) -> Response:
+_SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CONDITIONS}}
+
+
+@router.delete("", **describe(Role.WRITE, None, Deleted, raises=[Storage], parameters=[_SOME]))
+async def delete_documents(request: Request) -> Response:
     """Delete every document that passes the filter."""
     runtime = runtime_of(request)
     known_parameters(request, "filter")
-    where = where_of(filter)
+    where = where_of(request.query_params.get("filter"))
     if where is None or not where.parameters:  # every condition binds something; `{}` has none
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
-    return await _delete(runtime, where)
+    deleted, sequence = await runtime.library.delete(where)
+    audit("delete", request.scope, deleted=deleted)
+    return json_response({"deleted": deleted, "sequence": sequence})
 
 
-@router.delete("/{id:anything}", **describe(Role.WRITE))
+@router.delete("/{id:anything}", **describe(Role.WRITE, None, Deleted, raises=[Storage]))
 async def delete_document(request: Request, id: str) -> Response:
     """Delete one document; an id that is not there deletes 0."""
     runtime = runtime_of(request)
-    return await _delete(runtime, Where("id = ?", [id]))
-
-
-async def _delete(runtime: Runtime, where: Where) -> Response:
-    deleted, sequence = await runtime.library.delete(where)
+    deleted, sequence = await runtime.library.delete(Where("id = ?", [id]))
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -2,14 +2,16 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.body import Direct, Role, describe, known_parameters, read_body, validated
-from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE
+from service.api.body import Direct, known_parameters, read_body, validated
+from service.api.contract import Role, describe
+from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
 from service.api.inference import check_count, json_response, runtime_of
-from service.errors import Empty, Validation
+from service.api.shapes import TEXT
+from service.errors import Empty, NotFound, Storage, Validation
 from service.feedback import Judgement, count, forget, page, store
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
@@ -21,7 +23,7 @@ INT64 = 2**63
 
 class JudgementIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    query: StrictStr = Field(max_length=MAX_QUERY_CHARACTERS)
+    query: StrictStr = Field(max_length=MAX_QUERY_CHARACTERS, json_schema_extra=TEXT)
     id: StrictStr = Field(min_length=1, max_length=MAX_ID_CHARACTERS)
     relevant: StrictBool
 
@@ -42,7 +44,32 @@ class FeedbackRequest(
     """One judgement, or a list of them as `feedback`."""
 
 
-@router.post("", **describe(Role.WRITE, FeedbackRequest))
+class Judged(BaseModel):
+    stored: int
+    sequence: int
+
+
+class JudgementOut(BaseModel):
+    query: str
+    id: str
+    relevant: bool
+    sequence: int
+
+
+class FeedbackPage(BaseModel):
+    feedback: list[JudgementOut]
+    next: int | None
+
+
+class Forgotten(BaseModel):
+    deleted: int
+
+
+_After = Annotated[int, Query(json_schema_extra={"minimum": 0, "maximum": INT64 - 1})]
+_Name = Annotated[str | None, Query(json_schema_extra={"minLength": 1})]
+
+
+@router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Storage]))
 async def judge(request: Request) -> Response:
     """Store one judgement or many: on disk when this answers 200.
 
@@ -75,8 +102,8 @@ def _judgement(value: object, name: str) -> Judgement:
     return Judgement(given.query, given.id, given.relevant)
 
 
-@router.get("", **describe(Role.READ))
-async def list_feedback(request: Request, after: int = 0, limit: int = 100) -> Response:
+@router.get("", **describe(Role.READ, None, FeedbackPage, raises=[Storage]))
+async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100) -> Response:
     """Judgements in the order in which they came, from the one behind the number `after`.
 
     `next` is the `after` of the following page. Judgements of deleted documents are left out; they are listed
@@ -98,15 +125,15 @@ async def list_feedback(request: Request, after: int = 0, limit: int = 100) -> R
     return json_response({"feedback": rows, "next": following})
 
 
-@router.get("/count", **describe(Role.READ))
+@router.get("/count", **describe(Role.READ, None, Count, raises=[Storage]))
 async def count_feedback(request: Request) -> Response:
     """How many judgements are listed in all."""
     runtime = runtime_of(request)
     return json_response({"count": await runtime.library.documents.read(count)})
 
 
-@router.delete("", **describe(Role.WRITE))
-async def delete_feedback(request: Request, query: str | None = None, id: str | None = None) -> Response:
+@router.delete("", **describe(Role.WRITE, None, Forgotten, raises=[Empty, Storage]))
+async def delete_feedback(request: Request, query: _Name = None, id: _Name = None) -> Response:
     """Delete the judgements of a query, of a document's id, or of the two together; also unlisted ones."""
     runtime = runtime_of(request)
     known_parameters(request, "query", "id")

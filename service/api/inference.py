@@ -1,17 +1,19 @@
 """What every embedding route shares: reading inputs, prompts, the pinned version, vectors as bytes."""
 
-from collections.abc import Container, Mapping, Sequence
-from typing import Annotated, Any
+import time
+from collections.abc import Container, Mapping, Sequence, Sized
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 from fastapi import Request
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, StrictInt, WithJsonSchema
 from starlette.responses import Response
 
-from models.encoder import Encoded
-from service.errors import Conflict, Empty, Unhealthy, Validation
+from service.api.shapes import DIMENSIONS, INPUTS
+from service.calls import Answer
+from service.errors import Empty, Unhealthy, Validation
 from service.live import Generation
 from service.runtime import Runtime
 
@@ -19,28 +21,21 @@ VERSION_HEADER = "x-model-version"
 Vectors = NDArray[np.float32]
 Rows = list[str] | list[list[int]]
 
-_TEXT = {"type": "string", "minLength": 1}
-_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-Inputs = Annotated[
-    Any,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                _TEXT,
-                {"type": "array", "items": _TEXT, "minItems": 1},
-                _IDS,
-                {"type": "array", "items": _IDS, "minItems": 1},
-            ]
-        }
-    ),
-]
+Inputs = Annotated[Any, WithJsonSchema(INPUTS)]
+Dimensions = Annotated[StrictInt, WithJsonSchema(DIMENSIONS)]
 
 
 def _direction(value: object) -> object:
     return value.capitalize() if isinstance(value, str) else value
 
 
-AnyCase = BeforeValidator(_direction)
+Direction = Annotated[
+    Literal["Right", "Left"],
+    BeforeValidator(_direction),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^([Rr][Ii][Gg][Hh][Tt]|[Ll][Ee][Ff][Tt])$", "default": "Right"}
+    ),
+]
 
 
 def runtime_of(request: Request) -> Runtime:
@@ -66,16 +61,30 @@ def rows_of(inputs: object, limit: int, name: str = "inputs") -> Rows:
     """
     if isinstance(inputs, str):
         return texts_of([inputs], limit, name)
-    if not isinstance(inputs, list):
-        raise Validation(f"{name} must be a text, a list of texts, or token ids.")
-    if not inputs:
-        raise Empty(f"{name} is an empty list. Send at least one text.")
-    if isinstance(inputs[0], str):
+    if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
         return texts_of(inputs, limit, name)
-    if _is_id(inputs[0]):
-        return [_ids_of(inputs, name)]
-    check_count(inputs, limit, name)
-    return [_ids_of(row, f"{name}[{at}]") for at, row in enumerate(inputs)]
+    return id_rows(inputs, limit, name, "a text, a list of texts, or token ids, all of one kind")
+
+
+def id_rows(ids: object, limit: int, name: str, kinds: str) -> list[list[int]]:
+    """Token ids, or a list of rows of them, as rows. `kinds`: what there may be, for the message.
+
+    Raises:
+        Empty: no row, or an empty one; its index is named.
+        Validation: something else, or more rows than `limit`.
+
+    """
+    if not isinstance(ids, list):
+        raise Validation(f"{name} must be {kinds}.", param=name)
+    if ids and _is_id(ids[0]):
+        ids = [ids]
+    check_count(ids, limit, name)
+    for at, row in enumerate(ids):
+        if not isinstance(row, list) or not all(map(_is_id, row)):
+            raise Validation(f"{name} must be {kinds}; look at {name}[{at}].", param=name)
+        if not row:
+            raise Empty(f"{name}[{at}] holds no token ids.", param=name)
+    return ids
 
 
 def texts_of(texts: Sequence[object], limit: int, name: str) -> list[str]:
@@ -84,61 +93,62 @@ def texts_of(texts: Sequence[object], limit: int, name: str) -> list[str]:
     checked: list[str] = []
     for at, text in enumerate(texts):
         if not isinstance(text, str):
-            raise Validation(f"{name}[{at}] must be a text, as the first one is.")
+            raise Validation(f"{name}[{at}] must be a text, as the first one is.", param=name)
         if not text or text.isspace():
-            raise Empty(f"{name}[{at}] is empty, or white space only. Leave it out.")
+            raise Empty(f"{name}[{at}] is empty, or white space only. Leave it out.", param=name)
         checked.append(text)
     return checked
 
 
 def check_count(values: Sequence[object], limit: int, name: str) -> None:
     if not values:
-        raise Empty(f"{name} is an empty list. Send at least one.")
+        raise Empty(f"{name} is an empty list. Send at least one.", param=name)
     if len(values) > limit:
         raise Validation(
-            f"{name} has {len(values)} entries; at most {limit} (SIMILE_MAX_INPUTS) go in one request."
+            f"{name} has {len(values)} entries; at most {limit} (SIMILE_MAX_INPUTS) go in one request.",
+            param=name,
         )
-
-
-def _ids_of(row: object, name: str) -> list[int]:
-    if not isinstance(row, list) or not all(map(_is_id, row)):
-        raise Validation(f"{name} must be a text, or a list of token ids; all inputs must be of one kind.")
-    if not row:
-        raise Empty(f"{name} holds no token ids.")
-    return row
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def prompt_of(name: str | None, prompts: Mapping[str, str]) -> str:
+    """The prompt that the model publishes under `name`; nothing for no name."""
+    if name is None:
+        return ""
+    if name not in prompts:
+        there_are = ", ".join(sorted(prompts)) or "none"
+        raise Validation(f"The model has no prompt {name[:100]!r}; it has: {there_are}.")
+    return prompts[name]
+
+
 def with_prompt(rows: Rows, name: str | None, prompts: Mapping[str, str]) -> Rows:
     """`rows` behind the prompt that the model publishes under `name`."""
     if name is None:
         return rows
-    if name not in prompts:
-        there_are = ", ".join(sorted(prompts)) or "none"
-        raise Validation(f"The model has no prompt {name!r}; it has: {there_are}.")
+    prompt = prompt_of(name, prompts)
     texts = [row for row in rows if isinstance(row, str)]
     if len(texts) < len(rows):
         raise Validation("A prompt goes before a text; token ids take none. Leave prompt_name out.")
-    return [prompts[name] + text for text in texts]
+    return [prompt + text for text in texts]
 
 
-def check_version(
-    request: Request, generation: Generation, model: str | None, published: Container[str]
-) -> None:
-    """Refuse a request that names a published version which is not the one in service.
+def pinned(request: Request, model: str | None, published: Container[str]) -> str | None:
+    """The version that must answer, None for the one in service.
 
     A `model` that names no version is accepted and ignored, as TEI does; the header must name one.
     """
-    pinned = request.headers.get(VERSION_HEADER)
-    named = pinned if pinned is not None else model if model in published else None
-    if named not in {None, generation.version}:
-        raise Conflict(f"{named} is not served; {generation.version} is. GET /models lists the versions.")
+    header = request.headers.get(VERSION_HEADER)
+    if header is not None:
+        return header
+    return model if model in published else None
 
 
-def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vectors:
+def shorten(
+    vectors: Vectors, dimensions: int | None, *, normalize: bool, name: str = "dimensions"
+) -> Vectors:
     """The first `dimensions` of each vector: cut first, then normalised.
 
     Raises:
@@ -149,7 +159,7 @@ def shorten(vectors: Vectors, dimensions: int | None, *, normalize: bool) -> Vec
         return vectors
     full = vectors.shape[1]
     if not 1 <= dimensions <= full:
-        raise Validation(f"dimensions must be between 1 and {full}, not {dimensions}.")
+        raise Validation(f"{name} must be between 1 and {full}, not {dimensions}.", param=name)
     cut = np.ascontiguousarray(vectors[:, :dimensions])
     if not normalize or dimensions == full:
         return cut
@@ -163,16 +173,46 @@ def unit(vectors: Vectors) -> Vectors:
     return scaled
 
 
-def check_dimensions(dimensions: int | None, full: int) -> None:
+def check_dimensions(dimensions: int | None, full: int, name: str = "dimensions") -> None:
     """Refuse a bad `dimensions` before any text is embedded."""
-    shorten(np.empty((0, full), dtype=np.float32), dimensions, normalize=True)
+    shorten(np.empty((0, full), dtype=np.float32), dimensions, normalize=True, name=name)
 
 
-def inference_headers(generation: Generation, encoded: Encoded | None = None) -> dict[str, str]:
-    """Which version answered, and how many inputs it did not see whole."""
-    headers = {VERSION_HEADER: generation.version}
-    cut = 0 if encoded is None else sum(encoded.truncated)
-    return headers | {"x-truncated": str(cut)} if cut else headers
+def version_headers(generation: Generation) -> dict[str, str]:
+    """Which version answered."""
+    return {VERSION_HEADER: generation.version}
+
+
+def inference_headers(
+    generation: Generation, answer: Answer, inputs: Sequence[Sized], started: float
+) -> dict[str, str]:
+    """Which version answered, how long that took (TEI's names, whole milliseconds), and what it did not see.
+
+    Args:
+        generation: the one that made `answer`.
+        answer: from the batcher.
+        inputs: the texts or rows of token ids, as they were sent.
+        started: time.perf_counter() when the request arrived.
+
+    """
+    timing = answer.timing
+    headers = {
+        VERSION_HEADER: generation.version,
+        "x-total-time": _milliseconds(time.perf_counter() - started),
+        "x-tokenization-time": _milliseconds(timing.tokenize_seconds),
+        "x-queue-time": _milliseconds(timing.queue_seconds),
+        "x-inference-time": _milliseconds(timing.inference_seconds),
+        "x-compute-tokens": str(sum(answer.tokens)),
+        "x-compute-characters": str(sum(map(len, inputs))),
+    }
+    cut = sum(answer.truncated)
+    if cut:
+        headers["x-truncated"] = str(cut)
+    return headers
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:

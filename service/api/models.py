@@ -4,17 +4,20 @@ import asyncio
 import re
 from importlib.metadata import version as package_version
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.schedule import read_runs
 from models.store import Kind
-from service.api.body import Direct, Role, describe
+from service.api.body import Direct
+from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
+from service.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.form import form
 from service.lanes import BATCH_TOKENS
@@ -27,7 +30,69 @@ _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 router = APIRouter(route_class=Direct, tags=["models"])
 
 
-@router.get("/info", **describe(Role.READ))
+class IndexInfo(BaseModel):
+    documents: int
+    kind: str
+    bytes: int
+
+
+class Info(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    model_type: dict[str, Any]
+    max_input_length: int
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    model_version: str
+    fingerprint: str
+    form: str
+    dimension: int
+    providers: list[str]
+    threads: int
+    index: IndexInfo
+
+
+class CanaryOut(BaseModel):
+    queries: int
+    overlap_at_10: float
+
+
+class Listed(BaseModel):
+    version: str
+    fingerprint: str | None
+    state: Literal["candidate", "refused", "building", "ready", "active", "retired", "failed"]
+    done: int | None
+    total: int | None
+    eta_seconds: float | None
+    reason: str | None
+    canary: CanaryOut | None
+    created: str | None
+    parent: str | None
+    scores: dict[str, Any]
+    gate: str | None
+
+
+class ModelsAnswer(BaseModel):
+    active: str
+    wanted: str | None
+    models: list[Listed]
+    schedule: dict[str, Any] | None
+
+
+class Wanted(BaseModel):
+    wanted: str
+
+
+class Report(RootModel[dict[str, Any]]):
+    """What the gate wrote."""
+
+
+@router.get("/info", **describe(Role.READ, None, Info))
 async def info(request: Request) -> Response:
     """The model in service and how it runs; text-embeddings-inference's keys and our own."""
     runtime = runtime_of(request)
@@ -55,7 +120,7 @@ async def info(request: Request) -> Response:
     return json_response(answer)
 
 
-@router.get("/models", **describe(Role.READ))
+@router.get("/models", **describe(Role.READ, None, ModelsAnswer))
 async def models(request: Request) -> Response:
     """Every published version and its state; `done` and `total` are documents, while it is built.
 
@@ -99,14 +164,17 @@ def _damaged(name: str, reason: str) -> dict[str, Any]:
     return {"version": name, **absent, **as_state("failed", reason=reason), "scores": {}}
 
 
-@router.get("/models/{version}/report", **describe(Role.READ))
+@router.get("/models/{version}/report", **describe(Role.READ, None, Report, raises=[NotFound]))
 async def report(request: Request, version: str) -> Response:
     """What the promotion gate measured of a version, and its verdict."""
     content = await _of_report(request, version, REPORT)
     return Response(content, headers={"content-type": "application/json"})
 
 
-@router.get("/models/{version}/report/{file}", **describe(Role.READ))
+@router.get(
+    "/models/{version}/report/{file}",
+    **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
+)
 async def report_page(request: Request, version: str, file: str) -> Response:
     """The same for people: `report.md`, and the pictures that it names."""
     kind = _PAGES.get(PurePosixPath(file).suffix)
@@ -133,28 +201,42 @@ async def _of_report(request: Request, version: str, path: str) -> bytes:
         raise NotFound(f"There is no {path} of {version}: it came here without a promotion gate.") from error
 
 
-@router.post("/models/{version}/activate", status_code=202, **describe(Role.ADMIN))
+_WANTS = (NotFound, Conflict, Storage)
+
+
+@router.post(
+    "/models/{version}/activate",
+    status_code=202,
+    **describe(Role.ADMIN, None, Wanted, statuses=(200, 202), raises=_WANTS),
+)
 async def activate(request: Request, version: str) -> Response:
     """Work towards a version: 202, and `GET /models` shows how far it is. The active one: 200."""
     runtime = runtime_of(request)
-    if version == runtime.live.generation.version:
-        if await asyncio.to_thread(runtime.store.wanted) not in {None, version}:
-            await _want(runtime, version, "activate")  # whatever is in the making is dropped
-        return json_response({"wanted": version})
-    return await _want(runtime, version, "activate")
+    served = version == runtime.live.generation.version
+    # When it is served already, whatever else is in the making is dropped.
+    if not served or await asyncio.to_thread(runtime.store.wanted) not in {None, version}:
+        await _want(runtime, version, "activate")
+    audit("activate", request.scope, version=version)
+    return json_response({"wanted": version}, status=200 if served else 202)
 
 
-@router.post("/models/rollback", status_code=202, **describe(Role.ADMIN))
+@router.post(
+    "/models/rollback",
+    status_code=202,
+    **describe(Role.ADMIN, None, Wanted, statuses=[202], raises=_WANTS),
+)
 async def rollback(request: Request) -> Response:
     """Go back to the version that was active before, and do not choose this one again by itself."""
     runtime = runtime_of(request)
     back = await runtime.watcher.previous()
     if back is None:
         raise Conflict("There is no version to go back to.")
-    return await _want(runtime, back, "rollback")
+    await _want(runtime, back, "rollback")
+    audit("rollback", request.scope, version=back)
+    return json_response({"wanted": back}, status=202)
 
 
-async def _want(runtime: Runtime, version: str, kind: Kind) -> Response:
+async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
     try:
         await asyncio.to_thread(runtime.store.want, version, kind)
     except UnknownVersion as error:
@@ -164,4 +246,3 @@ async def _want(runtime: Runtime, version: str, kind: Kind) -> Response:
     except OSError as error:
         raise Storage(f"The models folder cannot be written ({error}). Repair it, then ask again.") from error
     runtime.watcher.poke()
-    return json_response({"wanted": version}, status=202)

@@ -1,35 +1,42 @@
 """Embedding and similarity, with text-embeddings-inference's field names."""
 
-from typing import Annotated, Any, Literal
+import time
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
-from models.encoder import Encoded
-from service.api.body import Direct, Role, describe, read_body
+from service.api.body import Direct, read_body, validated
+from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
-    AnyCase,
+    Dimensions,
+    Direction,
     Inputs,
     Rows,
     check_dimensions,
-    check_version,
     inference_headers,
     json_response,
+    pinned,
     rows_of,
     runtime_of,
     shorten,
     texts_of,
     with_prompt,
 )
+from service.api.shapes import INPUTS, MANY_TEXTS, TEXT
+from service.calls import Answer
 from service.errors import Empty, Validation
 from service.live import Generation
 from service.runtime import Runtime
 
 router = APIRouter(route_class=Direct, tags=["embedding"])
 
-Direction = Annotated[Literal["Right", "Left"], AnyCase]
+RAW = "application/octet-stream"
+_ROWS = {"x-embedding-shape": {"description": f"Rows, columns; with {RAW}", "schema": {"type": "string"}}}
+_INFERS: dict[str, Any] = {"raises": EMBEDS, "headers": TIMED}
+_EMBEDS: dict[str, Any] = {"raises": EMBEDS, "headers": {**TIMED, **_ROWS}, "also": [RAW]}
 
 
 class Parameters(BaseModel):
@@ -40,60 +47,126 @@ class Parameters(BaseModel):
     prompt_name: StrictStr | None = None
 
 
-class EmbedRequest(Parameters):
-    inputs: Inputs
+class EmbedParameters(Parameters):
     normalize: bool = Field(True, strict=True)
-    dimensions: StrictInt | None = None
+    dimensions: Dimensions | None = None
+
+
+class EmbedRequest(EmbedParameters):
+    inputs: Inputs
     model: StrictStr | None = None
+    # Clients of Hugging Face's hub send options here; one beside `inputs` counts before one in here.
+    parameters: EmbedParameters | None = None
 
 
 class SimilarityInputs(BaseModel):
-    source_sentence: StrictStr
-    sentences: list[Any]
+    source_sentence: Annotated[StrictStr, WithJsonSchema(TEXT)]
+    sentences: Annotated[list[Any], WithJsonSchema(MANY_TEXTS)]
+
+
+_ONE_TO_MANY = SimilarityInputs.model_json_schema()
+_PAIR: dict[str, Any] = {"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2}
+_PAIRS: dict[str, Any] = {"type": "array", "items": _PAIR, "minItems": 1}
 
 
 class SimilarityRequest(BaseModel):
     """Either one sentence against others (TEI), or `pairs`."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["inputs"], "properties": {"inputs": _ONE_TO_MANY, "pairs": {"type": "null"}}},
+                {"required": ["pairs"], "properties": {"pairs": _PAIRS, "inputs": {"type": "null"}}},
+            ]
+        }
+    )
     inputs: SimilarityInputs | None = None
     parameters: Parameters | None = None
-    pairs: list[Any] | None = None
+    pairs: Annotated[list[Any], WithJsonSchema(_PAIRS)] | None = None
     model: StrictStr | None = None
 
 
-@router.post("/embed", **describe(Role.READ, EmbedRequest))
+class RootRequest(EmbedRequest):
+    """As /embed; when `inputs` is an object, as /similarity."""
+
+    inputs: Annotated[Any, WithJsonSchema({"anyOf": [INPUTS, _ONE_TO_MANY]})]
+
+
+class Embeddings(RootModel[list[list[float]]]):
+    """One vector for each input."""
+
+
+class Similarities(RootModel[list[float]]):
+    """One cosine for each sentence, or pair."""
+
+
+@router.post("/embed", **describe(Role.READ, EmbedRequest, Embeddings, **_EMBEDS))
 async def embed(request: Request) -> Response:
     """Vectors, always a list of lists; for `Accept: application/octet-stream` raw little-endian float32."""
+    started = time.perf_counter()
     runtime = runtime_of(request)
-    body = await read_body(request, EmbedRequest)
+    return await _embed(request, runtime, await read_body(request, EmbedRequest), started)
+
+
+@router.post("/similarity", **describe(Role.READ, SimilarityRequest, Similarities, **_INFERS))
+async def similarity(request: Request) -> Response:
+    """Cosine of one sentence with each of others, or of each pair."""
+    started = time.perf_counter()
+    runtime = runtime_of(request)
+    return await _similarity(request, runtime, await read_body(request, SimilarityRequest), started)
+
+
+class RootAnswer(RootModel[list[list[float]] | list[float]]):
+    """What /embed or /similarity answers."""
+
+
+@router.post("/", **describe(Role.READ, RootRequest, RootAnswer, **_EMBEDS))
+async def root(request: Request) -> Response:
+    """What huggingface_hub asks: as `/embed`; when `inputs` is an object, as `/similarity`."""
+    started = time.perf_counter()
+    runtime = runtime_of(request)
+    body = await read_body(request, RootRequest)
+    if not isinstance(body.inputs, dict):
+        return await _embed(request, runtime, body, started)
+    inputs = validated(SimilarityInputs, body.inputs, "inputs")
+    asked = SimilarityRequest(inputs=inputs, parameters=_options(body), model=body.model)
+    return await _similarity(request, runtime, asked, started)
+
+
+async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started: float) -> Response:
     rows = rows_of(body.inputs, runtime.settings.max_inputs)
-    with runtime.live.borrow() as generation:
-        check_version(request, generation, body.model, runtime.watcher.published)
-        check_dimensions(body.dimensions, generation.encoder.dimension)
-        encoded = await _encode(runtime, generation, rows, body, normalize=body.normalize)
-        headers = inference_headers(generation, encoded)
-    vectors = shorten(encoded.vectors, body.dimensions, normalize=body.normalize)
-    if "application/octet-stream" in request.headers.get("accept", ""):
+    options = _options(body)
+    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+        for given in (options, body.parameters or options):  # also one that does not count
+            check_dimensions(given.dimensions, generation.encoder.dimension)
+        answer = await _encode(runtime, generation, rows, options, normalize=options.normalize)
+        headers = inference_headers(generation, answer, rows, started)
+    vectors = shorten(answer.vectors, options.dimensions, normalize=options.normalize)
+    if RAW in request.headers.get("accept", ""):
         headers["x-embedding-shape"] = f"{vectors.shape[0]},{vectors.shape[1]}"
-        return Response(vectors.astype("<f4", copy=False).tobytes(), 200, headers, "application/octet-stream")
+        return Response(vectors.astype("<f4", copy=False).tobytes(), 200, headers, RAW)
     return json_response(vectors, headers)
 
 
-@router.post("/similarity", **describe(Role.READ, SimilarityRequest))
-async def similarity(request: Request) -> Response:
-    """Cosine of one sentence with each of others, or of each pair."""
-    runtime = runtime_of(request)
-    body = await read_body(request, SimilarityRequest)
-    limit = runtime.settings.max_inputs
-    left, right = _sides(body, limit)
-    with runtime.live.borrow() as generation:
-        check_version(request, generation, body.model, runtime.watcher.published)
-        encoded = await _encode(
-            runtime, generation, [*left, *right], body.parameters or Parameters(), normalize=True
-        )
-        headers = inference_headers(generation, encoded)
-    a, b = encoded.vectors[: len(left)], encoded.vectors[len(left) :]
+def _options(body: EmbedRequest) -> EmbedParameters:
+    """The options of a body, those in its `parameters` included."""
+    inner = body.parameters
+    if inner is None:
+        return body
+    unsaid = inner.model_fields_set - body.model_fields_set
+    return body.model_copy(update={name: getattr(inner, name) for name in unsaid})
+
+
+async def _similarity(
+    request: Request, runtime: Runtime, body: SimilarityRequest, started: float
+) -> Response:
+    left, right = _sides(body, runtime.settings.max_inputs)
+    texts = [*left, *right]
+    options = body.parameters or Parameters()
+    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+        answer = await _encode(runtime, generation, texts, options, normalize=True)
+        headers = inference_headers(generation, answer, texts, started)
+    a, b = answer.vectors[: len(left)], answer.vectors[len(left) :]
     # One left side broadcasts over every right one.
     return json_response(np.einsum("nd,nd->n", np.broadcast_to(a, b.shape), b), headers)
 
@@ -120,7 +193,7 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
 
 async def _encode(
     runtime: Runtime, generation: Generation, rows: Rows, options: Parameters, *, normalize: bool
-) -> Encoded:
+) -> Answer:
     return await runtime.batcher.embed(
         generation.encoder,
         with_prompt(rows, options.prompt_name, generation.manifest.prompts),

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from service.batcher import Batcher
+from service.calls import Lane
 from service.errors import Backend, Overloaded, Tokenizer, Unhealthy, Validation
-from service.lanes import Lane
 from service.metrics import Metrics
 from tests.service.fakes import CountingEncoder
 
@@ -91,10 +91,10 @@ def test_a_failed_batch_fails_its_own_callers_and_the_next_is_served() -> None:
             encoder.gate.set()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(outcome).__name__ for outcome in outcomes] == [
-                "Encoded",
-                "Encoded",
+                "Answer",
+                "Answer",
                 "Backend",
-                "Encoded",
+                "Answer",
             ]
             encoder.failing = lambda ids: False
             again = await batcher.embed(encoder.as_encoder(), ["!bad!"])
@@ -114,7 +114,7 @@ def test_a_failing_model_is_remembered_until_a_pass_succeeds() -> None:
             encoder.failing = lambda ids: True
             with pytest.raises(Backend):
                 await batcher.embed(encoder.as_encoder(), ["a"])
-            assert "the model broke" in str(batcher.failure(encoder.as_encoder()))
+            assert batcher.failure(encoder.as_encoder()) == "the model failed: RuntimeError"
 
     run(body)
 
@@ -136,10 +136,10 @@ def test_a_vector_that_is_not_finite_fails_its_text_alone() -> None:
             encoder.gate.set()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(outcome).__name__ for outcome in outcomes] == [
-            "Encoded",
-            "Encoded",
+            "Answer",
+            "Answer",
             "Backend",
-            "Encoded",
+            "Answer",
         ]
 
     run(body)
@@ -152,7 +152,7 @@ def test_a_text_that_cannot_be_tokenised_fails_alone() -> None:
             calls = [batcher.embed(encoder.as_encoder(), [text]) for text in ("one", "untokenisable", "two")]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(outcomes[1], Tokenizer)
-        assert [type(outcome).__name__ for outcome in outcomes[::2]] == ["Encoded", "Encoded"]
+        assert [type(outcome).__name__ for outcome in outcomes[::2]] == ["Answer", "Answer"]
 
     run(body)
 

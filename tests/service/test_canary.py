@@ -98,7 +98,7 @@ def test_they_are_background_work_and_a_way_back_asks_none(
     monkeypatch.setattr(Library, "embed_queries", noted)
     with place.serving() as client:
         place.fill()
-        interactive = 'simile_inference_seconds_count{lane="interactive"}'
+        interactive = f'simile_inference_seconds_count{{lane="interactive",version="{place.a}"}}'
         before = samples(client)[interactive]
         place.activate(place.b)
         assert asked == [place.a, place.b]
@@ -147,12 +147,12 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
         place.store.want(place.b)
         place.until(lambda: place.active() == place.b)
         assert place.state(place.b)["canary"] is None
-        assert f"could not be asked of {place.b}: it cannot be read" in caplog.text
+        assert f"could not be asked of {place.b}: Unusable: it cannot be read" in caplog.text
         write_queries(tmp_path, QUERIES)
         monkeypatch.setattr(Library, "embed_queries", fails)
         place.store.want(place.c)
         place.until(lambda: place.active() == place.c)
-        assert f"could not be asked of {place.c}: injected" in caplog.text
+        assert f"could not be asked of {place.c}: Backend" in caplog.text
 
 
 def test_a_full_queue_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,3 +67,9 @@ def test_no_group_is_larger_than_the_budget() -> None:
     group = group_of_oldest(lengths, 256)
     assert len(group) * 10 <= 256
     assert len(group) >= 17  # the cheapest cuts of 100 need at least four groups of at most 25
+
+
+@pytest.mark.parametrize("waiting", [1, 16, 17, 18, 35, 52, 103, 128])
+def test_among_texts_of_one_length_the_oldest_is_in_a_full_group(waiting: int) -> None:
+    """A remainder there would make every batch small: while it is computed, one more text comes."""
+    assert len(group_of_oldest([30] * waiting, 512)) == min(waiting, 17)

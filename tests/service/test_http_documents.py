@@ -255,3 +255,56 @@ def test_a_document_that_is_being_updated_is_never_missing_from_a_search(
             stop.set()
         for writer in writers:
             writer.result()
+
+
+@pytest.fixture
+def million(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One million characters are the most that an answer may have."""
+    few = runtime.settings.model_copy(update={"max_answer_mb": 1})
+    monkeypatch.setattr(runtime, "settings", few)
+
+
+def test_a_search_whose_hits_are_larger_than_an_answer_may_be_is_refused(
+    client: TestClient, million: None
+) -> None:
+    put(client, {"id": "long", "text": "river " * 60_000}, {"id": "other", "text": "stone " * 60_000})
+    one = client.post("/search", json={"queries": ["river", "stone"], "k": 1})
+    assert [hits[0]["id"] for hits in one.json()["results"]] == ["long", "other"]
+    # The same document twice counts twice, and so do two at once.
+    for asked in ({"queries": ["river"] * 3, "k": 1}, {"queries": ["river", "stone"], "k": 2}):
+        refused = client.post("/search", json=asked)
+        assert refused.status_code == 422
+        assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
+
+
+def test_a_page_ends_before_it_is_larger_than_an_answer_may_be_and_the_next_goes_on(
+    client: TestClient, million: None
+) -> None:
+    for at in range(5):
+        put(client, {"id": f"d{at}", "text": "river " * 70_000})
+    pages = []
+    after = ""
+    while after is not None:
+        answer = client.get("/documents", params={"after": after, "limit": 4}).json()
+        pages.append([document["id"] for document in answer["documents"]])
+        after = answer["next"]
+    assert pages == [["d0", "d1"], ["d2", "d3"], ["d4"]]
+
+
+def test_a_document_larger_than_an_answer_may_be_is_a_page_of_its_own(
+    client: TestClient, million: None
+) -> None:
+    for at in range(2):
+        put(client, {"id": f"d{at}", "text": "river " * 200_000})
+    answer = client.get("/documents").json()
+    assert [document["id"] for document in answer["documents"]] == ["d0"]
+    assert answer["next"] == "d0"
+
+
+def test_a_prompt_beside_a_vector_is_refused(client: TestClient, runtime: Runtime) -> None:
+    generation = runtime.live.generation
+    asked = {"queries": [[1.0] * generation.encoder.dimension], "model": generation.version, "k": 1}
+    assert client.post("/search", json=asked).status_code == 200
+    refused = client.post("/search", json=asked | {"prompt_name": "query"})
+    assert refused.status_code == 422
+    assert "vectors take none" in refused.json()["error"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.errors import Conflict
 from service.live import Generation, Live
 from tests.service.fakes import CountingEncoder
 
@@ -64,3 +65,32 @@ def test_who_comes_between_the_retirement_and_the_new_reference_gets_the_new_one
     old._enter = replaced_meanwhile  # type: ignore[method-assign]
     with live.borrow() as borrowed:
         assert borrowed is new
+
+
+def test_a_version_that_is_named_is_borrowed_while_it_follows() -> None:
+    old, encoder = generation(1)
+    new, _ = generation(2)
+    live = Live(old)
+    live.follow(new)
+    live.replace(new)
+    with live.borrow("v1") as named, live.borrow("v2") as served:
+        assert (named, served) == (old, new)
+        live.leave(old)
+        assert not encoder.closed, "whoever has it keeps it"
+        with pytest.raises(Conflict, match="v1 is not kept warm; v2 can be asked"), live.borrow("v1"):
+            pass
+    assert encoder.closed
+
+
+def test_of_two_generations_of_one_version_the_whole_one_is_borrowed() -> None:
+    live_one, _ = generation(1)
+    live = Live(live_one)
+    making, lingering = generation(2)[0], generation(2)[0]
+    lingering.whole = True
+    live.follow(making)
+    live.follow(lingering)
+    with live.borrow("v2") as named:
+        assert named is lingering
+    live.leave(lingering)
+    with live.borrow("v2") as named:
+        assert named is making

@@ -1,26 +1,83 @@
 """Health, readiness, metrics and what the service says of itself."""
 
+import asyncio
+import json
+import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
+from models.encoder import Encoder
+from models.manifest import Manifest
+from service import gauges
+from service.batcher import Batcher
+from service.calls import Lane
+from service.errors import ServiceError
+from service.index import Index
+from service.metrics import Metrics
 from service.runtime import Runtime
+from tests.service.fakes import CountingEncoder
+from tests.service.test_swap import Place, place, three
+
+__all__ = ["place", "three"]
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "METRICS.md"
 
 
-def samples(client: TestClient) -> dict[str, float]:
-    lines = client.get("/metrics").text.splitlines()
+def parsed(text: str) -> dict[str, float]:
+    lines = text.splitlines()
     return {
         line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")
     }
 
 
+def samples(client: TestClient) -> dict[str, float]:
+    return parsed(client.get("/metrics").text)
+
+
+def of(metrics: Metrics) -> dict[str, float]:
+    return parsed(generate_latest(metrics.registry).decode())
+
+
+def test_every_series_and_every_label_known_beforehand_is_in_the_first_scrape(
+    app: FastAPI, running: TestClient, runtime: Runtime
+) -> None:
+    first = parsed(gauges.scrape(runtime.metrics, runtime.live, None).decode())
+    documented = set(re.findall(r"^\| `(simile_[a-z_]+)`", DOCS.read_text(encoding="utf-8"), re.MULTILINE))
+    families = {re.sub(r"(_bucket|_count|_sum)?(\{.*)?$", "", name) for name in first}
+    assert documented - families == {
+        "simile_model_score",
+        "simile_key_requests_total",
+        "simile_key_tokens_total",
+    }
+    for route in app.router.routes:
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                name = f'{{method="{method}",route="{route.path}",status="{route.status_code or 200}"}}'
+                assert f"simile_requests_total{name}" in first
+    assert 'simile_requests_total{method="POST",route="/models/rollback",status="202"}' in first
+    for kind in ServiceError.__subclasses__():
+        assert f'simile_errors_total{{error_type="{kind.error_type}"}}' in first
+    version = runtime.live.generation.version
+    for lane in ("interactive", "background"):
+        for series in ("tokens_total", "tokenise_seconds_count", "queue_seconds_count", "batch_texts_count"):
+            assert f'simile_{series}{{lane="{lane}",version="{version}"}}' in first
+
+
 def test_requests_are_counted_by_route_template_never_by_path(client: TestClient) -> None:
+    before = samples(client)['simile_errors_total{error_type="NotFound"}']
     client.get("/documents/secret-name")
     client.get("/nowhere/secret-name")
     found = samples(client)
     assert found['simile_requests_total{method="GET",route="/documents/{id:anything}",status="404"}'] == 1
     assert found['simile_requests_total{method="GET",route="unmatched",status="404"}'] == 1
-    assert found['simile_errors_total{error_type="NotFound"}'] == 2
+    assert found['simile_errors_total{error_type="NotFound"}'] - before == 2
     assert not any("secret" in name for name in found)
 
 
@@ -29,22 +86,207 @@ def test_an_invented_method_is_no_label(client: TestClient) -> None:
     assert not any("SECRET" in name for name in samples(client))
 
 
-def test_tokens_truncations_and_batches_are_counted(client: TestClient, runtime: Runtime) -> None:
+def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, runtime: Runtime) -> None:
     version = runtime.live.generation.version
-    name = f'simile_tokens_total{{lane="interactive",version="{version}"}}'
-    name_other = f'simile_tokens_total{{version="{version}",lane="interactive"}}'
+    by_lane = f'{{lane="interactive",version="{version}"}}'
     before = samples(client)
-    client.post("/embed", json={"inputs": ["river", "river " * 100]})
-    key = name if name in before else name_other
+    client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
+    client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4, 4: one batch
+    key = f"simile_tokens_total{by_lane}"
     deadline = time.monotonic() + 5
-    while (after := samples(client))[key] - before[key] < 3 + 64:  # counted behind the answer
+    while (after := samples(client))[key] - before[key] < 3 + 64 + 11:  # counted behind the answer
         assert time.monotonic() < deadline
-    assert after[key] - before[key] == 3 + 64
-    cut = f'simile_truncated_texts_total{{version="{version}"}}'
-    assert after[cut] - before[cut] == 1
-    batches = 'simile_inference_seconds_count{lane="interactive"}'
-    assert after[batches] > before[batches]
+
+    def gained(name: str) -> float:
+        return after[name] - before[name]
+
+    assert gained(key) == 3 + 64 + 11
+    assert gained(f'simile_truncated_texts_total{{version="{version}"}}') == 1
+    # Apart, the first two cost 67 + 2 * 20 tokens, together 128 + 20; the others share a batch.
+    assert gained(f"simile_inference_seconds_count{by_lane}") == 3
+    assert gained(f"simile_batch_texts_sum{by_lane}") == 5
+    assert gained(f"simile_batch_tokens_sum{by_lane}") == 3 + 64 + 12
+    assert gained(f"simile_padding_tokens_total{by_lane}") == 1
+    assert gained(f"simile_tokenise_seconds_count{by_lane}") == 2
+    assert gained(f"simile_queue_seconds_count{by_lane}") == 5
     assert after["process_resident_memory_bytes"] > 1e6
+
+
+def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_up() -> None:
+    async def body() -> None:
+        metrics, encoder = Metrics(), CountingEncoder()
+        batcher = Batcher(metrics, workers=1, max_queue_tokens=1000)
+        batcher.start()
+        encoder.gate.clear()
+
+        def waiting(lane: str) -> tuple[float, float]:
+            found = of(metrics)
+            return tuple(found[f'simile_queue_{what}{{lane="{lane}"}}'] for what in ("texts", "tokens"))  # type: ignore[return-value]
+
+        running = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
+        await asyncio.sleep(0.05)
+        asked = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 8, "c", "d" * 4]))
+        builds = batcher.embed(encoder.as_encoder(), ["e" * 8] * 2, lane=Lane.BACKGROUND)
+        built = asyncio.create_task(builds)
+        await asyncio.sleep(0.05)
+        # Estimated, since the only worker is busy: a quarter of the characters, and two.
+        assert waiting("interactive") == (3, 4 + 2 + 3)
+        assert waiting("background") == (2, 8)
+        built.cancel()
+        await asyncio.gather(built, return_exceptions=True)
+        assert waiting("background") == (0, 0)
+        encoder.gate.set()
+        await asyncio.gather(running, asked)
+        assert waiting("interactive") == (0, 0)
+        await asyncio.to_thread(batcher.stop)
+
+    asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_series_of_a_version_go_with_it_however_many_swaps_there_are() -> None:
+    metrics = Metrics()
+    metrics.versions({"v0", "v1"})
+    lines = len(of(metrics))
+    late = metrics.inference("v0", "interactive")
+    assert late is not None
+    for number in range(1, 40):
+        late.tokens.inc()  # a batch that was under way
+        metrics.versions({f"v{number}", f"v{number + 1}"})
+        found = of(metrics)
+        assert len(found) == lines
+        assert {name.split("version=")[1].strip('"}') for name in found if "version=" in name} == {
+            f"v{number}",
+            f"v{number + 1}",
+        }
+    assert metrics.inference("v0", "interactive") is None
+    metrics.versions({"v0"})
+    assert of(metrics)['simile_tokens_total{lane="interactive",version="v0"}'] == 0
+
+
+def test_the_active_versions_scores_are_shown_by_their_path(tiny_models_dir: Path) -> None:
+    [folder] = [path for path in tiny_models_dir.iterdir() if path.is_dir() and path.name[0].isdigit()]
+    manifest = Manifest.read(folder)
+    metrics = Metrics()
+    scores = {"sts": {"dev": 0.5, "own": {"x": 1}}, "note": "no number", "sure": True, "alignment": 0.25}
+    metrics.serve(manifest.model_copy(update={"scores": scores}))
+
+    def shown() -> dict[str, float]:
+        names = {name: value for name, value in of(metrics).items() if "model_score" in name}
+        assert all(manifest.version in name for name in names)
+        return {name.split('"')[1]: value for name, value in names.items()}
+
+    assert shown() == {"sts.dev": 0.5, "sts.own.x": 1, "alignment": 0.25}
+    metrics.serve(manifest.model_copy(update={"scores": {"uniformity": -2}}))
+    assert shown() == {"uniformity": -2}
+    metrics.serve(manifest.model_copy(update={"scores": {str(number): number for number in range(1000)}}))
+    assert len(shown()) == 100
+
+
+def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.watch.LINGER_SECONDS", 0.2)
+    with place.serving(grace_seconds=0.3) as client:
+        place.fill()
+        found = samples(client)
+        assert found['simile_generations{state="active"}'] == 1
+        assert found[f'simile_index_bytes{{version="{place.a}"}}'] >= 60 * 32 * 4
+        place.activate(place.b)
+        place.until(lambda: samples(client)['simile_generations{state="kept"}'] == 1)
+        both = samples(client)
+        for version in (place.a, place.b):
+            assert both[f'simile_index_bytes{{version="{version}"}}'] >= 60 * 32 * 4
+        # All 60 documents, as the new version saw them; each has three words and two special tokens.
+        background = f'simile_tokens_total{{lane="background",version="{place.b}"}}'
+        assert both[background] >= 60 * 5
+        place.until(lambda: not any(place.a in name for name in samples(client)))
+        last = samples(client)
+        assert last['simile_generations{state="kept"}'] == 0
+        assert last['simile_generations{state="active"}'] == 1
+        assert last['simile_swaps_total{outcome="done"}'] == 1
+
+
+def test_requests_in_flight_and_their_bytes_are_shown(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    forward = Encoder.forward
+
+    def held(self: Encoder, ids: object, **options: object) -> object:
+        gate.wait(10)
+        return forward(self, ids, **options)  # type: ignore[arg-type]
+
+    body = json.dumps({"inputs": "a river"}).encode()
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as threads:
+        patch.setattr(Encoder, "forward", held)
+        headers = {"content-type": "application/json"}
+        waiting = [threads.submit(client.post, "/embed", content=body, headers=headers) for _ in range(3)]
+        deadline = time.monotonic() + 5
+        while (found := samples(client))["simile_admitted_bytes"] < 3 * len(body):
+            assert time.monotonic() < deadline
+        assert found["simile_requests_in_flight"] == 3 + 1, "three, and the scrape itself"
+        gate.set()
+        assert [answer.result().status_code for answer in waiting] == [200] * 3
+    found = samples(client)
+    assert (found["simile_requests_in_flight"], found["simile_admitted_bytes"]) == (1, 0)
+
+
+def test_a_slow_scrape_delays_no_request(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, begun = threading.Event(), threading.Event()
+    scrape = runtime.scrape
+
+    def slow() -> bytes:
+        begun.set()
+        gate.wait(10)
+        return scrape()
+
+    with ThreadPoolExecutor() as threads:
+        monkeypatch.setattr(runtime, "scrape", slow)
+        scraped = threads.submit(client.get, "/metrics")
+        assert begun.wait(5)
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+        assert not scraped.done()
+        gate.set()
+        assert "simile_ready 1.0" in scraped.result().text
+
+
+def test_how_late_the_event_loop_is_can_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "SAMPLE_SECONDS", 0.05)
+
+    async def body() -> Metrics:
+        metrics = Metrics()
+        sampling = asyncio.create_task(gauges.sample(metrics))
+        await asyncio.sleep(0.01)
+        time.sleep(0.4)  # noqa: ASYNC251  what must not happen
+        await asyncio.sleep(0.02)
+        sampling.cancel()
+        return metrics
+
+    found = of(asyncio.run(body()))
+    assert found["simile_loop_lag_seconds_count"] == 1
+    assert 0.3 < found["simile_loop_lag_seconds_sum"] < 3
+
+
+def test_the_time_from_a_commit_to_the_index_is_measured(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Index.apply
+
+    def slow(self: Index, *arguments: object, **options: object) -> None:
+        time.sleep(0.2)
+        apply(self, *arguments, **options)  # type: ignore[arg-type]
+
+    before = samples(client)
+    with monkeypatch.context() as patch:
+        patch.setattr(Index, "apply", slow)
+        client.post("/documents", json={"documents": [{"id": "late", "text": "a river"}]})
+    after = samples(client)
+    name = "simile_index_lag_seconds"
+    assert after[f"{name}_count"] - before[f"{name}_count"] == 1
+    assert 0.2 <= after[f"{name}_sum"] - before[f"{name}_sum"] < 3
+    assert client.delete("/documents/late").json()["deleted"] == 1
 
 
 def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> None:

@@ -253,7 +253,7 @@ def test_a_client_that_hangs_up_costs_nobody_else_anything(server: Service) -> N
             raw.sendall(head_of(len(body)) + body)
             time.sleep(0.4)
     deadline = time.monotonic() + 10
-    while "simile_queue_tokens 0.0" not in server.client.get("/metrics").text:
+    while 'simile_queue_tokens{lane="interactive"} 0.0' not in server.client.get("/metrics").text:
         assert time.monotonic() < deadline, "work that nobody waits for is still queued"
         time.sleep(0.05)
     assert server.client.post("/embed", json={"inputs": "a"}).status_code == 200

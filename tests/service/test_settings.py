@@ -49,7 +49,6 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("SIMILE_API_KEYS_FILE", "keys.txt"),
         ("SIMILE_DEVICE", "cuda"),
         ("SIMILE_PRECISION", "bf16"),
         ("SIMILE_PRECISION", "auto"),

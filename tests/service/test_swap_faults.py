@@ -143,7 +143,7 @@ def test_a_text_of_which_the_new_tokenizer_leaves_nothing_hangs_nobody(
         refused = client.post("/embed", json={"inputs": ["a", "a vanishing text"]})
         assert refused.status_code == 422
         assert "Input 1" in refused.json()["error"]
-        place.until(lambda: "simile_queue_tokens 0.0" in client.get("/metrics").text)
+        place.until(lambda: 'simile_queue_tokens{lane="interactive"} 0.0' in client.get("/metrics").text)
 
 
 def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

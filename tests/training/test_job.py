@@ -37,6 +37,7 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     assert manifest.lineage["corpus"] == job.corpus.digest
     assert manifest.lineage["steps"] == 3
     assert manifest.lineage["seed"] == job.recipe.seed
+    assert manifest.calibration.int8 is not None
     assert manifest.gate is not None
     assert (manifest.gate.mode, manifest.gate.verdict) == ("on", "accepted")
     report = json.loads((job.store.folder(manifest.version) / REPORT).read_bytes())

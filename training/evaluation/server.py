@@ -11,6 +11,7 @@ import httpx2
 import numpy as np
 
 from training.errors import TrainingError
+from training.remote import key_header
 
 from .encoding import Encode, Vectors
 
@@ -27,7 +28,9 @@ class Server:
     def __init__(self, url: str, timeout_seconds: float = 120) -> None:
         """Raise TrainingError when nothing answers there, or something that is no Simile."""
         self._url = url.rstrip("/")
-        self._client = httpx2.Client(timeout=timeout_seconds, trust_env=False)  # no proxy between
+        self._client = httpx2.Client(  # no proxy between
+            timeout=timeout_seconds, trust_env=False, headers=key_header()
+        )
         try:
             info = self._json(self._send("GET", "/info"))
         except BaseException:

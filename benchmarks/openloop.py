@@ -1,0 +1,293 @@
+"""The open-loop load generator: when a request is sent is drawn beforehand, however long answers take.
+
+    bench ── Flow, a line of JSON ──▶ python -m benchmarks.openloop ── its beginning, then Outcomes ──▶ bench
+          ── the end of stdin: no more arrivals ──▶
+
+Arrivals are a Poisson process, and a latency counts from the intended arrival to the last byte of the answer.
+So a service that stands still for a second is charged for everybody who came within that second; a client
+that waits for its answer before it sends again would hide them. What the generator itself was late is told
+apart.
+
+Each request takes a connection that is free; when none is, more are opened, up to a limit, and behind that
+requests stand in line, their clocks running. Moments are of `time.monotonic()`, which all processes share.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+
+from benchmarks.load import LoadError
+from benchmarks.wire import Connection
+from benchmarks.workloads import PROJECT
+
+HEAD_START_SECONDS = 0.2  # between the news that it begins and the beginning
+TICK_SECONDS = 0.001  # the event loop's own resolution; a shorter timer would make it spin
+DRAIN_SECONDS = 150.0  # longer than the service's own deadline
+KEEP_SECONDS = 3.0  # the service closes a connection that was idle for 5; one about to be closed is not used
+OPENED_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What to send: `requests` in order, from the first again after the last."""
+
+    port: int
+    requests: list[str]  # ASCII
+    rate: float  # per second, on average
+    seconds: float  # at most
+    connections: int  # opened before the first request
+    most_connections: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What became of each request, in the order of their arrival."""
+
+    arrived: NDArray[np.float64]  # the intended moment
+    late_ms: NDArray[np.float64]  # from then until it was sent
+    milliseconds: NDArray[np.float64]  # from then until its answer was whole
+    status: NDArray[np.int64]  # 0: the connection broke, or no answer came
+    retry_after: NDArray[np.bool_]  # whether the answer has that header
+    most_open: int  # connections at once
+
+    def between(self, begin: float, end: float) -> "Outcomes":
+        """Those that arrived from `begin` until before `end`."""
+        inside = (self.arrived >= begin) & (self.arrived < end)
+        return replace(
+            self,
+            arrived=self.arrived[inside],
+            late_ms=self.late_ms[inside],
+            milliseconds=self.milliseconds[inside],
+            status=self.status[inside],
+            retry_after=self.retry_after[inside],
+        )
+
+
+class OpenLoop:
+    """A generator at work since `begin`; `finish` ends it."""
+
+    def __init__(self, flow: Flow) -> None:
+        """Raises LoadError."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.openloop"],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(flow)) + "\n")
+        self._process.stdin.flush()
+        self.begin = float(self._said()["begin"])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def finish(self) -> Outcomes:
+        """Let nobody arrive any more, wait for the answers under way. Raises LoadError."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdin = None  # or communicate() would flush it
+        said = self._said()
+        self._process.communicate()
+        return Outcomes(
+            arrived=np.array(said["arrived"], dtype=np.float64),
+            late_ms=np.array(said["late_ms"], dtype=np.float64),
+            milliseconds=np.array(said["milliseconds"], dtype=np.float64),
+            status=np.array(said["status"], dtype=np.int64),
+            retry_after=np.array(said["retry_after"], dtype=np.bool_),
+            most_open=said["most_open"],
+        )
+
+    def _said(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise LoadError("the load generator broke; its own message stands above")
+        said: dict[str, Any] = json.loads(line)
+        if "error" in said:
+            raise LoadError(said["error"])
+        return said
+
+
+class _Run:
+    """One flow: its connections, those who wait for one, and what became of everybody so far."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self.requests = [request.encode("ascii") for request in flow.requests]
+        self._due = _arrivals(flow)  # seconds from the beginning, later moments
+        self._arrived = 0
+        self._answered = 0
+        self._line: deque[int] = deque()
+        self._free: deque[_Caller] = deque()
+        self._open = 0
+        self._opening: set[asyncio.Task[None]] = set()
+        self._most_open = 0
+        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+        self._late_ms = [0.0] * len(self._due)
+        self._milliseconds = [0.0] * len(self._due)
+        self._status = [0] * len(self._due)
+        self._retry_after = [False] * len(self._due)
+
+    async def run(self) -> dict[str, Any]:
+        for begin in range(0, self._flow.connections, OPENED_AT_ONCE):
+            count = min(OPENED_AT_ONCE, self._flow.connections - begin)
+            await asyncio.gather(*(self._connect() for _ in range(count)))
+        begin_at = time.monotonic() + HEAD_START_SECONDS
+        self._due = [begin_at + offset for offset in self._due]
+        print(json.dumps({"begin": begin_at}), flush=True)
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._go_on()
+        await self._done.wait()
+        count = self._arrived
+        return {
+            "arrived": [round(moment, 6) for moment in self._due[:count]],
+            "late_ms": [round(late, 3) for late in self._late_ms[:count]],
+            "milliseconds": [round(latency, 3) for latency in self._milliseconds[:count]],
+            "status": self._status[:count],
+            "retry_after": self._retry_after[:count],
+            "most_open": self._most_open,
+        }
+
+    def answered(self, caller: "_Caller", number: int, status: int, head: bytes) -> None:
+        now = time.monotonic()
+        self._answered += 1
+        self._status[number] = status
+        self._milliseconds[number] = (now - self._due[number]) * 1000
+        if status != 200:
+            self._retry_after[number] = b"\r\nretry-after:" in head.lower()
+        caller.free_since = now
+        self._free.append(caller)
+        self._send(now)
+
+    def lost(self, caller: "_Caller", number: int | None) -> None:
+        """A connection broke; a request that was under way keeps its status 0."""
+        self._open -= 1
+        if number is None:
+            if caller in self._free:
+                self._free.remove(caller)
+        else:
+            self._answered += 1
+            self._send(time.monotonic())
+
+    def _listen(self) -> None:
+        """On a thread of its own: the end of stdin says that nobody is to arrive any more."""
+        os.read(sys.stdin.fileno(), 1)  # not sys.stdin's read: its lock would be held when the program ends
+        with contextlib.suppress(RuntimeError):  # all is answered, and the loop closed
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._loop.call_later(DRAIN_SECONDS, self._done.set)
+        self._look_for_the_end()
+
+    def _go_on(self) -> None:
+        """Put whoever has arrived in line, and come back when the next one does."""
+        if self._stopped:
+            return
+        now = time.monotonic()
+        while self._arrived < len(self._due) and self._due[self._arrived] <= now:
+            self._line.append(self._arrived)
+            self._arrived += 1
+        self._send(now)
+        if self._arrived < len(self._due):
+            self._loop.call_later(max(TICK_SECONDS, self._due[self._arrived] - now), self._go_on)
+
+    def _send(self, now: float) -> None:
+        """Give those in line the connections that are free, and open more for the rest."""
+        while self._line and self._free:
+            caller = self._free.popleft()
+            if now - caller.free_since > KEEP_SECONDS:
+                caller.close()
+                continue
+            number = self._line.popleft()
+            self._late_ms[number] = (now - self._due[number]) * 1000
+            caller.ask(number)
+        wanted = min(len(self._line), self._flow.most_connections - self._open) - len(self._opening)
+        for _ in range(wanted):
+            task = self._loop.create_task(self._connect_for_the_line())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+        self._look_for_the_end()
+
+    async def _connect_for_the_line(self) -> None:
+        try:
+            await self._connect()
+        except OSError:  # it is full; who is in line waits for a connection that becomes free
+            return
+        self._send(time.monotonic())
+
+    async def _connect(self) -> None:
+        _, caller = await self._loop.create_connection(lambda: _Caller(self), "127.0.0.1", self._flow.port)
+        self._open += 1
+        self._most_open = max(self._most_open, self._open)
+        caller.free_since = time.monotonic()
+        self._free.append(caller)
+
+    def _look_for_the_end(self) -> None:
+        over = self._stopped or self._arrived == len(self._due)
+        if over and not self._line and self._answered == self._arrived:
+            self._done.set()
+
+
+class _Caller(Connection):
+    """One connection, and the request that it is about."""
+
+    def __init__(self, run: _Run) -> None:
+        super().__init__()
+        self._run = run
+        self._number: int | None = None
+        self.free_since = 0.0
+
+    def ask(self, number: int) -> None:
+        self._number = number
+        self.write(self._run.requests[number % len(self._run.requests)])
+
+    def answered(self, status: int, response: bytearray, body_at: int) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            self._run.answered(self, number, status, bytes(response[:body_at]))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._run.lost(self, self._number)
+
+
+def _arrivals(flow: Flow) -> list[float]:
+    """Seconds from the beginning at which requests come, `rate` a second, each independent of the others."""
+    chance = random.Random(flow.seed)
+    moments = []
+    moment = chance.expovariate(flow.rate)
+    while moment < flow.seconds:
+        moments.append(moment)
+        moment += chance.expovariate(flow.rate)
+    return moments
+
+
+async def _main() -> dict[str, Any]:
+    flow = Flow(**json.loads(sys.stdin.readline()))
+    try:
+        return await _Run(flow).run()
+    except OSError as error:
+        return {"error": f"the server on port {flow.port} cannot be reached: {error}"}
+
+
+if __name__ == "__main__":
+    print(json.dumps(uvloop.run(_main())), flush=True)

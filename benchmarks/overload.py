@@ -1,0 +1,260 @@
+"""Three times what the service can do, for a minute: `python -m benchmarks.overload`.
+
+    idle ─▶ best: 64 clients, one sentence each ─▶ open loop at 3 x best ─▶ how soon is it idle again? ─▶ best
+
+Sentences come at random, whether or not the service keeps up, each on a connection of its own for as long as
+it waits; a latency counts from the intended arrival. What is refused must be refused soon and say when to
+come again, and what is served must be nearly as much as without the rest. The generator shares the processors
+with the service; how much it takes is told.
+"""
+
+import argparse
+import math
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import workloads
+from benchmarks.__main__ import SCRATCH, say
+from benchmarks.growth import Flatness, Sampler, flatness, look
+from benchmarks.load import LoadError, saturated
+from benchmarks.machine import Window, between, snapshot
+from benchmarks.openloop import Flow, OpenLoop, Outcomes
+from benchmarks.probe import Probe
+from benchmarks.report import Verdict
+from benchmarks.server import Server, ServerError
+from benchmarks.tables import conclude, table
+from benchmarks.throughput import CONTENDED
+from benchmarks.wire import post
+from models.tokenizer import FILE_NAME, Tokenizer
+
+# What the project promises.
+SERVED_RATIO = 0.85  # texts served over the best throughput
+REFUSAL_MS = 150.0  # p99
+GROWTH = 1.05  # memory of the last third of the overload over its second third
+RECOVERY_SECONDS = 5.0  # until a lone request takes no longer than on an idle service
+
+CLIENTS = 64
+CONNECTIONS, MOST_CONNECTIONS = 2048, 8192
+OPEN_FILES = 20_000  # a connection is a file on both sides
+IDLE_PROBES = 200
+SETTLE_SECONDS = 2.0
+SAMPLE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Everything that was seen; milliseconds, texts per second."""
+
+    idle_ms: list[float]
+    best_before: float
+    best_after: float
+    begin: float
+    seconds: float
+    outcomes: Outcomes
+    window: Window  # of the overload
+    memory: Flatness
+    memory_mb: tuple[float, float, float]  # before, at most, after
+    recovery_seconds: float
+
+    @property
+    def best(self) -> float:
+        return max(self.best_before, self.best_after)
+
+
+def main() -> None:
+    options = _options()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard)
+    )  # the processes begun inherit it
+    SCRATCH.mkdir(exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            data_dir = Path(folder) / "data"
+            data_dir.mkdir()
+            with Server(data_dir, options.program, dict(options.setting)) as server:
+                measured = measure(server, _sentences(server, data_dir), options)
+    except (LoadError, ServerError) as error:
+        sys.exit(f"The bench failed: {error}")
+    report(measured, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overload", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument("--seconds", type=float, help="of the overload (60; 8 with --quick)")
+    parser.add_argument("--times", type=float, default=3.0, help="the best throughput")
+    parser.add_argument("--setting", type=_setting, action="append", default=[], metavar="SIMILE_NAME=VALUE")
+    parser.add_argument("--quick", action="store_true", help="short: a look, not a figure")
+    parser.add_argument("--program", type=Path, default=workloads.PROJECT, help="another checkout to measure")
+    options = parser.parse_args()
+    options.seconds = options.seconds or (8.0 if options.quick else 60.0)
+    options.best_seconds = 4.0 if options.quick else 20.0
+    return options
+
+
+def _setting(given: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not (equals and name.startswith("SIMILE_")):
+        raise argparse.ArgumentTypeError(f"{given!r} is not SIMILE_NAME=VALUE")
+    return name, value
+
+
+def _sentences(server: Server, data_dir: Path) -> list[str]:
+    info = server.info()
+    version = data_dir / "models" / info["model_version"]
+    tokenizer = Tokenizer(version / FILE_NAME, info["max_input_length"])
+    return workloads.sentences(tokenizer, workloads.corpus(), 2048).texts
+
+
+def measure(server: Server, texts: list[str], options: argparse.Namespace) -> Measured:
+    requests = [post("/embed", {"inputs": text}) for text in texts]
+    probe = Probe(server.port, texts)
+    say("a lone client")
+    idle = probe.idle_ms(IDLE_PROBES)
+    say("best throughput")
+    best_before = saturated(server.port, server.pid, requests, CLIENTS, options.best_seconds)
+    time.sleep(SETTLE_SECONDS)
+    before = look(server.pid).rss_mb
+    say(f"{options.times:g} times of {best_before:.0f} texts/s for {options.seconds:.0f} s")
+    rate = options.times * best_before
+    flow = OpenLoop(Flow(server.port, requests, rate, options.seconds, CONNECTIONS, MOST_CONNECTIONS))
+    sampler = Sampler(server.pid, SAMPLE_SECONDS)
+    pids = {"server": server.pid, "load": flow.pid, "bench": os.getpid()}
+    time.sleep(max(0.0, flow.begin - time.monotonic()))
+    begin = snapshot(pids)
+    sampler.on.set()
+    time.sleep(flow.begin + options.seconds - time.monotonic())
+    sampler.on.clear()
+    window = between(begin, snapshot(pids))
+    say("recovery")
+    recovery = probe.recovery(level_ms=max(2 * float(np.median(idle)), float(np.quantile(idle, 0.99))))
+    outcomes = flow.finish()
+    samples = sampler.stop()
+    after = look(server.pid).rss_mb
+    best_after = saturated(server.port, server.pid, requests, CLIENTS, options.best_seconds)
+    peak = max(sample.rss_mb for sample in samples)
+    return Measured(
+        idle_ms=idle,
+        best_before=best_before,
+        best_after=best_after,
+        begin=flow.begin,
+        seconds=options.seconds,
+        outcomes=outcomes,
+        window=window,
+        memory=flatness(samples),
+        memory_mb=(before, peak, after),
+        recovery_seconds=recovery,
+    )
+
+
+def report(measured: Measured, options: argparse.Namespace) -> None:
+    outcomes = measured.outcomes
+    ended = outcomes.arrived + outcomes.milliseconds / 1000
+    served = outcomes.status == 200
+    refused = outcomes.status == 429
+    in_time = int((served & (ended <= measured.begin + measured.seconds)).sum())
+    throughput = in_time / measured.seconds
+    others = Counter(outcomes.status[~(served | refused)].tolist())
+    drained = max(0.0, float(ended.max()) - measured.begin - measured.seconds)
+    before, peak, after = measured.memory_mb
+    window = measured.window
+    result: dict[str, Any] = {
+        "times": options.times,
+        "seconds": measured.seconds,
+        "settings": dict(options.setting),
+        "idle_ms": _quantiles(np.array(measured.idle_ms)),
+        "best_texts_per_second": {"before": measured.best_before, "after": measured.best_after},
+        "offered_texts_per_second": len(outcomes.status) / measured.seconds,
+        "served_texts_per_second": throughput,
+        "served_over_best": throughput / measured.best,
+        "served_ms": _quantiles(outcomes.milliseconds[served]),
+        "refused": int(refused.sum()),
+        "refused_ms": _quantiles(outcomes.milliseconds[refused]),
+        "refused_without_retry_after": int((refused & ~outcomes.retry_after).sum()),
+        "other_statuses": {str(status): count for status, count in others.items()},
+        "generator_late_ms": _quantiles(outcomes.late_ms),
+        "most_connections": outcomes.most_open,
+        "processors": {name: spent / window.seconds for name, spent in window.cpu_seconds.items()},
+        "foreign": window.foreign,
+        "memory_mb": {"before": before, "peak": peak, "after": after},
+        "memory_last_over_second_third": measured.memory.ratio,
+        "drained_seconds": drained,
+        "recovery_seconds": measured.recovery_seconds,
+    }
+    conclude("overload", result, _text(result), _verdicts(result, window.foreign > CONTENDED))
+
+
+def _quantiles(milliseconds: NDArray[np.float64]) -> dict[str, float | None]:
+    if not len(milliseconds):
+        return {"p50": None, "p99": None}
+    p50, p99 = np.quantile(milliseconds, (0.5, 0.99))
+    return {"p50": float(p50), "p99": float(p99)}
+
+
+def _text(result: dict[str, Any]) -> list[str]:
+    seconds, memory, processors = result["seconds"], result["memory_mb"], result["processors"]
+    offered = result["offered_texts_per_second"]
+    best = result["best_texts_per_second"]
+    others = sum(result["other_statuses"].values())
+    rows = [
+        ["a lone client before", "", "", *_cells(result["idle_ms"])],
+        [f"best: {CLIENTS} clients without pause, before", "", best["before"], "", ""],
+        ["the same afterwards", "", best["after"], "", ""],
+        [
+            "offered (how late it was sent)",
+            round(offered * seconds),
+            offered,
+            *_cells(result["generator_late_ms"]),
+        ],
+        [
+            "served within the time",
+            round(result["served_texts_per_second"] * seconds),
+            result["served_texts_per_second"],
+            *_cells(result["served_ms"]),
+        ],
+        ["refused, 429", result["refused"], result["refused"] / seconds, *_cells(result["refused_ms"])],
+        [f"other answers {result['other_statuses'] or ''}", others, others / seconds, "", ""],
+    ]
+    told = (
+        f"{result['times']:g} times the best throughput for {seconds:.0f} s, settings "
+        f"{result['settings'] or 'as they come'}; at most {result['most_connections']} connections. "
+        f"Processors used: service {processors['server']:.2f}, generator {processors['load']:.2f}, bench "
+        f"{processors['bench']:.2f}; others {result['foreign']:.0%} of the machine. Memory in MiB: "
+        f"{memory['before']:.0f} before, at most {memory['peak']:.0f}, {memory['after']:.0f} after. The last "
+        f"answer came {result['drained_seconds']:.1f} s after the last request, and a lone client was served "
+        f"as on an idle service after {result['recovery_seconds']:.1f} s."
+    )
+    return [table(("sentences", "requests", "per second", "p50 ms", "p99 ms"), rows), told]
+
+
+def _cells(quantiles: dict[str, float | None]) -> list[object]:
+    return ["" if value is None else value for value in quantiles.values()]
+
+
+def _verdicts(result: dict[str, Any], contended: bool) -> list[Verdict]:
+    refusal = result["refused_ms"]["p99"]
+    figures = [
+        ("served over the best throughput", result["served_over_best"], SERVED_RATIO, True),
+        ("p99 of a refusal, ms", math.nan if refusal is None else refusal, REFUSAL_MS, False),
+        ("refusals without Retry-After", result["refused_without_retry_after"], 0, False),
+        ("answers other than 200 and 429", sum(result["other_statuses"].values()), 0, False),
+        ("memory, last third over second", result["memory_last_over_second_third"], GROWTH, False),
+        ("recovery, s", result["recovery_seconds"], RECOVERY_SECONDS, False),
+    ]
+    return [Verdict(what, value, bound, at_least, contended) for what, value, bound, at_least in figures]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Searches while every document is embedded anew: `python -m benchmarks.rebuild --corpus FILE`.
+
+    capacity ─▶ before ─▶ a second version is wanted: during ─▶ it is live: after      one open loop over all
+
+The store is filled with random vectors, which an exact index takes as long over as over true ones. The second
+version has the same weights under another name (variants.py), so both cost the same. Searches arrive at
+random, at a share of what saturated clients got, and a latency counts from the intended arrival.
+"""
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from benchmarks import documents
+from benchmarks.__main__ import SCRATCH, say
+from benchmarks.load import LoadError, saturated
+from benchmarks.machine import Window, between, snapshot
+from benchmarks.openloop import Flow, OpenLoop, Outcomes
+from benchmarks.report import Verdict
+from benchmarks.server import Server, ServerError, call
+from benchmarks.tables import conclude, table
+from benchmarks.throughput import CONTENDED
+from benchmarks.variants import publish_variants
+from benchmarks.wire import get
+from benchmarks.workloads import PROJECT
+from models.store import Store
+from training.corpus import read_corpus
+from training.errors import TrainingError
+
+ADDED_MS = 100.0  # what the project promises: p99 during the re-embedding less p99 before
+SHARE = 0.3  # of the capacity
+CLIENTS = 16  # that saturate it
+QUERIES = 2000
+QUERY_CHARACTERS = 80
+CONNECTIONS, MOST_CONNECTIONS = 16, 512
+LONGEST_SECONDS = 3 * 3600.0
+LOOK_SECONDS = 0.25
+SETTLE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Seconds of what the bench itself ends."""
+
+    capacity: float
+    before: float
+    after: float
+
+
+FULL = Lengths(capacity=20.0, before=120.0, after=20.0)
+QUICK = Lengths(capacity=4.0, before=8.0, after=3.0)
+QUICK_DOCUMENTS = 1500
+
+
+class Phases:
+    """Which stretch of the load was what, and who used the processors meanwhile."""
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        self.spans: dict[str, tuple[float, float]] = {}  # moments of time.monotonic()
+        self.windows: dict[str, Window] = {}
+        self._pids = pids
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        say(name)
+        begin, began = snapshot(self._pids), time.monotonic()
+        yield
+        self.spans[name] = (began, time.monotonic())
+        self.windows[name] = between(begin, snapshot(self._pids))
+
+    def seconds(self, name: str) -> float:
+        begin, end = self.spans[name]
+        return end - begin
+
+
+def main() -> None:
+    options = _options()
+    lengths = QUICK if options.quick else FULL
+    try:
+        texts = _texts(options.corpus, options.documents)
+        SCRATCH.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            data_dir = Path(folder) / "data"
+            data_dir.mkdir()
+            say(f"storing {options.documents} documents and publishing a second version")
+            with Server(data_dir, options.program):
+                pass  # it publishes the default model and makes the store
+            documents.fill(data_dir, texts, options.documents)
+            [second] = publish_variants(data_dir / "models", "default", 1)
+            with Server(data_dir, options.program) as server:
+                capacity, phases, outcomes = measure(server, texts, data_dir / "models", second, lengths)
+    except (LoadError, ServerError, TrainingError) as error:
+        sys.exit(f"The bench failed: {error}")
+    report(options.documents, len(texts), capacity, phases, outcomes)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rebuild", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser.add_argument("--documents", type=int, help=f"100000; {QUICK_DOCUMENTS} with --quick")
+    parser.add_argument(
+        "--quick", action="store_true", help="few documents, short phases: a look, not a figure"
+    )
+    parser.add_argument("--program", type=Path, default=PROJECT, help="another checkout to measure")
+    options = parser.parse_args()
+    options.documents = options.documents or (QUICK_DOCUMENTS if options.quick else 100_000)
+    return options
+
+
+def _texts(corpus: Path, count: int) -> list[str]:
+    """Distinct texts, at most `count`; drawn, because a corpus is sorted."""
+    found = read_corpus(corpus).texts
+    return random.Random(0).sample(found, min(count, len(found)))
+
+
+def measure(
+    server: Server, texts: list[str], models_dir: Path, second: str, lengths: Lengths
+) -> tuple[float, Phases, Outcomes]:
+    """The capacity in searches per second, and what became of every search of the open loop."""
+    queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
+    requests = [get(f"/search?k=10&q={quote(text[:QUERY_CHARACTERS])}") for text in queries]
+    say("search capacity")
+    capacity = saturated(server.port, server.pid, requests, CLIENTS, lengths.capacity)
+    time.sleep(SETTLE_SECONDS)
+    flow = OpenLoop(
+        Flow(server.port, requests, SHARE * capacity, LONGEST_SECONDS, CONNECTIONS, MOST_CONNECTIONS)
+    )
+    phases = Phases({"server": server.pid, "load": flow.pid, "bench": os.getpid()})
+    time.sleep(SETTLE_SECONDS)
+    with phases.phase("before"):
+        time.sleep(lengths.before)
+    with phases.phase("during"):
+        call(server.port, "POST", f"/models/{second}/activate")
+        _wait_until_live(Store(models_dir), second)
+    with phases.phase("after"):
+        time.sleep(lengths.after)
+    return capacity, phases, flow.finish()
+
+
+def _wait_until_live(store: Store, version: str) -> None:
+    """Reads the service's own account of itself from the models folder, which costs the service nothing."""
+    until = time.monotonic() + LONGEST_SECONDS
+    while (state := store.read_state()).get("live") != version:
+        shown = state.get("versions", {}).get(version, {})
+        if shown.get("state") == "failed" or time.monotonic() > until:
+            raise LoadError(f"the second version did not come to live: {shown}")
+        time.sleep(LOOK_SECONDS)
+
+
+def report(stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Outcomes) -> None:
+    found = {name: _figures(phases, outcomes, name) for name in phases.spans}
+    rate = stored / found["during"]["seconds"]
+    columns = ("phase", "s", "searches", "p50 ms", "p99 ms", "longest ms", "failed", "others' share")
+    rows = [
+        [name, *list(figures.values())[:-1], f"{figures['foreign']:.0%}"] for name, figures in found.items()
+    ]
+    late = float(np.quantile(outcomes.late_ms, 0.99))
+    said = (
+        f"{stored:,} documents ({distinct:,} distinct texts), embedded anew at {rate:.0f} a second, the "
+        f"opening and the swap included. Capacity {capacity:.1f} searches/s ({CLIENTS} clients without "
+        f"pause); offered {SHARE:.0%} of it, at random. The generator's own lateness: p99 {late:.1f} ms."
+    )
+    contended = max(figures["foreign"] for figures in found.values()) > CONTENDED
+    verdicts = [
+        Verdict(
+            "p99 of a search during the re-embedding, ms above before",
+            found["during"]["p99_ms"] - found["before"]["p99_ms"],
+            ADDED_MS,
+            False,
+            contended,
+        ),
+        Verdict(
+            "searches that failed", sum(figures["failed"] for figures in found.values()), 0, False, contended
+        ),
+    ]
+    result = {
+        "documents": stored,
+        "distinct_texts": distinct,
+        "capacity_searches_per_second": capacity,
+        "offered_searches_per_second": SHARE * capacity,
+        "documents_per_second": rate,
+        "generator_late_p99_ms": late,
+        "phases": found,
+    }
+    conclude("rebuild", result, [said, table(columns, rows)], verdicts)
+
+
+def _figures(phases: Phases, outcomes: Outcomes, name: str) -> dict[str, Any]:
+    inside = outcomes.between(*phases.spans[name])
+    answered = inside.milliseconds[inside.status == 200]
+    if not len(answered):
+        raise SystemExit(f"No search was answered in the phase {name!r}.")
+    p50, p99 = np.quantile(answered, (0.5, 0.99))
+    return {
+        "seconds": phases.seconds(name),
+        "searches": len(inside.status),
+        "p50_ms": float(p50),
+        "p99_ms": float(p99),
+        "longest_ms": float(answered.max()),
+        "failed": int((inside.status != 200).sum()),
+        "foreign": phases.windows[name].foreign,
+    }
+
+
+if __name__ == "__main__":
+    main()

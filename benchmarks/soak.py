@@ -1,0 +1,246 @@
+"""Half an hour of everything: `python -m benchmarks.soak`.
+
+    a third: warming up ─▶ quiet look ─▶ two thirds ─▶ quiet look        a swap every two minutes all along
+
+Clients embed, compare, search, write, update, delete, ask wrongly and hang up in the middle (asks.py,
+traffic.py), while three versions take turns: one is dropped before it comes again, so each swap embeds every
+document. Memory must be flat after the first third. In a quiet look nobody asks, the grace after the last
+swap is over, and what the process still holds is counted: at the second look no more than at the first.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks import workloads
+from benchmarks.__main__ import SCRATCH, say
+from benchmarks.growth import Sample, Sampler, flatness, look, tasks, thirds
+from benchmarks.report import Verdict
+from benchmarks.server import Server, ServerError, call
+from benchmarks.tables import conclude, table
+from benchmarks.traffic import Traffic
+from benchmarks.variants import publish_variants
+from models.store import Store
+from models.tokenizer import FILE_NAME, Tokenizer
+
+GROWTH = 0.05  # of memory: the last third over the second, and the rise of a line through both
+MORE_THREADS = 4  # pools of a bounded size start a thread when the others are busy, at any time
+FILES_OF_A_THREAD = 2  # a reading thread opens the store for itself: the database and its log
+
+VERSIONS = 3
+SAMPLE_SECONDS = 2.0
+LINGER_SECONDS = 6.0  # a generation that nobody goes back to is closed after five
+LONGEST_SWAP_SECONDS = 600.0
+IMPORT_DOCUMENTS = 200
+TEXTS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the service holds while nobody asks for anything."""
+
+    rss_mb: float
+    files: int
+    threads: int
+    tasks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Soaked:
+    """Everything that was seen."""
+
+    samples: list[Sample]
+    first: Held
+    last: Held
+    swap_seconds: list[float]
+    traffic: Traffic
+
+
+def main() -> None:
+    options = _options()
+    SCRATCH.mkdir(exist_ok=True)
+    settings = {"SIMILE_MODEL": options.model, "SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
+    try:
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            data_dir = Path(folder) / "data"
+            data_dir.mkdir()
+            with Server(data_dir, options.program, settings) as server:
+                soaked = soak(server, data_dir / "models", options)
+    except ServerError as error:
+        sys.exit(f"The bench failed: {error}")
+    report(soaked, options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--minutes", type=float, help="of traffic (30; 1 with --quick)")
+    parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
+    parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--model", default="default", help="or a sentence-transformers folder")
+    parser.add_argument("--quick", action="store_true", help="short: a look, not a figure")
+    parser.add_argument("--program", type=Path, default=workloads.PROJECT, help="another checkout to measure")
+    options = parser.parse_args()
+    options.minutes = options.minutes or (1.0 if options.quick else 30.0)
+    options.swap_seconds = options.swap_seconds or (6.0 if options.quick else 120.0)
+    options.documents = options.documents or (200 if options.quick else 2000)
+    return options
+
+
+def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soaked:
+    first = server.info()["model_version"]
+    say(f"publishing {VERSIONS - 1} more versions and storing {options.documents} documents")
+    others = publish_variants(models_dir, options.model, VERSIONS - 1)
+    texts = _texts(server, models_dir / first)
+    for begin in range(0, options.documents, IMPORT_DOCUMENTS):
+        rows = range(begin, min(options.documents, begin + IMPORT_DOCUMENTS))
+        stored = [
+            {"id": f"stored-{row}", "text": texts[row % len(texts)], "metadata": {"kind": row % 4}}
+            for row in rows
+        ]
+        call(server.port, "POST", "/documents", {"documents": stored})
+    swaps = Swaps(server, Store(models_dir), [*others, first], options.swap_seconds)
+    traffic = Traffic(server.port, texts, options.clients)
+    sampler = Sampler(server.pid, SAMPLE_SECONDS)
+    looks = []
+    third = options.minutes * 60 / 3
+    for seconds in (third, 2 * third):
+        say(f"{seconds:.0f} s of traffic")
+        traffic.go_on()
+        sampler.on.set()
+        swaps.take_turns(seconds)
+        sampler.on.clear()
+        traffic.pause()
+        say("a quiet look")
+        time.sleep(options.swap_seconds / 4 + LINGER_SECONDS)
+        looks.append(_held(server))
+    traffic.stop()
+    return Soaked(sampler.stop(), looks[0], looks[1], swaps.seconds, traffic)
+
+
+def _texts(server: Server, version: Path) -> list[str]:
+    tokenizer = Tokenizer(version / FILE_NAME, server.info()["max_input_length"])
+    return workloads.mixture(tokenizer, workloads.corpus(), TEXTS).texts
+
+
+def _held(server: Server) -> Held:
+    told = tasks(server.port)
+    now = look(server.pid)
+    return Held(now.rss_mb, now.files, now.threads, told)
+
+
+class Swaps:
+    """Versions that take turns in service."""
+
+    def __init__(self, server: Server, store: Store, versions: Sequence[str], every_seconds: float) -> None:
+        self.seconds: list[float] = []  # that each took, its build included
+        self._server = server
+        self._store = store
+        self._versions = cycle(versions)
+        self._every_seconds = every_seconds
+
+    def take_turns(self, seconds: float) -> None:
+        """Raises ServerError when a version does not come to live."""
+        until = time.monotonic() + seconds
+        while True:
+            time.sleep(max(0.0, min(until - time.monotonic(), self._every_seconds)))
+            if time.monotonic() >= until:
+                return
+            began = time.monotonic()
+            [version] = islice(self._versions, 1)
+            call(self._server.port, "POST", f"/models/{version}/activate")
+            self._wait_until_live(version)
+            self.seconds.append(time.monotonic() - began)
+
+    def _wait_until_live(self, version: str) -> None:
+        until = time.monotonic() + LONGEST_SWAP_SECONDS
+        while (state := self._store.read_state()).get("live") != version:
+            shown = state.get("versions", {}).get(version, {})
+            if shown.get("state") == "failed" or time.monotonic() > until:
+                raise ServerError(f"{version} did not come to live: {shown}")
+            time.sleep(0.25)
+
+
+def report(soaked: Soaked, options: argparse.Namespace) -> None:
+    traffic, memory = soaked.traffic, flatness(soaked.samples)
+    threads = soaked.last.threads - soaked.first.threads
+    files = soaked.last.files - soaked.first.files
+    verdicts = [
+        Verdict("memory: last third over second", memory.ratio, 1 + GROWTH, False, False),
+        Verdict("memory: rise over the last two thirds, as a share", memory.rise, GROWTH, False, False),
+        Verdict(
+            "files more than at the first look, those of new threads aside",
+            files - FILES_OF_A_THREAD * max(0, threads),
+            0,
+            False,
+            False,
+        ),
+        Verdict("threads more than at the first look", threads, MORE_THREADS, False, False),
+        Verdict("unexpected answers", traffic.unexpected, 0, False, False),
+    ]
+    if soaked.first.tasks is not None and soaked.last.tasks is not None:
+        more = soaked.last.tasks - soaked.first.tasks
+        verdicts.append(Verdict("tasks more than at the first look", more, 0, False, False))
+    result = {
+        "minutes": options.minutes,
+        "clients": options.clients,
+        "documents": options.documents,
+        "swap_seconds": soaked.swap_seconds,
+        "memory": asdict(memory),
+        "looks": [asdict(soaked.first), asdict(soaked.last)],
+        "answers": {f"{name}: {status}": count for (name, status), count in sorted(traffic.answers.items())},
+        "slowest_ms": dict(traffic.slowest_ms),
+        "unexpected": traffic.told,
+        "samples": [asdict(sample) for sample in soaked.samples],
+    }
+    conclude(
+        "soak", result, [_held_table(soaked), _answers_table(traffic), *traffic.told, _told(result)], verdicts
+    )
+
+
+def _told(result: dict[str, Any]) -> str:
+    swaps = result["swap_seconds"]
+    took = f", {statistics.median(swaps):.1f} s each (median)" if swaps else ""
+    return (
+        f"{result['minutes']:g} minutes, {result['clients']} clients, {result['documents']:,} documents "
+        f"stored beforehand; {len(swaps)} swaps{took}, each with every document embedded anew."
+    )
+
+
+def _held_table(soaked: Soaked) -> str:
+    rows: list[list[object]] = []
+    for name, part in zip(("first", "second", "last"), thirds(soaked.samples), strict=True):
+        memory = [sample.rss_mb for sample in part]
+        files, threads = max(sample.files for sample in part), max(sample.threads for sample in part)
+        rows.append(
+            [f"{name} third", statistics.median(memory), min(memory), max(memory), files, threads, ""]
+        )
+    for name, held in (("first", soaked.first), ("last", soaked.last)):
+        told = "" if held.tasks is None else held.tasks
+        rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, told])
+    return table(("", "RSS MiB", "least", "most", "files, at most", "threads, at most", "tasks"), rows)
+
+
+def _answers_table(traffic: Traffic) -> str:
+    kinds = dict.fromkeys(name for name, _ in sorted(traffic.answers))
+    rows = [
+        [
+            kind,
+            sum(count for (name, _), count in traffic.answers.items() if name == kind),
+            ", ".join(f"{s}: {n:,}" for (name, s), n in sorted(traffic.answers.items()) if name == kind),
+            traffic.slowest_ms[kind],
+        ]
+        for kind in kinds
+    ]
+    return table(("request", "count", "answered", "slowest ms"), rows)
+
+
+if __name__ == "__main__":
+    main()

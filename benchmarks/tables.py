@@ -1,0 +1,51 @@
+"""What the single benchmarks print: Markdown tables, the machine, verdicts; and the same as JSON."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.__main__ import RESULTS, SCRATCH
+from benchmarks.report import Verdict
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Numbers with as many digits as they have weight; everything else as it is."""
+    lines = [columns, ["---"] * len(columns), *([_cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def of_machine(described: dict[str, Any]) -> str:
+    """One paragraph: `machine.describe` in words."""
+    versions = ", ".join(f"{name} {number}" for name, number in described["packages"].items())
+    return (
+        f"{datetime.now(UTC).date()}, {described['processors']} processors of {described['cpu']}, "
+        f"{described['memory_gb']} GB, {described['system']}, one fsync {described['sync_ms']} ms; "
+        f"Python {described['python']}, {versions}."
+    )
+
+
+def conclude(name: str, result: dict[str, Any], text: Sequence[str], verdicts: Sequence[Verdict]) -> None:
+    """Print the report with its verdicts, and write the figures to results/NAME.json."""
+    described = machine.describe(SCRATCH)
+    said = [*text, of_machine(described), "\n".join(verdict.line() for verdict in verdicts)]
+    print("\n\n".join(said))
+    judged = [
+        {"what": verdict.what, "value": verdict.value, "bound": verdict.bound, "kept": verdict.kept}
+        for verdict in verdicts
+    ]
+    file = RESULTS.with_name(f"{name}.json")
+    file.parent.mkdir(exist_ok=True)
+    dated = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": described}
+    file.write_text(json.dumps(dated | result | {"verdicts": judged}, indent=2) + "\n")
+    print(f"\nAll of it is in {file}.", file=sys.stderr)

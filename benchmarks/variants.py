@@ -1,0 +1,50 @@
+"""Versions that differ in name and cost the same: one model, published again with a token less at most.
+
+The greatest length is part of a vector space's fingerprint, so such a version has its documents embedded
+anew, by the same weights at the same speed. Only a text that is cut costs a token less.
+"""
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.builtin import default_source
+from models.publish import publish
+from models.source import read_source
+from models.store import Store
+
+LENGTH_FILE = "sentence_bert_config.json"
+
+
+def publish_variants(models_dir: Path, model: str, count: int) -> list[str]:
+    """Publish `count` of them; their names.
+
+    Args:
+        models_dir: where the service has its models.
+        model: `default`, or a sentence-transformers folder with its modules beside each other.
+        count: how many.
+
+    """
+    with _copy(model) as folder:
+        longest = read_source(folder).max_length
+        file = folder / LENGTH_FILE
+        written = json.loads(file.read_bytes()) if file.is_file() else {}
+        published = []
+        for less in range(1, count + 1):
+            file.write_text(json.dumps(written | {"max_seq_length": longest - less}))
+            published.append(publish(Store(models_dir), folder, origin=f"variant-{less}").version)
+    return published
+
+
+@contextlib.contextmanager
+def _copy(model: str) -> Iterator[Path]:
+    """The model's source, to be changed."""
+    if model == "default":
+        with default_source() as folder:
+            yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
+            yield Path(shutil.copytree(Path(model), Path(temporary) / "source"))

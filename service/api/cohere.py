@@ -1,0 +1,214 @@
+"""Cohere's embeddings: prompts by `input_type`, and vectors in few bits.
+
+    float    the vector                                  base64   its bytes, little-endian float32
+    int8     steps of limit/127, by the model's own calibration        uint8    the same, 128 added
+    ubinary  a bit for each component, 1 when it is above 0; eight to a byte, the first one highest
+    binary   the same bytes, 128 subtracted
+
+A dimension that eight does not divide is filled up with zero bits, as numpy.packbits does.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, WithJsonSchema
+from starlette.responses import Response
+
+from models.calibration import to_int8
+from models.manifest import Manifest
+from service.api.body import Direct, read_body
+from service.api.contract import EMBEDS, TIMED, Role, describe
+from service.api.inference import (
+    Dimensions,
+    Vectors,
+    check_dimensions,
+    inference_headers,
+    json_response,
+    pinned,
+    runtime_of,
+    shorten,
+    texts_of,
+)
+from service.api.openai import in_base64
+from service.api.shapes import MANY_TEXTS, TEXT
+from service.errors import Validation
+
+router = APIRouter(route_class=Direct, tags=["cohere"])
+
+Kind = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+_CONTENT: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": TEXT},
+    },
+}
+_INPUT: dict[str, Any] = {"type": "object", "required": ["content"], "properties": {"content": _CONTENT}}
+_INPUTS: dict[str, Any] = {"type": "array", "items": _INPUT, "minItems": 1}
+
+
+class EmbedByTypeRequest(BaseModel):
+    """Cohere's fields. `texts`, or `inputs` of one text each."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["texts"], "properties": {"texts": MANY_TEXTS, "inputs": {"type": "null"}}},
+                {"required": ["inputs"], "properties": {"inputs": _INPUTS, "texts": {"type": "null"}}},
+            ]
+        }
+    )
+    texts: Annotated[list[Any], WithJsonSchema(MANY_TEXTS)] | None = None
+    inputs: Annotated[list[Any], WithJsonSchema(_INPUTS)] | None = None
+    images: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+    model: StrictStr | None = None
+    input_type: Literal["search_document", "search_query", "classification", "clustering"] | None = None
+    embedding_types: list[Kind] | None = None
+    output_dimension: Dimensions | None = None
+    truncate: Literal["NONE", "START", "END"] | None = None
+    max_tokens: StrictInt | None = None
+
+
+class ByType(BaseModel):
+    """One vector for each text, under each type that was asked for."""
+
+    float_: list[list[float]] | None = Field(None, alias="float")
+    int8: list[list[int]] | None = None
+    uint8: list[list[int]] | None = None
+    binary: list[list[int]] | None = None
+    ubinary: list[list[int]] | None = None
+    base64: list[str] | None = None
+
+
+class ApiVersion(BaseModel):
+    version: Literal["2"]
+
+
+class TokenCount(BaseModel):
+    input_tokens: int
+
+
+class Meta(BaseModel):
+    api_version: ApiVersion
+    tokens: TokenCount
+
+
+class EmbeddingsByType(BaseModel):
+    response_type: Literal["embeddings_by_type"]
+    id: str
+    embeddings: ByType
+    texts: list[str]
+    meta: Meta
+
+
+_EMBEDS = describe(
+    Role.READ, EmbedByTypeRequest, EmbeddingsByType, family="cohere", raises=EMBEDS, headers=TIMED
+)
+
+
+@router.post("/v2/embed", **_EMBEDS)
+async def embed(request: Request) -> Response:
+    """Vectors of texts, in each of the types asked for."""
+    started = time.perf_counter()
+    runtime = runtime_of(request)
+    body = await read_body(request, EmbedByTypeRequest)
+    texts = texts_of(_given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts")
+    asked: list[Kind] = body.embedding_types or ["float"]
+    kinds = list(dict.fromkeys(asked))
+    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+        manifest = generation.manifest
+        check_dimensions(body.output_dimension, manifest.dimension, "output_dimension")
+        for kind in kinds:
+            _check_kind(kind, manifest)
+        _check_max_tokens(body.max_tokens, manifest.max_length)
+        prompt = _prompt(body.input_type, manifest)
+        answer = await runtime.batcher.embed(
+            generation.encoder,
+            [prompt + text for text in texts],
+            truncate=body.truncate != "NONE",
+            left=body.truncate == "START",
+        )
+        headers = inference_headers(generation, answer, texts, started)
+    vectors = shorten(answer.vectors, body.output_dimension, normalize=True, name="output_dimension")
+    content = {
+        "response_type": "embeddings_by_type",
+        "id": str(uuid.uuid4()),
+        "embeddings": {kind: _SHOWN[kind](vectors, manifest) for kind in kinds},
+        "texts": texts,
+        "meta": {"api_version": {"version": "2"}, "tokens": {"input_tokens": sum(answer.tokens)}},
+    }
+    return json_response(content, headers)
+
+
+def _given(body: EmbedByTypeRequest) -> list[Any]:
+    """What is to be embedded, not yet known to be texts.
+
+    Raises:
+        Validation: images, texts in two places or in none, or an input that is not one text.
+
+    """
+    if body.images is not None:
+        raise Validation("images cannot be embedded: the model reads text only. Send texts.")
+    if body.texts is not None and body.inputs is None:
+        return body.texts
+    if body.texts is not None or body.inputs is None:
+        raise Validation("Send either texts or inputs, not both and not neither.")
+    return [_text_of(at, given) for at, given in enumerate(body.inputs)]
+
+
+def _text_of(at: int, given: object) -> object:
+    content = given.get("content") if isinstance(given, dict) else None
+    if isinstance(content, list) and len(content) == 1:
+        [part] = content
+        if isinstance(part, dict) and part.get("type") == "text":
+            return part.get("text")
+    raise Validation(f'inputs[{at}].content must be one text: [{{"type": "text", "text": "…"}}].')
+
+
+def _check_max_tokens(max_tokens: int | None, max_length: int) -> None:
+    if max_tokens is not None and max_tokens < max_length:
+        raise Validation(f"max_tokens cannot be less than the model's own {max_length}. Leave it out.")
+
+
+def _prompt(input_type: str | None, manifest: Manifest) -> str:
+    """What the model's own configuration puts before texts of this kind, if anything."""
+    if input_type == "search_document":
+        return manifest.document_prompt
+    if input_type == "search_query":
+        return manifest.search_prompt
+    return manifest.prompts.get(input_type or "", "")
+
+
+def _check_kind(kind: Kind, manifest: Manifest) -> None:
+    if kind in {"int8", "uint8"} and manifest.calibration.int8 is None:
+        raise Validation(
+            f"{manifest.version} was published without the calibration that {kind} needs. Publish it again, "
+            "or ask for float, base64, binary or ubinary."
+        )
+
+
+def _int8(vectors: Vectors, manifest: Manifest) -> Any:
+    calibrated = manifest.calibration.int8
+    assert calibrated is not None  # noqa: S101  _check_kind
+    return to_int8(vectors, calibrated, manifest.dimension)
+
+
+def _bits(vectors: Vectors) -> Any:
+    return np.packbits(vectors > 0, axis=1)
+
+
+_SHOWN: dict[Kind, Callable[[Vectors, Manifest], Any]] = {
+    "float": lambda vectors, _: vectors,
+    "int8": _int8,
+    "uint8": lambda vectors, manifest: (_int8(vectors, manifest).astype(np.int16) + 128).astype(np.uint8),
+    "binary": lambda vectors, _: (_bits(vectors).astype(np.int16) - 128).astype(np.int8),
+    "ubinary": lambda vectors, _: _bits(vectors),
+    "base64": lambda vectors, _: in_base64(vectors),
+}

@@ -1,0 +1,182 @@
+"""What a route promises: who may call it, what it reads, and all that it may answer, refusals included.
+
+The OpenAPI document is made of these promises, and `make test-contract` holds the running service to them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, WithJsonSchema
+from pydantic.json_schema import models_json_schema
+
+from service import errors
+from service.api.shapes import HOLDS, NAMED, SHAPES
+from service.errors import ServiceError
+from service.keys import Role as Role  # noqa: PLC0414  routes take it from here, beside describe()
+
+OPEN = "open"
+_REFERENCE = "#/components/schemas/{model}"
+
+# Whatever a route does: a bad deadline, a bug, a service that stops, a deadline that passed.
+_ANY = (errors.Validation, errors.Internal, errors.Unhealthy, errors.Timeout)
+_WITH_A_BODY = (errors.Empty, errors.TooLarge, errors.MediaType, errors.Overloaded)
+# When there are keys; Forbidden also for what a page of another site sends.
+_WITH_A_ROLE = (errors.Unauthorized, errors.Forbidden, errors.RateLimited)
+EMBEDS = (errors.Empty, errors.Conflict, errors.Tokenizer, errors.Backend, errors.Overloaded)
+
+_TEXT = {"schema": {"type": "string"}}
+COUNT: dict[str, Any] = {"required": True, "schema": {"type": "integer", "minimum": 0}}
+_ALWAYS = {"x-request-id": {"description": "The caller's own, or a new one", "required": True, **_TEXT}}
+_LATER = {"retry-after": {"description": "Seconds", **COUNT}}
+_OF_STATUS: dict[int, Mapping[str, Any]] = {
+    401: {"www-authenticate": {"required": True, **_TEXT}},
+    429: _LATER,
+    503: _LATER,
+}
+VERSIONED = {"x-model-version": {"description": "The version that answered", "required": True, **_TEXT}}
+TIMED = {
+    **VERSIONED,
+    **dict.fromkeys(("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"), COUNT),
+    **dict.fromkeys(("x-compute-tokens", "x-compute-characters"), COUNT),
+    "x-truncated": {"description": "How many inputs were cut, if any", "schema": COUNT["schema"]},
+}
+
+_NAMES = sorted(kind.error_type for kind in ServiceError.__subclasses__())
+
+
+class Refusal(BaseModel):
+    """The body of every failure on native and TEI routes."""
+
+    error: str
+    error_type: Annotated[str, WithJsonSchema({"enum": _NAMES, "type": "string"})]
+
+
+class OpenAIProblem(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class OpenAIRefusal(BaseModel):
+    """The body of every failure under /v1."""
+
+    error: OpenAIProblem
+
+
+class CohereRefusal(BaseModel):
+    """The body of every failure under /v2."""
+
+    message: str
+
+
+_REFUSALS: dict[str, type[BaseModel]] = {
+    "native": Refusal,
+    "openai": OpenAIRefusal,
+    "cohere": CohereRefusal,
+}
+_bodies: dict[str, type[BaseModel]] = {}
+
+
+def describe(
+    role: Role | None,
+    body: type[BaseModel] | None = None,
+    answer: type[BaseModel] | None = None,
+    *,
+    family: str = "native",
+    raises: Sequence[type[ServiceError]] = (),
+    statuses: Sequence[int] = (200,),
+    also: Sequence[str] = (),
+    headers: Mapping[str, Any] | None = None,
+    parameters: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Keyword arguments of a route: all that the OpenAPI document says of it.
+
+    Args:
+        role: who may call it; None is everybody.
+        body: what it reads, as JSON.
+        answer: what it answers, as JSON.
+        family: whose bodies its refusals have.
+        raises: what it refuses with, besides what any route of its kind does.
+        statuses: those of its answers.
+        also: other media types of its answers.
+        headers: of its answers.
+        parameters: those of the query that FastAPI does not read itself.
+
+    """
+    extra: dict[str, Any] = {"x-role": OPEN if role is None else role.value}
+    if parameters:
+        extra["parameters"] = [*parameters]
+    kinds: set[type[ServiceError]] = {*_ANY, *raises}
+    if role is not None:
+        kinds.update(_WITH_A_ROLE)
+    if body is not None:
+        kinds.update(_WITH_A_BODY)
+        _bodies[body.__name__] = body
+        schema = {"$ref": _REFERENCE.format(model=body.__name__)}
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    said: dict[str, Any] = {"description": "What was asked for", "headers": {**_ALWAYS, **(headers or {})}}
+    said["content"] = {kind: {"schema": _raw(kind)} for kind in also}
+    if answer is not None:
+        said["model"] = answer
+    responses: dict[int | str, Any] = dict.fromkeys(statuses, said)
+    return {"openapi_extra": extra, "responses": responses | _refusals(kinds, family)}
+
+
+def _raw(kind: str) -> dict[str, str]:
+    binary = {"format": "binary"} if kind == "application/octet-stream" else {}
+    return {"type": "string", **binary}
+
+
+def _refusals(kinds: set[type[ServiceError]], family: str) -> dict[int | str, Any]:
+    named: dict[int, list[str]] = {}
+    for kind in sorted(kinds, key=lambda kind: kind.error_type):
+        named.setdefault(errors.status_in(family, kind.status), []).append(kind.error_type)
+    return {
+        status: {
+            "description": f"{', '.join(names)}; see docs/ERRORS.md",
+            "model": _REFUSALS[family],
+            "headers": {**_ALWAYS, **_OF_STATUS.get(status, {})},
+        }
+        for status, names in sorted(named.items())
+    }
+
+
+def openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the schemas of the bodies that routes read themselves."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        _, bodies = models_json_schema(
+            [(model, "validation") for model in _bodies.values()], ref_template=_REFERENCE
+        )
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(bodies["$defs"] | SHAPES)
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                if app.state.access is not None and operation["x-role"] != OPEN:
+                    operation["security"] = [{"key": []}]
+        if app.state.access is not None:  # so that `/docs` and generated clients send a key
+            components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = _finished(document)
+    return app.openapi_schema
+
+
+def _finished(part: Any) -> Any:
+    """`part` of the document with what shapes.py leaves open."""
+    if isinstance(part, list):
+        return [_finished(member) for member in part]
+    if not isinstance(part, dict):
+        return part
+    done = {name: _finished(member) for name, member in part.items()}
+    if done.get("in") == "query" and "anyOf" in done["schema"]:  # left out, never null
+        [kind] = [kind for kind in done["schema"].pop("anyOf") if kind != {"type": "null"}]
+        done["schema"].update(kind)
+    if NAMED in done:
+        done["$ref"] = _REFERENCE.format(model=done.pop(NAMED))
+    if HOLDS in done.get("schema", ()):
+        done["content"] = {"application/json": {"schema": done.pop("schema")[HOLDS]}}
+    return done

@@ -1,0 +1,130 @@
+"""OpenAI's embeddings, and its list of models: what is served here under the names that its clients know."""
+
+import asyncio
+import base64
+import time
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+from starlette.responses import Response
+
+from service.api.body import Direct, read_body
+from service.api.contract import EMBEDS, TIMED, Role, describe
+from service.api.inference import (
+    Inputs,
+    Vectors,
+    check_dimensions,
+    inference_headers,
+    json_response,
+    pinned,
+    rows_of,
+    runtime_of,
+    shorten,
+)
+from service.errors import Validation
+
+router = APIRouter(route_class=Direct, tags=["openai"])
+
+OWNER = "simile"
+
+
+class EmbeddingsRequest(BaseModel):
+    """OpenAI's fields, and `truncate`: null is the server's default, which is true."""
+
+    input: Inputs
+    model: StrictStr | None = None
+    encoding_format: Literal["float", "base64"] | None = "float"  # null is the default, as there
+    dimensions: Annotated[StrictInt, Field(ge=0)] | None = None  # 0, too, is the model's own
+    truncate: bool | None = Field(None, strict=True)
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int = Field(description="Seconds since 1970")
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+_EMBEDS = describe(Role.READ, EmbeddingsRequest, EmbeddingList, family="openai", raises=EMBEDS, headers=TIMED)
+
+
+@router.post("/v1/embeddings", **_EMBEDS)
+@router.post("/embeddings", **_EMBEDS)
+async def embeddings(request: Request) -> Response:
+    """One vector for each input, as numbers or base64 of little-endian float32; `usage` counts all tokens."""
+    started = time.perf_counter()
+    runtime = runtime_of(request)
+    body = await read_body(request, EmbeddingsRequest)
+    rows = rows_of(body.input, runtime.settings.max_inputs, "input")
+    dimensions = body.dimensions or None
+    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+        check_dimensions(dimensions, generation.encoder.dimension)
+        try:
+            answer = await runtime.batcher.embed(
+                generation.encoder, rows, truncate=body.truncate is not False
+            )
+        except Validation as error:  # one of the texts, whoever found it
+            error.param = error.param or "input"
+            raise
+        headers = inference_headers(generation, answer, rows, started)
+    vectors = shorten(answer.vectors, dimensions, normalize=True)
+    shown = in_base64(vectors) if body.encoding_format == "base64" else vectors
+    tokens = sum(answer.tokens)
+    content = {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": embedding}
+            for index, embedding in enumerate(shown)
+        ],
+        "model": generation.version,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return json_response(content, headers)
+
+
+@router.get("/v1/models", **describe(Role.READ, None, ModelList, family="openai"))
+async def models(request: Request) -> Response:
+    """The published versions."""
+    runtime = runtime_of(request)
+    manifests = await asyncio.to_thread(runtime.store.versions)
+    data: list[dict[str, Any]] = [
+        {
+            "id": manifest.version,
+            "object": "model",
+            "created": int(datetime.fromisoformat(manifest.created).timestamp()),
+            "owned_by": OWNER,
+        }
+        for manifest in manifests
+    ]
+    return json_response({"object": "list", "data": data})
+
+
+def in_base64(vectors: Vectors) -> list[str]:
+    """Each vector's bytes, little-endian float32, as base64."""
+    rows = vectors.astype("<f4", copy=False)
+    return [base64.b64encode(row.tobytes()).decode() for row in rows]

@@ -1,0 +1,81 @@
+"""JSON schemas of what is checked by hand, and so by no pydantic model: texts, token ids, filters, metadata.
+
+They say what is well-formed. What depends on the served model (its vocabulary, its prompts, its dimension)
+or on a setting is refused all the same.
+"""
+
+from typing import Annotated, Any
+
+from fastapi import Query
+
+# What contract.py turns into a reference to one of SHAPES, and into a parameter whose text is JSON: pydantic
+# and FastAPI have no words for either.
+NAMED, HOLDS = "x-named", "x-holds"
+
+# A character that str.isspace() does not take for white space; `\S` is another set in each language.
+_INK = r"[^\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+TEXT: dict[str, Any] = {"type": "string", "pattern": _INK}
+MANY_TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "minItems": 1}
+TEXTS: dict[str, Any] = {"anyOf": [TEXT, MANY_TEXTS]}
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+IDS: dict[str, Any] = {"anyOf": [_IDS, {"type": "array", "items": _IDS, "minItems": 1}]}
+INPUTS: dict[str, Any] = {"anyOf": [*TEXTS["anyOf"], *IDS["anyOf"]]}
+DIMENSIONS: dict[str, Any] = {"type": "integer", "minimum": 1}
+VECTOR: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": 1}
+
+# SQLite's JSON functions end a string at NUL.
+_PLAIN: dict[str, Any] = {"type": "string", "pattern": r"^[^\x00]*$"}
+_VALUE = {NAMED: "MetadataValue"}
+METADATA: dict[str, Any] = {"type": "object", "propertyNames": _PLAIN, "additionalProperties": _VALUE}
+
+FILTER: dict[str, Any] = {NAMED: "Filter"}
+FilterText = Annotated[str | None, Query(json_schema_extra={HOLDS: FILTER})]
+CONDITIONS: dict[str, Any] = {"allOf": [FILTER], "minProperties": 1}  # a filter that is not empty
+_FILTERS: dict[str, Any] = {"type": "array", "items": CONDITIONS, "minItems": 1}
+# A name, or several joined by dots; the first does not begin as an operator does.
+_FIELD = r"[^$.\x00][^.\x00]*(\.[^.\x00]+){0,15}"
+# Of several types, each keyword binds one.
+_SCALAR: dict[str, Any] = {
+    "type": ["string", "number", "boolean", "null"],
+    "pattern": _PLAIN["pattern"],
+    "minimum": -(2**63),
+    "exclusiveMaximum": 2**63,
+}
+_BOUND: dict[str, Any] = {"type": ["string", "number"], "pattern": _PLAIN["pattern"]}
+
+_CONDITION: dict[str, Any] = {
+    **_SCALAR,
+    "type": [*_SCALAR["type"], "object"],
+    "minProperties": 1,
+    "additionalProperties": False,
+    "properties": {
+        "$in": {"type": "array", "items": _SCALAR},
+        "$ne": _SCALAR,
+        **dict.fromkeys(("$gt", "$gte", "$lt", "$lte"), _BOUND),
+        "$exists": {"type": "boolean"},
+    },
+}
+
+# What refers to itself, and so needs a name in the OpenAPI document.
+SHAPES: dict[str, Any] = {
+    "Filter": {
+        "title": "Filter",
+        "type": "object",
+        "properties": {"$and": _FILTERS, "$or": _FILTERS},
+        "patternProperties": {rf"^{_FIELD}$": _CONDITION},
+        "additionalProperties": False,
+        "examples": [
+            {"topic": "birds"},
+            {"year": {"$gte": 1990, "$lt": 2000}, "draft": {"$exists": False}},
+            {"$or": [{"tags": {"$in": ["owl", "hawk"]}}, {"$and": [{"source.page": {"$ne": 7}}]}]},
+        ],
+    },
+    "MetadataValue": {
+        "title": "MetadataValue",
+        "type": [*_SCALAR["type"], "array", "object"],
+        "pattern": _PLAIN["pattern"],
+        "items": _VALUE,
+        "propertyNames": _PLAIN,
+        "additionalProperties": _VALUE,
+    },
+}

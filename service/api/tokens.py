@@ -1,0 +1,141 @@
+"""Tokens of texts and texts of tokens, with text-embeddings-inference's field names.
+
+No text is cut here, so the work has no bound of the model's. Two threads of its own do it, for as many
+characters as a setting allows, and the event loop never does.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
+from starlette.responses import Response
+
+from models.encoder import BadInput, Encoder, Piece
+from service.api.body import Direct, read_body
+from service.api.contract import VERSIONED, Role, describe
+from service.api.inference import (
+    id_rows,
+    pinned,
+    prompt_of,
+    runtime_of,
+    texts_of,
+    version_headers,
+)
+from service.api.shapes import IDS, TEXTS
+from service.errors import Conflict, ServiceError, Tokenizer, Validation
+from service.settings import Settings
+
+router = APIRouter(route_class=Direct, tags=["embedding"])
+_SAYS: dict[str, Any] = {"raises": (Conflict, Tokenizer), "headers": VERSIONED}
+
+_SLICE = 4096  # tokens made into JSON in one go: the interpreter does nothing else meanwhile
+_threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
+
+
+class TokenizeRequest(BaseModel):
+    inputs: Annotated[Any, WithJsonSchema(TEXTS)]
+    add_special_tokens: StrictBool = True
+    prompt_name: StrictStr | None = None
+    model: StrictStr | None = None
+
+
+class DecodeRequest(BaseModel):
+    ids: Annotated[Any, WithJsonSchema(IDS)]
+    skip_special_tokens: StrictBool = True
+    model: StrictStr | None = None
+
+
+class Token(BaseModel):
+    id: int
+    text: str
+    special: bool
+    start: int | None = Field(description="In characters of the text, a prompt included; null when special")
+    stop: int | None
+
+
+class Tokens(RootModel[list[list[Token]]]):
+    """The tokens of each input."""
+
+
+class Texts(RootModel[list[str]]):
+    """The text of each row of ids."""
+
+
+@router.post("/tokenize", **describe(Role.READ, TokenizeRequest, Tokens, **_SAYS))
+async def tokenize(request: Request) -> Response:
+    """The tokens of each text, none cut; `start` and `stop` count characters, and are null on specials."""
+    runtime = runtime_of(request)
+    body = await read_body(request, TokenizeRequest)
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    if not isinstance(inputs, list):
+        raise Validation("inputs must be a text, or a list of texts.")
+    texts = texts_of(inputs, runtime.settings.max_inputs, "inputs")
+    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+        encoder = generation.encoder
+        prompt = prompt_of(body.prompt_name, encoder.prompts)
+        _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
+        content = await _aside(lambda: _tokens(encoder, prompt, texts, body.add_special_tokens))
+        return Response(content, 200, version_headers(generation), "application/json")
+
+
+@router.post("/decode", **describe(Role.READ, DecodeRequest, Texts, **_SAYS))
+async def decode(request: Request) -> Response:
+    """The text of each row of ids, as far as the tokenizer can tell it."""
+    runtime = runtime_of(request)
+    body = await read_body(request, DecodeRequest)
+    limit = runtime.settings.max_inputs
+    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+        encoder = generation.encoder
+        content = await _aside(lambda: _texts(encoder, body.ids, limit, body.skip_special_tokens))
+        return Response(content, 200, version_headers(generation), "application/json")
+
+
+def _check_characters(count: int, settings: Settings) -> None:
+    limit = settings.max_tokenize_characters
+    if count > limit:
+        raise Validation(
+            f"inputs have {count} characters; at most {limit} (SIMILE_MAX_TOKENIZE_CHARACTERS) are tokenised "
+            "in one request. Send them in parts."
+        )
+
+
+async def _aside(work: Callable[[], bytes]) -> bytes:
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
+def _tokens(encoder: Encoder, prompt: str, texts: list[str], add_special_tokens: bool) -> bytes:
+    rows = []
+    for at, text in enumerate(texts):
+        try:
+            pieces = encoder.pieces(prompt + text, add_special_tokens=add_special_tokens)
+        except Exception as error:  # the tokenizer's, whatever it is
+            raise _refusal(error, f"inputs[{at}]") from error
+        rows.append(b"[" + b",".join(_slices(pieces)) + b"]")
+    return b"[" + b",".join(rows) + b"]"
+
+
+def _slices(pieces: Iterator[Piece]) -> Iterator[bytes]:
+    """A JSON array in parts, without its brackets."""
+    while part := [piece._asdict() for piece in islice(pieces, _SLICE)]:
+        yield orjson.dumps(part)[1:-1]
+
+
+def _texts(encoder: Encoder, ids: object, limit: int, skip_special_tokens: bool) -> bytes:
+    texts = []
+    for at, row in enumerate(id_rows(ids, limit, "ids", "token ids, or a list of rows of them")):
+        try:
+            texts.append(encoder.decode(row, skip_special_tokens=skip_special_tokens))
+        except Exception as error:  # the tokenizer's, whatever it is
+            raise _refusal(error, f"ids[{at}]") from error
+    return orjson.dumps(texts)
+
+
+def _refusal(error: Exception, where: str) -> ServiceError:
+    if isinstance(error, BadInput):
+        return Validation(f"{where}: {error}")
+    return Tokenizer(f"{where} could not be tokenised: {type(error).__name__}: {error}")

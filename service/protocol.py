@@ -1,0 +1,173 @@
+"""HTTP around a request: heads that are too large, too slow or malformed, and answers that nobody reads.
+
+uvicorn's own protocol over httptools, which bounds none of these: a head may grow until memory is full, one
+that never ends keeps its connection for ever, and so does an answer that is never read.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.errors import HeadTooLarge, Malformed, ServiceError, response
+from service.metrics import UNMATCHED, Metrics
+from service.middleware import request_id_of
+
+# Of the first line and all headers. The longest URL that a route here can need, a judgement's query of 4,096
+# characters with its id, is 55 KiB.
+HEAD_BYTES = 1 << 16
+_UPGRADE = {b"connection", b"upgrade", b"http2-settings"}
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        app: Any = self.config.app
+        self._metrics: Metrics = app.state.runtime.metrics
+        # A head, and the rest of a body that was refused, may take as long as a request.
+        self._seconds: float = app.state.runtime.settings.timeout_seconds
+        self.url = b""
+        self._head_bytes = 0  # of the head in hand, as far as it is parsed
+        self._held_bytes = 0  # received since the parser last had something to say: it keeps them
+        self._unread_bytes = 0  # of answers, at the last look
+        self._patience: asyncio.TimerHandle | None = None  # closes the connection
+        self._look: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        if self._look is not None:
+            self._look.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._held_bytes += len(data)
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.logger.warning("What arrived is no HTTP, or has too large a head. The connection is closed.")
+            self.send_400_response("")
+            return
+        if self._held_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("")
+
+    def _feed(self, data: bytes) -> None:
+        """Parse `data`. A request that asks for another protocol is read as if it did not.
+
+        Java's HTTP client does that with its first one, and httptools would throw its body away.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stopped:
+            first = [self.parser.get_method(), self.url, b"HTTP/" + self.parser.get_http_version().encode()]
+            lines = [name + b": " + value for name, value in self.headers if name not in _UPGRADE]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self.parser.feed_data(b"\r\n".join([b" ".join(first), *lines, b"", data[stopped.args[0] :]]))
+
+    # What the parser says
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        if self._patience is None:
+            self._wait()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._held_bytes = 0
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("The parser stops at this: what follows is no HTTP.")
+        if not self.parser.should_upgrade():
+            self._stop_waiting()
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._held_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._held_bytes = 0
+        if not self.parser.should_upgrade():
+            self._stop_waiting()
+            super().on_message_complete()
+
+    def _count(self, count: int) -> None:
+        self._held_bytes = 0
+        self._head_bytes += count
+        if self._head_bytes > HEAD_BYTES:
+            raise ValueError("The parser stops at this.")
+
+    # Waiting
+
+    def _wait(self) -> None:
+        self._patience = self.loop.call_later(self._seconds, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body and self._patience is None:
+            self._wait()  # for the rest of a body that nobody wants
+        if self._look is None:
+            self._look_at_unread()
+
+    def _look_at_unread(self) -> None:
+        """Drop the connection when nothing of its answers was read since the last look."""
+        before, self._unread_bytes, self._look = (
+            self._unread_bytes,
+            self.transport.get_write_buffer_size(),
+            None,
+        )
+        if not self._unread_bytes:
+            return
+        if before and self._unread_bytes >= before:
+            self.transport.abort()
+        else:
+            self._look = self.loop.call_later(self._seconds, self._look_at_unread)
+
+    # Refusing
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  uvicorn's words, which are no JSON
+        """Refuse what is no request, and close: where the next one would begin is not known."""
+        cycle = self.cycle
+        if (
+            cycle is not None
+            and not cycle.response_complete
+            and (not cycle.more_body or cycle.response_started)
+        ):
+            cycle.keep_alive = False  # its request was whole, and is answered first
+            return
+        error: ServiceError = Malformed("This is not HTTP/1.1, or not all of it. Nothing was done.")
+        if max(self._head_bytes, self._held_bytes) > HEAD_BYTES:
+            error = HeadTooLarge(
+                f"The first line and the headers are larger than {HEAD_BYTES >> 10} KiB together. "
+                "Send what is long in a body."
+            )
+        answer = response(self.url.decode("latin-1"), error)
+        self._metrics.errors.labels(error.error_type).inc()
+        self._metrics.requests.labels("other", UNMATCHED, str(answer.status_code)).inc()
+        phrase = HTTPStatus(answer.status_code).phrase
+        head = f"HTTP/1.1 {answer.status_code} {phrase}\r\nconnection: close\r\n".encode()
+        named = [*answer.raw_headers, (b"x-request-id", request_id_of(None).encode())]
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in named)
+        self.transport.write(head + lines + b"\r\n" + bytes(answer.body))
+        self.transport.close()

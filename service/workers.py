@@ -1,0 +1,88 @@
+"""The encoder's threads, and what each has in hand: who died is replaced, who hangs is known.
+
+A worker says what it begins and how long that may take. The supervisor's thread reads it without a lock and
+counts the seconds: a worker pays two assignments for each batch.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from service.calls import Job
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One thread. It writes the first three itself; the others are the supervisor's."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.may_take_seconds = math.inf
+        self.step = 0  # rises with each forward pass and each tokenising
+        self.thread: threading.Thread
+        self.hangs = False
+        self._seen = 0
+        self._seconds = 0.0  # that the step in hand has taken
+
+    def begin(self, may_take_seconds: float) -> None:
+        """A step of the job in hand begins."""
+        self.may_take_seconds = may_take_seconds
+        self.step += 1
+
+    def spend(self, seconds: float) -> bool:
+        """`seconds` more have passed. True when the step in hand is overdue and was not before."""
+        if self.job is None or self.step != self._seen:
+            self._seen, self._seconds, self.hangs = self.step, 0.0, False
+            return False
+        self._seconds += seconds
+        hung, self.hangs = self.hangs, self._seconds > self.may_take_seconds
+        return self.hangs and not hung
+
+
+class Workers:
+    """`work` runs on each thread, until the service stops."""
+
+    def __init__(self, count: int, work: Callable[[Worker], None]) -> None:
+        self._work = work
+        self.count = count
+        self._all = [Worker() for _ in range(count)]
+
+    def start(self) -> None:
+        for number, worker in enumerate(self._all):
+            self._start(worker, number)
+
+    def join(self) -> None:
+        for worker in self._all:
+            worker.thread.join()
+
+    def replace_dead(self) -> int:
+        """Start a new thread for each that died; how many those were."""
+        dead = [number for number, worker in enumerate(self._all) if not worker.thread.is_alive()]
+        for number in dead:
+            self._all[number] = Worker()
+            self._start(self._all[number], number)
+        return len(dead)
+
+    def overdue(self, seconds: float) -> list[Job]:
+        """`seconds` more have passed: the jobs that are overdue since now."""
+        jobs = [(worker.job, worker.spend(seconds)) for worker in self._all]
+        return [job for job, late in jobs if late and job is not None]
+
+    @property
+    def hanging(self) -> int:
+        """How many hang."""
+        return sum(worker.hangs for worker in self._all)
+
+    def _start(self, worker: Worker, number: int) -> None:
+        worker.thread = threading.Thread(
+            target=self._run, args=[worker], name=f"encode-{number}", daemon=True
+        )
+        worker.thread.start()
+
+    def _run(self, worker: Worker) -> None:
+        try:
+            self._work(worker)
+        except BaseException:  # the supervisor finds the thread dead; nothing else would say why
+            log.critical("A worker died", exc_info=True)

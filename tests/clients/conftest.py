@@ -1,0 +1,68 @@
+"""Existing clients against the running service: `make test-clients`, in an environment of its own.
+
+In the project's own environment, which has no clients, these tests are one skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.clients.running import Running
+
+INSTALLED = find_spec("openai") is not None
+
+if INSTALLED:
+    # Read when the clients are imported. Offline mode blocks even loopback; these keys would win over ours.
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGINGFACE_API_KEY"):
+        os.environ.pop(name, None)
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
+
+
+class Absent(pytest.Module):
+    """A file of tests that cannot be imported here."""
+
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip("existing clients have an environment of their own: `make test-clients` runs these")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return None if INSTALLED else Absent.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(scope="session")
+def open_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Without keys."""
+    with Running(tmp_path_factory.mktemp("open")) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def keyed_service(tmp_path_factory: pytest.TempPathFactory, open_service: Running) -> Iterator[Running]:
+    """With a keys file, and the same model: copied, since publishing it again takes longer."""
+    folder = tmp_path_factory.mktemp("keyed")
+    shutil.copytree(open_service.folder / "models", folder / "models")
+    with Running(folder, keys=True) as service:
+        yield service
+
+
+@pytest.fixture(params=["open", "keyed"])
+def service(request: pytest.FixtureRequest) -> Running:
+    """Each test that asks for it runs twice: without keys, and with a key that may read."""
+    found: Running = request.getfixturevalue(f"{request.param}_service")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Snippets write where they stand, and Chroma keeps a database open by its name of a folder."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    if "chromadb" in sys.modules:
+        sys.modules["chromadb"].api.client.SharedSystemClient.clear_system_cache()

@@ -1,0 +1,51 @@
+"""docs/CLIENTS.md as a program: its Python blocks by heading, its curls, its table of versions."""
+
+import re
+from typing import Any
+
+from tests.clients.running import ROOT, Running
+
+PAGE = ROOT / "docs" / "CLIENTS.md"
+ADDRESS = "http://127.0.0.1:8000"
+
+
+def text() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def snippets() -> dict[str, str]:
+    """Heading -> its Python block. A heading has at most one."""
+    found: dict[str, str] = {}
+    for section in re.split(r"^#+ ", text(), flags=re.MULTILINE)[1:]:
+        heading = section.partition("\n")[0]
+        blocks = re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE)
+        assert len(blocks) <= 1, f"{heading}: give the second block a heading of its own"
+        found |= dict.fromkeys([heading] * len(blocks), "".join(blocks))
+    return found
+
+
+def curls() -> list[str]:
+    """Each curl of the shell blocks, whole."""
+    blocks = "\n".join(re.findall(r"^```sh\n(.*?)^```", text(), flags=re.DOTALL | re.MULTILINE))
+    parts = re.split(r"^(?=curl )", blocks, flags=re.MULTILINE)
+    return [part.strip() for part in parts if part.startswith("curl ")]
+
+
+def versions() -> dict[str, str]:
+    """Package -> version, of the page's first table."""
+    return dict(re.findall(r"^\| `([a-z_-]+)` ([0-9.]+) \|", text(), flags=re.MULTILINE))
+
+
+def here(source: str, service: Running) -> str:
+    """`source` with this service's address and key in place of the page's."""
+    return re.sub(r"\bKEY\b", service.key, source.replace(ADDRESS, service.url))
+
+
+def run(heading: str, service: Running) -> dict[str, Any]:
+    """Run the block of `heading` against `service`; the names that it leaves behind."""
+    names: dict[str, Any] = {"__name__": "snippet"}
+    lines_before = text().partition(snippets()[heading])[0].count("\n")
+    # Behind as many empty lines as stand before it, so that a traceback names the page's own line.
+    source = "\n" * lines_before + here(snippets()[heading], service)
+    exec(compile(source, str(PAGE), "exec"), names)
+    return names

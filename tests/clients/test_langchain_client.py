@@ -1,0 +1,69 @@
+"""LangChain: OpenAIEmbeddings, and a retriever over `GET /search`."""
+
+import asyncio
+
+import numpy as np
+import openai
+import pytest
+import tiktoken
+from langchain_openai import OpenAIEmbeddings
+from tiktoken.registry import ENCODINGS
+
+from tests.clients import page
+from tests.clients.running import Running
+
+
+def test_the_snippet_gives_the_vectors_of_embed(service: Running) -> None:
+    names = page.run("LangChain", service)
+    expected = service.embed([*names["texts"], "Can I return this?"])
+    np.testing.assert_allclose([*names["vectors"], names["query"]], expected, atol=1e-6)
+
+
+def test_many_texts_short_vectors_and_asynchronous_calls_give_the_same(service: Running) -> None:
+    embeddings = OpenAIEmbeddings(
+        model="simile",
+        base_url=f"{service.url}/v1",
+        api_key=service.key,
+        check_embedding_ctx_length=False,
+        dimensions=100,
+        chunk_size=10,
+    )
+    texts = [f"Text number {number} of some." for number in range(23)]
+    expected = service.embed(texts)[:, :100]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(embeddings.embed_documents(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(asyncio.run(embeddings.aembed_documents(texts)), expected, atol=1e-6)
+
+
+def test_without_the_parameter_the_refusal_names_it(
+    service: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vocabulary is a download, so one of bytes stands in: foreign ids all the same."""
+    letters = tiktoken.Encoding(
+        name="cl100k_base",
+        pat_str=r"\S+|\s+",
+        mergeable_ranks={bytes([value]): value for value in range(256)},
+        special_tokens={},
+    )
+    monkeypatch.setitem(ENCODINGS, "cl100k_base", letters)
+    embeddings = OpenAIEmbeddings(model="simile", base_url=f"{service.url}/v1", api_key=service.key)
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+        embeddings.embed_documents(["How do I get my money back?"])
+
+
+def test_the_retriever_finds_what_search_finds(service: Running) -> None:
+    names = page.run("A LangChain retriever", service)
+    hits = service.get("/search", q="how do I get my money back", k=3, filter='{"topic": "support"}')["hits"]
+    assert len(hits) == 3
+    assert hits[0]["id"] == "support-refund-window"
+    assert [
+        {"id": found.id, "text": found.page_content, "metadata": found.metadata}
+        for found in names["documents"]
+    ] == [
+        {"id": hit["id"], "text": hit["text"], "metadata": hit["metadata"] | {"score": hit["score"]}}
+        for hit in hits
+    ]
+    unfiltered = names["SimileRetriever"](url=service.url, key=service.key)
+    assert len(asyncio.run(unfiltered.ainvoke("anything"))) == 10
+    with pytest.raises(RuntimeError, match="k must be between"):
+        names["SimileRetriever"](url=service.url, key=service.key, k=0).invoke("anything")

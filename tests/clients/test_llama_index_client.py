@@ -1,0 +1,48 @@
+"""LlamaIndex: its embeddings for TEI, and a retriever over `GET /search`."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+from pydantic import ValidationError
+
+from tests.clients import page
+from tests.clients.running import Running
+
+
+def test_the_snippet_gives_the_vectors_of_embed(service: Running) -> None:
+    names = page.run("LlamaIndex", service)
+    expected = service.embed([*names["texts"], "Can I return this?"])
+    np.testing.assert_allclose([*names["vectors"], names["query"]], expected, atol=1e-6)
+
+
+def test_many_texts_and_the_asynchronous_calls_give_the_same(service: Running) -> None:
+    model = TextEmbeddingsInference(model_name="simile", base_url=service.url, auth_token=service.key)
+    texts = [f"Text number {number} of some." for number in range(23)]  # more than two of its batches
+    expected = service.embed(texts)
+    np.testing.assert_allclose(model.get_text_embedding_batch(texts), expected, atol=1e-6)
+    np.testing.assert_allclose(asyncio.run(model.aget_text_embedding_batch(texts)), expected, atol=1e-6)
+
+
+def test_a_refusal_looks_as_the_page_says(service: Running) -> None:
+    model = TextEmbeddingsInference(model_name="simile", base_url=service.url, auth_token=service.key)
+    with pytest.raises(KeyError, match="0"):
+        model.get_text_embedding("")
+    with pytest.raises(ValidationError, match="'error': 'inputs"):
+        model.get_text_embedding_batch(["a", ""])
+
+
+def test_the_retriever_finds_what_search_finds(service: Running) -> None:
+    names = page.run("A LlamaIndex retriever", service)
+    hits = service.get("/search", q="how do I get my money back", k=3, filter='{"topic": "support"}')["hits"]
+    assert len(hits) == 3
+    assert hits[0]["id"] == "support-refund-window"
+    assert [
+        {"id": found.node_id, "score": found.score, "text": found.text, "metadata": found.metadata}
+        for found in names["nodes"]
+    ] == hits
+    unfiltered = names["SimileRetriever"](url=service.url, key=service.key)
+    assert len(unfiltered.retrieve("anything")) == 10
+    with pytest.raises(RuntimeError, match="k must be between"):
+        names["SimileRetriever"](url=service.url, key=service.key, k=0).retrieve("anything")

@@ -1,0 +1,40 @@
+"""The service with a fault that a file turns on: `python -m tests.service.faulty`, in place of `-m service`.
+
+FAULTS/hang      every forward pass sleeps
+FAULTS/block     the event loop sleeps in the next request
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from models.encoder import Encoder
+from service import __main__
+from service.live import Live
+
+FAULTS = Path(os.environ["FAULTS"])
+
+
+def asleep(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work`, which sleeps for as long as the file is there."""
+
+    def faulty(*arguments: Any, **options: Any) -> Any:
+        while (FAULTS / name).exists():
+            time.sleep(0.05)
+        return work(*arguments, **options)
+
+    return faulty
+
+
+def main() -> None:
+    Encoder.forward = asleep("hang", Encoder.forward)  # type: ignore[method-assign]
+    Live.borrow = asleep("block", Live.borrow)  # type: ignore[method-assign]  # on the event loop
+    sys.argv = sys.argv[:1]
+    __main__.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""A service of this process behind a real port, so that a test can break a part of it."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import uvicorn
+from fastapi import FastAPI
+
+from models.encoder import Encoder
+from service.app import create_app
+from service.runtime import Runtime
+from tests.service.conftest import new_settings
+from tests.service.swapping import TEXTS
+
+Ids = Sequence[Sequence[int]]
+
+
+class Place:
+    """A service in this process behind a real port."""
+
+    def __init__(self, app: FastAPI, port: int) -> None:
+        self.runtime: Runtime = app.state.runtime
+        self.port = port
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.runtime.live.generation.encoder
+
+    def embed(self, inputs: str | list[str], **headers: str) -> httpx2.Response:
+        """From a connection of its own, as another client would."""
+        with httpx2.Client(base_url=self.client.base_url, timeout=20, trust_env=False) as client:
+            return client.post("/embed", json={"inputs": inputs}, headers=headers)
+
+    def metric(self, name: str) -> float:
+        lines = self.client.get("/metrics").text.splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+    def until(self, true: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def check(self) -> None:
+        """All is well: green by itself, nobody asking, and the next request is served, rightly."""
+        self.until(lambda: self.metric("simile_healthy") == 1, 3)
+        assert self.client.get("/health").status_code == 200
+        self.check_vector(self.embed(TEXTS[7]), TEXTS[7])
+        for lane in ("interactive", "background"):
+            for what in ("texts", "tokens"):
+                assert self.metric(f'simile_queue_{what}{{lane="{lane}"}}') == 0, "a place that nobody has"
+
+    def check_vector(self, answer: httpx2.Response, text: str) -> None:
+        assert answer.status_code == 200, answer.text
+        [vector] = answer.json()
+        [ids] = [tokens.ids for tokens in self.encoder.tokenize([text])]
+        expected = Encoder.forward(self.encoder, [ids])[0]
+        np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+@contextmanager
+def serving(folder: Path, models_dir: Path, **others: object) -> Iterator[Place]:
+    app = create_app(new_settings(folder, models_dir, **others))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    place = Place(app, listener.getsockname()[1])
+    try:
+        assert app.state.runtime.ready.wait(20)
+        yield place
+    finally:
+        place.client.close()
+        server.should_exit = True
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def occupied(place: Place, pool: ThreadPoolExecutor, begun: list[int]) -> list[Future[httpx2.Response]]:
+    """Two requests, each in a worker of its own; `begun` gets an entry for each forward pass."""
+    answers = []
+    for at in range(2):
+        answers.append(pool.submit(place.embed, TEXTS[at]))
+        place.until(lambda at=at: len(begun) > at, 5)  # type: ignore[misc]
+    return answers

@@ -1,0 +1,115 @@
+"""Requests as bytes, over sockets of our own: what no HTTP library would send."""
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+
+from tests.service.process import Service
+
+# Of each family of error bodies: a route, and a body that it takes.
+FAMILIES = {
+    "/embed": b'{"inputs": ["red river", "stone"], "truncate": true}',
+    "/v1/embeddings": b'{"input": ["red river", "stone"], "model": "m"}',
+    "/v2/embed": b'{"texts": ["red river"], "embedding_types": ["float"]}',
+}
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def refused(self, path: str, status: int, kind: str) -> str:
+        """Assert the refusal that `path` words; its message. `kind` and `status` are the native ones."""
+        family = path.startswith(("/v1", "/v2"))
+        assert self.status == ({422: 400}.get(status, status) if family else status), self.body
+        assert self.headers["content-type"] == "application/json"
+        assert self.headers["x-request-id"]
+        said: dict[str, Any] = json.loads(self.body)
+        if path.startswith("/v1"):
+            assert set(said["error"]) == {"message", "type", "param", "code"}
+            assert said["error"]["code"] == kind
+            return str(said["error"]["message"])
+        if path.startswith("/v2"):
+            assert set(said) == {"message"}
+            return str(said["message"])
+        assert set(said) == {"error", "error_type"}
+        assert said["error_type"] == kind
+        return str(said["error"])
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, service: Service, *, receive_bytes: int = 0) -> None:
+        self.socket = socket.socket()
+        if receive_bytes:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.settimeout(10)
+        self.socket.connect(("127.0.0.1", service.port))
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self.socket.close()
+
+    def send(self, *parts: bytes | Iterable[bytes]) -> Self:
+        """What the other side has closed already is not an error: it has said why."""
+        try:
+            for part in parts:
+                for piece in (part,) if isinstance(part, bytes) else part:
+                    self.socket.sendall(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return self
+
+    def answer(self, method: str = "POST") -> Answer:
+        """The next answer."""
+        status = int(self._file.readline().split()[1])
+        headers = http.client.parse_headers(self._file)
+        length = 0 if method == "HEAD" else int(headers["content-length"])
+        return Answer(status, headers, self._file.read(length))
+
+    def closed(self) -> bool:
+        """Whether the other side closes, within the socket's timeout, having said nothing more."""
+        try:
+            return self._file.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    """A request with the right length."""
+    return head(path, f"Content-Length: {len(body)}", *headers) + body
+
+
+def head(target: str | bytes, *headers: str | bytes, method: str = "POST") -> bytes:
+    """A request's head; JSON is announced."""
+    first = b" ".join([method.encode(), _bytes(target), b"HTTP/1.1"])
+    lines = [first, b"Host: x", b"Content-Type: application/json", *map(_bytes, headers)]
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("latin-1")
+
+
+def chunked(pieces: Iterable[bytes]) -> Iterable[bytes]:
+    for piece in pieces:
+        yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+def check_served(service: Service) -> None:
+    """The next request, on a connection of its own, is served within a second."""
+    began = time.monotonic()
+    with Wire(service) as wire:
+        wire.send(post("/embed", b'{"inputs": "and now for something else"}'))
+        assert wire.answer().status == 200
+    assert time.monotonic() - began < 1

@@ -1,0 +1,352 @@
+"""Who may do what: every route of the app, every kind of caller, over real HTTP."""
+
+import http.client
+import json
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.settings import Settings
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.keyed import KEYS, bearer, keys_file, line
+from tests.service.process import Service
+from tests.service.swapping import published
+
+# By the contract's words: embedding, similarity, tokens, search and reading need read; writing documents and
+# judgements needs write; model changes need admin. Health, readiness, metrics and the description are open.
+ROUTES = {
+    ("GET", "/health"): "open",
+    ("GET", "/ready"): "open",
+    ("GET", "/metrics"): "open",
+    ("GET", "/docs"): "open",
+    ("HEAD", "/docs"): "open",
+    ("GET", "/docs/oauth2-redirect"): "open",
+    ("HEAD", "/docs/oauth2-redirect"): "open",
+    ("GET", "/openapi.json"): "open",
+    ("HEAD", "/openapi.json"): "open",
+    ("POST", "/"): "read",
+    ("POST", "/embed"): "read",
+    ("POST", "/similarity"): "read",
+    ("POST", "/tokenize"): "read",
+    ("POST", "/decode"): "read",
+    ("POST", "/embeddings"): "read",
+    ("POST", "/v1/embeddings"): "read",
+    ("GET", "/v1/models"): "read",
+    ("POST", "/v2/embed"): "read",
+    ("GET", "/search"): "read",
+    ("POST", "/search"): "read",
+    ("GET", "/documents"): "read",
+    ("GET", "/documents/count"): "read",
+    ("GET", "/documents/{id:anything}"): "read",
+    ("GET", "/feedback"): "read",
+    ("GET", "/feedback/count"): "read",
+    ("GET", "/info"): "read",
+    ("GET", "/models"): "read",
+    ("GET", "/models/{version}/report"): "read",
+    ("GET", "/models/{version}/report/{file}"): "read",
+    ("POST", "/documents"): "write",
+    ("DELETE", "/documents"): "write",
+    ("DELETE", "/documents/{id:anything}"): "write",
+    ("POST", "/feedback"): "write",
+    ("DELETE", "/feedback"): "write",
+    ("POST", "/models/{version}/activate"): "admin",
+    ("POST", "/models/rollback"): "admin",
+}
+CALLERS: dict[str, tuple[str | None, set[str]]] = {
+    "no key": (None, {"open"}),
+    "wrong key": ("sk-never-made", {"open"}),
+    "read": (KEYS["reader"], {"open", "read"}),
+    "write": (KEYS["writer"], {"open", "read", "write"}),
+    "admin": (KEYS["boss"], {"open", "read", "write", "admin"}),
+}
+# What a route says to an empty request, once it lets it in: it answers, or finds nothing, or misses a body.
+LET_IN = {200, 404, 409, 415, 422}
+
+
+def path_of(template: str) -> str:
+    for part, value in (
+        ("{id:anything}", "no/such"),
+        ("{version}", "20260101T000000-none-00000000"),
+        ("{file}", "report.md"),
+    ):
+        template = template.replace(part, value)
+    assert "{" not in template, template
+    return template
+
+
+def message_of(path: str, answer: httpx2.Response) -> str:
+    """The message of a refusal in the words of the path's family."""
+    body = answer.json()
+    if path.startswith("/v1") or path == "/embeddings":
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        return str(body["error"]["message"])
+    if path.startswith("/v2"):
+        assert set(body) == {"message"}
+        return str(body["message"])
+    assert set(body) == {"error", "error_type"}
+    return str(body["error"])
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("keyed")
+    with Service(folder, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys_file(folder))) as service:
+        yield service
+
+
+def test_the_table_names_every_route_of_the_app_and_no_other(tmp_path: Path) -> None:
+    app: FastAPI = create_app(Settings(data_dir=tmp_path / "never-made"))
+    found = set()
+    for route in app.routes:
+        assert isinstance(route, Route), f"{route} is of a kind that this table does not know"
+        found |= {(method, route.path) for method in route.methods or ()}
+    assert found == set(ROUTES)
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_lets_in_whom_it_should(service: Service, method: str, path: str, caller: str) -> None:
+    key, allowed = CALLERS[caller]
+    needed = ROUTES[method, path]
+    path = path_of(path)
+    answer = service.client.request(method, path, headers=bearer(key))
+    if needed in allowed:
+        assert answer.status_code in LET_IN, answer.text
+    elif caller in {"no key", "wrong key"}:
+        assert answer.status_code == 401, answer.text
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert ("needs a key" if key is None else "not known") in message_of(path, answer)
+        assert "sk-never-made" not in answer.text
+    else:
+        assert answer.status_code == 403, answer.text
+        assert f"role {needed}" in message_of(path, answer)
+    assert answer.headers["x-request-id"]
+
+
+def test_openai_clients_are_told_in_their_own_words(service: Service) -> None:
+    error = service.client.post("/v1/embeddings", json={"input": "a"}).json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/documentsx", "/ui/../models"])
+def test_a_stranger_does_not_learn_which_paths_there_are(service: Service, path: str) -> None:
+    assert service.client.get(path).status_code == 401
+    assert service.client.get(path, headers=bearer("guess")).status_code == 401
+
+
+def test_whoever_has_a_key_is_told_what_is_wrong_with_a_path_or_a_method(service: Service) -> None:
+    headers = bearer(KEYS["reader"])
+    assert service.client.get("/nothing", headers=headers).status_code == 404
+    for method, path in (("DELETE", "/embed"), ("PATCH", "/documents"), ("PUT", "/models/rollback")):
+        assert service.client.request(method, path).status_code == 401
+        answer = service.client.request(method, path, headers=headers)
+        assert answer.status_code == 405, "a wrong method is wrong for every role"
+    assert service.client.post("/health").status_code == 405, "an open path has nothing to hide"
+
+
+def exchange(service: Service, head: str) -> tuple[int, bytes]:
+    """Send a head alone; the answer's status and body."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=5) as raw:
+        raw.sendall(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n")
+        answer = http.client.HTTPResponse(raw)
+        answer.begin()
+        return answer.status, answer.read()
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (f"Bearer {KEYS['reader']}", 200),
+        (f"bearer {KEYS['reader']}", 200),
+        (f"BEARER   {KEYS['reader']} ", 200),
+        (KEYS["reader"], 401),
+        (f"Basic {KEYS['reader']}", 401),
+        (f"Bearer {KEYS['reader']}x", 401),
+        (f"Bearer {KEYS['reader'][:-1]}", 401),
+        (f"Bearer {KEYS['reader']} {KEYS['reader']}", 401),
+        (f"Bearer {KEYS['reader'].upper()}", 401),
+        ("Bearer ", 401),
+        ("Bearer", 401),
+        ("", 401),
+        ("Bearer \xff\xfe", 401),
+        (f"Bearer {'a' * 20_000}", 401),
+    ],
+)
+def test_a_key_is_sent_as_a_bearer_token_and_taken_to_the_letter(
+    service: Service, value: str, status: int
+) -> None:
+    # By hand: an HTTP client would refuse to send some of these.
+    assert exchange(service, f"GET /info HTTP/1.1\nHost: x\nAuthorization: {value}")[0] == status
+
+
+def test_the_hash_of_a_key_is_no_key_and_two_keys_are_none(service: Service) -> None:
+    hashed = line("x", "read", KEYS["boss"]).rpartition(":")[2]
+    assert service.client.get("/info", headers=bearer(hashed)).status_code == 401
+    both = [("Authorization", f"Bearer {KEYS['reader']}"), ("Authorization", f"Bearer {KEYS['boss']}")]
+    assert service.client.get("/info", headers=both).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("caller", "length", "kind", "status"),
+    [
+        ("nobody", 1000, "application/json", 401),
+        ("nobody", 900_000_000, "application/json", 401),
+        ("reader", 1000, "application/json", 403),
+        ("writer", 1000, "text/plain", 415),
+        ("writer", 900_000_000, "application/json", 413),
+    ],
+)
+def test_a_refusal_does_not_wait_for_a_single_byte_of_the_body(
+    service: Service, caller: str, length: int, kind: str, status: int
+) -> None:
+    key = "" if caller == "nobody" else f"\nAuthorization: Bearer {KEYS[caller]}"
+    head = f"POST /documents HTTP/1.1\nHost: x\nContent-Type: {kind}\nContent-Length: {length}{key}"
+    assert exchange(service, head)[0] == status
+
+
+MANY = 64 << 20
+
+
+@pytest.mark.parametrize("ends", ["keep-alive", "close", "HTTP/1.0"])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("key", "status"), [(KEYS["writer"], 413), ("wrong", 401)])
+def test_who_writes_a_large_body_to_its_end_can_read_the_refusal(
+    service: Service, ends: str, chunked: bool, key: str, status: int
+) -> None:
+    version = ends if ends == "HTTP/1.0" else "HTTP/1.1"
+    if chunked and version == "HTTP/1.0":
+        pytest.skip("HTTP/1.0 has no chunks")
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {MANY}"
+    connection = "" if version == "HTTP/1.0" else f"Connection: {ends}\r\n"
+    head = (
+        f"POST /documents {version}\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"Authorization: Bearer {key}\r\n{connection}{framing}\r\n\r\n"
+    )
+    block = b" " * (1 << 20)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as raw:
+        raw.sendall(head.encode())
+        for _ in range(MANY >> 20):
+            raw.sendall(b"100000\r\n" + block + b"\r\n" if chunked else block)
+        if chunked:
+            raw.sendall(b"0\r\n\r\n")
+        answer = http.client.HTTPResponse(raw)
+        answer.begin()
+        body = json.loads(answer.read())
+        assert answer.status == status
+        if status == 413:
+            assert "SIMILE_MAX_BODY_MB" in body["error"]
+        if ends == "keep-alive":  # and the connection is good for the next request
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = http.client.HTTPResponse(raw)
+            answer.begin()
+            assert answer.status == 200
+
+
+def test_http_client_reads_the_refusal_of_a_large_body_too(service: Service) -> None:
+    for headers in ({}, {"Connection": "close"}):
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+        sent = {"Content-Type": "application/json", **bearer(KEYS["writer"]), **headers}
+        connection.request("POST", "/documents", b" " * MANY, sent)
+        answer = connection.getresponse()
+        assert (answer.status, b"SIMILE_MAX_BODY_MB" in answer.read()) == (413, True)
+        connection.close()
+
+
+def test_whoever_expects_100_continue_is_refused_without_being_asked_for_the_body(service: Service) -> None:
+    head = "POST /documents HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\nExpect: 100-continue\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", service.port), timeout=5) as raw:
+        raw.sendall(head.encode())
+        assert raw.recv(100).startswith(b"HTTP/1.1 401 "), "not 100"
+
+
+def test_no_key_and_no_hash_ever_reaches_the_log_or_the_check(service: Service, tmp_path: Path) -> None:
+    service.client.get("/info", headers=bearer("sk-never-made"))
+    said = service.log.read_text() + service.client.get("/metrics").text
+    for key in [*KEYS.values(), "sk-never-made"]:
+        assert key not in said
+        assert line("x", "read", key).rpartition(":")[2] not in said
+
+
+def test_the_description_says_which_operations_need_a_key(service: Service) -> None:
+    document = service.client.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            needs = operation.get("security") == [{"key": []}]
+            assert needs == (operation["x-role"] != "open"), (method, path)
+
+
+# The audit
+
+
+class Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append({"action": record.getMessage(), **record.__dict__["fields"]})
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    handler = Heard()
+    logger = logging.getLogger("simile.audit")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_what_changes_models_or_deletes_by_filter_is_audited(
+    tmp_path: Path, tiny_models_dir: Path, heard: Heard, keyed: bool
+) -> None:
+    keys = keys_file(tmp_path) if keyed else None
+    app = create_app(new_settings(tmp_path, tiny_models_dir, api_keys_file=keys, log_level="error"))
+    boss = bearer(KEYS["boss"]) if keyed else {}
+    with TestClient(app, headers=boss) as client:
+        wait_until_ready(client)
+        texts = [{"id": f"d{at}", "text": "red river", "metadata": {"team": "Secret"}} for at in range(3)]
+        client.post("/documents", json={"documents": texts})
+        version = client.get("/info").json()["model_version"]
+        assert heard.lines == [], "reading and writing are not audited"
+        client.delete(
+            "/documents", params={"filter": '{"team": "Secret"}'}, headers={"x-request-id": "my-request"}
+        )
+        assert client.delete("/documents").status_code == 422
+        assert client.delete("/documents/d1").status_code == 200
+        client.post(f"/models/{version}/activate", headers={"x-request-id": "second"})
+        assert client.post("/models/nothing/activate").status_code == 404
+        assert client.post("/models/rollback").status_code == 409
+    who = "boss" if keyed else "-"
+    assert heard.lines == [
+        {"action": "delete", "key": who, "deleted": 3, "request_id": "my-request"},
+        {"action": "activate", "key": who, "version": version, "request_id": "second"},
+    ]
+
+
+def test_a_rollback_is_audited(tmp_path: Path, heard: Heard) -> None:
+    first, second = published(tmp_path / "models", 2)
+    keys = keys_file(tmp_path)
+    settings = Settings(
+        data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, api_keys_file=keys
+    )
+    with TestClient(create_app(settings), headers=bearer(KEYS["boss"])) as client:
+        wait_until_ready(client)
+        client.post(f"/models/{second}/activate")
+        deadline = time.monotonic() + 20
+        while client.get("/info").json()["model_version"] != second:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert client.post("/models/rollback", headers={"x-request-id": "back"}).status_code == 202
+    assert heard.lines[-1] == {"action": "rollback", "key": "boss", "version": first, "request_id": "back"}

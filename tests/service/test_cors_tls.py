@@ -1,0 +1,260 @@
+"""Pages of other origins, and encryption: off unless asked for."""
+
+import http.client
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.settings import StartupError, allowed_origins, read
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.keyed import KEYS, bearer, keys_file
+from tests.service.process import Service
+
+PAGE = "https://app.example.org"
+OTHER = "https://evil.example.org"
+PREFLIGHT = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("cors")
+    origins = f"{PAGE}, http://127.0.0.1:3000"
+    settings = new_settings(
+        folder, tiny_models_dir, api_keys_file=keys_file(folder), cors_origins=origins, max_body_mb=1
+    )
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        yield client
+
+
+def test_a_named_origin_may_ask_without_a_key_what_it_may_send(client: TestClient) -> None:
+    asked = "authorization, content-type, x-request-id, x-model-version, x-timeout-ms"
+    answer = client.options("/embed", headers=PREFLIGHT | {"Access-Control-Request-Headers": asked})
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    allowed = answer.headers["access-control-allow-headers"].lower()
+    assert all(name in allowed for name in asked.split(", "))
+    assert "access-control-allow-credentials" not in answer.headers
+    assert answer.headers["x-request-id"]
+    given = client.options("/embed", headers=PREFLIGHT | {"x-request-id": "mine"})
+    assert given.headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("headers", "word"),
+    [
+        ({"Origin": OTHER}, "origin"),
+        ({"Origin": f"{PAGE}.evil.org"}, "origin"),
+        ({"Origin": "http://app.example.org"}, "origin"),
+        ({"Origin": "null"}, "origin"),
+        ({"Access-Control-Request-Method": "PUT"}, "method"),
+        ({"Access-Control-Request-Headers": "x-else"}, "headers"),
+    ],
+)
+def test_a_preflight_for_anything_else_is_refused_in_our_words(
+    client: TestClient, headers: dict[str, str], word: str
+) -> None:
+    answer = client.options("/embed", headers=PREFLIGHT | headers)
+    assert answer.status_code == 403
+    assert answer.json()["error_type"] == "Forbidden"
+    assert answer.json()["error"].startswith(f"Disallowed CORS {word}")
+    assert "SIMILE_CORS_ORIGINS" in answer.json()["error"]
+    assert (answer.headers.get("access-control-allow-origin") == PAGE) == ("Origin" not in headers)
+    assert answer.headers["x-request-id"]
+    assert "Origin" in answer.headers["vary"]
+
+
+def test_a_page_can_read_answers_and_refusals(client: TestClient) -> None:
+    page = {"Origin": PAGE, **bearer(KEYS["reader"])}
+    large = b" " * (2 << 20)
+    json = {"content-type": "application/json"}
+    answers = {
+        200: client.post("/embed", json={"inputs": "river"}, headers=page),
+        401: client.get("/info", headers={"Origin": PAGE}),
+        403: client.post("/documents", headers=page),
+        404: client.get("/nothing", headers=page),
+        413: client.post("/embed", content=large, headers=page | json),
+        422: client.get("/info", headers=page | {"x-timeout-ms": "soon"}),
+    }
+    for status, answer in answers.items():
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        exposed = answer.headers["access-control-expose-headers"]
+        for name in ("x-request-id", "x-model-version", "x-compute-tokens", "x-truncated", "retry-after"):
+            assert name in exposed
+    # Every x- header that an answer has can be read.
+    for name in answers[200].headers:
+        assert not name.startswith("x-") or name in exposed
+
+
+def test_another_origin_gets_no_leave_to_read(client: TestClient) -> None:
+    answer = client.get("/info", headers={"Origin": OTHER, **bearer(KEYS["reader"])})
+    assert answer.status_code == 200, "the browser keeps it from the page"
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_it_is_off_by_default(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
+        wait_until_ready(client)
+        assert client.options("/embed", headers=PREFLIGHT).status_code == 405
+        answer = client.get("/info", headers={"Origin": PAGE})
+        assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site", "Origin": OTHER}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": OTHER}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": PAGE}, 409),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": OTHER}, 409),
+        ({"Sec-Fetch-Site": "none"}, 409),
+        ({}, 409),
+    ],
+)
+def test_a_page_of_another_site_cannot_change_models_behind_its_readers_back(
+    keyless: TestClient, headers: dict[str, str], status: int
+) -> None:
+    assert keyless.post("/models/rollback", headers=headers).status_code == status
+
+
+@pytest.fixture(scope="module")
+def keyless(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[TestClient]:
+    settings = new_settings(tmp_path_factory.mktemp("keyless"), tiny_models_dir, cors_origins=PAGE)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        yield client
+
+
+def test_origins_are_read_one_by_one() -> None:
+    assert allowed_origins("") == []
+    assert allowed_origins(" https://a.org ,http://127.0.0.1:3000,https://[::1]:8443,") == [
+        "https://a.org",
+        "http://127.0.0.1:3000",
+        "https://[::1]:8443",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("*", "any page on the web"),
+        ("https://*.example.org", "any page on the web"),
+        ("https://a.org,null", "is no origin"),
+        ("example.org", "is no origin"),
+        ("https://a.org/", "is no origin"),
+        ("https://A.org", "is no origin"),
+        ("https://a.org:443", "is no origin"),
+        ("http://a.org:80", "is no origin"),
+        ("https://me@a.org", "is no origin"),
+        ("https://a.org http://b.org", "is no origin"),
+        ("ftp://a.org", "is no origin"),
+    ],
+)
+def test_what_no_browser_would_send_is_refused_at_start(
+    monkeypatch: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    monkeypatch.setenv("SIMILE_CORS_ORIGINS", value)
+    with pytest.raises(StartupError, match="SIMILE_CORS_ORIGINS") as refused:
+        read()
+    assert words in str(refused.value)
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command, to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    return certificate(folder, "one")
+
+
+def certificate(folder: Path, name: str, *, password: str | None = None) -> tuple[Path, Path]:
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    secret = ["-nodes"] if password is None else ["-passout", f"pass:{password}"]
+    named = ["-subj", "/CN=simile", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(cert), "-days", "2"]
+    subprocess.run(
+        ["openssl", "req", "-x509", *curve, *secret, *named, *files], check=True, capture_output=True
+    )
+    return cert, key
+
+
+def test_it_speaks_tls_and_nothing_else(
+    tmp_path: Path, tiny_models_dir: Path, pair: tuple[Path, Path]
+) -> None:
+    cert, key = pair
+    service = Service(
+        tmp_path,
+        tiny_models_dir,
+        PYTHONUNBUFFERED="1",
+        SIMILE_TLS_CERT_FILE=str(cert),
+        SIMILE_TLS_KEY_FILE=str(key),
+        SIMILE_API_KEYS_FILE=str(keys_file(tmp_path)),
+    )
+    service.client.close()
+    trusting = ssl.create_default_context(cafile=str(cert))
+    service.client = httpx2.Client(
+        base_url=f"https://127.0.0.1:{service.port}", verify=trusting, timeout=30, trust_env=False
+    )
+    with service:
+        answer = service.client.post("/embed", json={"inputs": "river"}, headers=bearer(KEYS["reader"]))
+        assert answer.status_code == 200
+        assert service.client.get("/info").status_code == 401
+        plain = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
+        plain.request("GET", "/health")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            plain.getresponse()
+        plain.close()
+        # A refused body on a closing connection can be read here too.
+        large = http.client.HTTPSConnection("127.0.0.1", service.port, timeout=20, context=trusting)
+        large.request("POST", "/embed", b" " * (32 << 20), {"Connection": "close", **bearer("wrong")})
+        assert large.getresponse().status == 401
+        large.close()
+        deadline = time.monotonic() + 5
+        while "Ctrl-C" not in (said := service.log.read_text()):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+        assert f"https://127.0.0.1:{service.port}" in said
+        assert "http://" not in said
+        assert said.count('-H "Authorization: Bearer $KEY"') == 3
+        assert service.stop() == 0
+
+
+def refused_pair(monkeypatch: pytest.MonkeyPatch, cert: Path | None, key: Path | None) -> str:
+    for name, value in (("CERT", cert), ("KEY", key)):
+        monkeypatch.delenv(f"SIMILE_TLS_{name}_FILE", raising=False)
+        if value is not None:
+            monkeypatch.setenv(f"SIMILE_TLS_{name}_FILE", str(value))
+    with pytest.raises(StartupError) as refused:
+        read()
+    return str(refused.value)
+
+
+def test_a_pair_that_cannot_be_used_is_refused_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pair: tuple[Path, Path]
+) -> None:
+    cert, key = pair
+    _, other = certificate(tmp_path, "other")
+    _, secret = certificate(tmp_path, "secret", password="a password")
+    assert "belong together" in refused_pair(monkeypatch, cert, None)
+    assert "belong together" in refused_pair(monkeypatch, None, key)
+    assert "No such file" in refused_pair(monkeypatch, cert, tmp_path / "absent")
+    for wrong in (other, secret, cert):
+        said = refused_pair(monkeypatch, cert, wrong)
+        assert "SIMILE_TLS_CERT_FILE" in said
+        assert "cannot be used" in said

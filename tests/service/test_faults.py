@@ -1,0 +1,229 @@
+"""Faults put into the real service, over real HTTP: each ends as stated, and nobody else is harmed.
+
+The model and the index are real; a fault is one method of the encoder, the tokenizer or the clock.
+"""
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.service.placed import Ids, Place, occupied, serving
+from tests.service.process import Service
+from tests.service.swapping import TEXTS
+
+POISON = "stone stone stone"
+Forward = Callable[..., NDArray[np.float32]]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Place]:
+    with serving(tmp_path_factory.mktemp("faults"), tiny_models_dir, workers=2) as place:
+        yield place
+
+
+@pytest.fixture
+def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """The shared service; each test's fault is taken out again before it is looked at."""
+    yield shared
+    monkeypatch.undo()
+    shared.check()
+
+
+def poisoned(place: Place, fault: Callable[[NDArray[np.float32], int], None]) -> Forward:
+    """A forward pass that does `fault(vectors, row)` for each row that is the poisoned text."""
+    forward = place.encoder.forward
+    [poison] = [tokens.ids for tokens in place.encoder.tokenize([POISON])]
+
+    def faulty(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
+        vectors = forward(ids, normalize=normalize).copy()
+        for at, row in enumerate(ids):
+            if list(row) == list(poison):
+                fault(vectors, at)
+        return vectors
+
+    return faulty
+
+
+def broken(vectors: NDArray[np.float32], row: int) -> None:
+    raise RuntimeError("injected")
+
+
+def not_finite(vectors: NDArray[np.float32], row: int) -> None:
+    vectors[row, 30] = np.nan
+
+
+@pytest.mark.parametrize("fault", [broken, not_finite])
+def test_a_poisoned_text_fails_alone_among_forty(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Callable[[NDArray[np.float32], int], None]
+) -> None:
+    monkeypatch.setattr(place.encoder, "forward", poisoned(place, fault))
+    texts = [*TEXTS[:20], POISON, *TEXTS[20:40]]
+    with ThreadPoolExecutor(len(texts)) as pool:
+        answers = dict(zip(texts, pool.map(place.embed, texts), strict=True))
+    refused = answers.pop(POISON)
+    assert (refused.status_code, refused.json()["error_type"]) == (424, "Backend")
+    for text, answer in answers.items():
+        place.check_vector(answer, text)
+
+
+def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(place.encoder, "forward", poisoned(place, broken))
+        assert place.embed(POISON).status_code == 424
+        assert place.metric("simile_healthy") == 0
+        place.until(lambda: place.metric("simile_healthy") == 1, 1)  # the probe's text is a good one
+        patch.setattr(place.encoder, "forward", lambda ids, **options: 1 / 0)
+        assert place.embed("a").status_code == 424
+        time.sleep(0.7)  # the probe fails as well, and it stays red
+        red = place.client.get("/health")
+        assert red.status_code == 503
+        assert "ZeroDivisionError" in red.json()["error"]
+        assert place.client.get("/ready").status_code == 200, "the index can be searched by vector"
+        release = threading.Event()
+        patch.setattr(place.encoder, "forward", lambda ids, **options: release.wait(10))
+        began = time.monotonic()
+        assert place.client.get("/health").status_code == 503, "it waits for no forward pass"
+        assert time.monotonic() - began < 1
+        release.set()
+
+
+def test_a_vector_that_is_not_finite_leaves_by_no_door(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place.client.post("/documents", json={"documents": [{"id": "kept", "text": POISON}]}).is_success
+    monkeypatch.setattr(place.encoder, "forward", poisoned(place, not_finite))
+    document = {"documents": [{"id": "new", "text": "red"}, {"id": "kept", "text": POISON + " stone"}]}
+    changed = {"documents": [{"id": "kept", "text": "red"}, {"id": "x", "text": POISON}]}
+    attempts: list[tuple[str, str, Any]] = [
+        ("POST", "/embed", {"inputs": POISON}),
+        ("POST", "/embed", {"inputs": ["red", POISON], "dimensions": 8}),  # the NaN is behind the cut
+        ("POST", "/embed", {"inputs": POISON, "normalize": False}),
+        ("POST", "/similarity", {"pairs": [["red", POISON]]}),
+        ("POST", "/search", {"queries": ["red", POISON]}),
+        ("GET", f"/search?q={POISON.replace(' ', '+')}", None),
+        ("POST", "/documents", changed),
+    ]
+    for method, path, body in attempts:
+        answer = place.client.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend"), path
+    assert place.client.get("/documents/x").status_code == 404
+    assert place.client.get("/documents/kept").json()["text"] == POISON, "all of a write or nothing"
+    assert place.client.post("/documents", json=document).is_success
+    place.client.request("DELETE", "/documents/new")
+    place.client.request("DELETE", "/documents/kept")
+
+
+def test_a_tokenizer_that_raises_fails_its_texts_and_a_dead_one_turns_health_red(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenize = place.encoder.tokenize
+
+    def faulty(texts: Sequence[str], **options: Any) -> Any:
+        if POISON in texts:
+            raise RuntimeError("injected")
+        return tokenize(texts, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.encoder, "tokenize", faulty)
+        texts = [TEXTS[0], POISON, TEXTS[1]]
+        with ThreadPoolExecutor(3) as pool:
+            first, refused, last = pool.map(place.embed, texts)
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "Tokenizer")
+        place.check_vector(first, TEXTS[0])
+        place.check_vector(last, TEXTS[1])
+        place.until(lambda: place.metric("simile_healthy") == 1, 1)
+        patch.setattr(place.encoder, "tokenize", lambda texts, **options: 1 / 0)
+        assert place.embed("red").status_code == 422
+        time.sleep(0.7)
+        red = place.client.get("/health")
+        assert (red.status_code, "tokenizer" in red.json()["error"]) == (503, True)
+
+
+def test_a_poisoned_batch_is_split_for_those_who_still_wait(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, computed = threading.Event(), list[int]()
+    poison = poisoned(place, broken)
+
+    def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
+        computed.append(len(ids))
+        release.wait(10)
+        return poison(ids, normalize=normalize)
+
+    monkeypatch.setattr(place.encoder, "forward", slow)
+    with ThreadPoolExecutor(5) as pool:
+        busy = occupied(place, pool, computed)
+        bad = pool.submit(place.embed, POISON)
+        good = pool.submit(place.embed, TEXTS[2])
+        late = pool.submit(place.embed, TEXTS[3], **{"x-timeout-ms": "200"})
+        assert late.result().status_code == 504
+        release.set()
+        assert bad.result().status_code == 424
+        for at, answer in enumerate([*busy, good]):
+            place.check_vector(answer.result(), TEXTS[at])
+    place.until(lambda: place.metric('simile_queue_tokens{lane="interactive"}') == 0, 2)
+
+
+def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, jumps = time.time, itertools.cycle([0, 10_800, -10_800, 86_400 * 400])
+    monkeypatch.setattr(time, "time", lambda: clock() + next(jumps))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(place.embed, TEXTS[:60]))
+    for text, answer in zip(TEXTS, answers, strict=False):
+        place.check_vector(answer, text)
+    assert place.client.post("/documents", json={"documents": [{"id": "c", "text": "red"}]}).is_success
+    [hit] = place.client.get("/search", params={"q": "red"}).json()["hits"]
+    assert hit["id"] == "c"
+    place.client.request("DELETE", "/documents/c")
+
+
+def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -> None:
+    head = (
+        "POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n"
+    )
+    before = place.metric("simile_admitted_bytes")
+    with socket.create_connection(("127.0.0.1", place.port), timeout=10) as raw:
+        raw.sendall(head.encode() + b'{"inputs": "' + b"a" * 1_000_000)
+        place.until(lambda: place.metric("simile_admitted_bytes") > before + 900_000, 5)
+        place.check_vector(place.embed(TEXTS[0]), TEXTS[0])
+    place.until(lambda: place.metric("simile_admitted_bytes") == before, 5)
+
+
+def test_a_body_that_grows_when_it_is_read_is_refused_before_it_costs_much(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    size = (16 << 20) - 100
+    bodies = [
+        b"[" * size,
+        b'{"inputs": [' + b",".join([b'"a"'] * (size // 4)) + b"]}",
+        b'{"inputs": [' + b",".join([b"[]"] * (size // 3)) + b"]}",
+        b'{"inputs": [' + b",".join([b"{}"] * (size // 3)) + b"]}",
+        b'{"inputs": "a", "more": [' + b",".join([b"{}"] * (size // 3)) + b"]}",
+    ]
+    with Service(tmp_path, tiny_models_dir) as service:
+        json = {"content-type": "application/json"}
+        peaks = []
+        for body in [*bodies, bodies[2]]:
+            began = time.monotonic()
+            answer = service.client.post("/embed", content=body, headers=json)
+            assert answer.status_code == (200 if b"more" in body[:30] else 422), answer.text
+            assert time.monotonic() - began < 5
+            peaks.append(peak_mib(service))
+        assert peaks[4] < 800, "one at a time, some 25 times its size"
+        assert peaks[-1] < peaks[4] + 100, "and given back"
+
+
+def peak_mib(service: Service) -> float:
+    """The most memory that the service ever held."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024

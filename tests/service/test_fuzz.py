@@ -1,0 +1,218 @@
+"""Bodies and addresses that no client should send: each is refused clearly, and the next request is served.
+
+What is a refusal of a well-formed body stands in test_http_errors.py; what is no HTTP, in test_protocol.py.
+"""
+
+import codecs
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.service.process import Service
+from tests.service.raw import FAMILIES, Wire, check_served, chunked, head, post
+
+VALID = {
+    **FAMILIES,
+    "/similarity": b'{"pairs": [["a", "b"]]}',
+    "/tokenize": b'{"inputs": "red"}',
+    "/decode": b'{"ids": [2, 3]}',
+    "/documents": b'{"documents": [{"id": "d", "text": "red river", "metadata": {"a": [1, null]}}]}',
+    "/search": b'{"queries": ["red"], "k": 3, "filter": {"a": {"$gt": 0}}}',
+    "/feedback": b'{"query": "red", "id": "d", "relevant": true}',
+}
+MANY = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    with Service(folder, tiny_models_dir) as service:
+        assert service.put({"d": "red river"}).is_success
+        yield service
+        assert service.client.get("/health").status_code == 200
+        assert service.stop() == 0
+        assert "Traceback" not in service.log.read_text()
+
+
+@pytest.fixture
+def service(running: Service) -> Iterator[Service]:
+    yield running
+    check_served(running)
+
+
+@pytest.mark.parametrize("path", VALID)
+def test_a_body_that_is_cut_off_anywhere_is_refused(service: Service, path: str) -> None:
+    body = VALID[path]
+    with Wire(service) as wire:
+        assert wire.send(post(path, body)).answer().status == 200
+        for length in range(len(body)):
+            answer = wire.send(post(path, body[:length])).answer()
+            assert "JSON" in answer.refused(path, 422, "Validation"), body[:length]
+        assert wire.send(post(path, body)).answer().status == 200, "on the same connection"
+
+
+MALFORMED = {
+    "100,000 lists": b"[" * 100_000,
+    "100,000 lists, closed": b"[" * 100_000 + b"]" * 100_000,
+    "100,000 objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "infinity": b'{"inputs": Infinity}',
+    "negative infinity": b'{"inputs": [-Infinity]}',
+    "NaN in a vector": b'{"queries": [[NaN]], "model": "m"}',
+    "a number that overflows": b'{"inputs": 1e999}',
+    "a low surrogate, escaped": b'{"inputs": "\\udc00"}',
+    "two high surrogates, escaped": b'{"inputs": "\\ud83d\\ud83d"}',
+    "a surrogate, as bytes": b'{"inputs": "\xed\xa0\x80"}',
+    "a pair of surrogates, as bytes": b'{"inputs": "\xed\xa0\xbd\xed\xb8\x80"}',
+    "a null byte in a string": b'{"inputs": "a\0b"}',
+    "a null byte at the end": b'{"inputs": "a"}\0',
+    "null bytes alone": bytes(64),
+    "an overlong null": b'{"inputs": "\xc0\x80"}',
+    "latin-1": '{"inputs": "Größe"}'.encode("latin-1"),
+    "UTF-16": '{"inputs": "red"}'.encode("utf-16"),
+    "UTF-16, no mark": '{"inputs": "red"}'.encode("utf-16-be"),
+    "UTF-32": '{"inputs": "red"}'.encode("utf-32"),
+    "a byte-order mark": codecs.BOM_UTF8 + b'{"inputs": "red"}',
+    "two bodies": b'{"inputs": "red"}{"inputs": "red"}',
+    "a comment": b'{"inputs": "red" /* or blue */}',
+    "single quotes": b"{'inputs': 'red'}",
+    "a form": b"inputs=red",
+    "gzip": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\xabV\xca\xcc+(-)V\xb2RP*JMQ\xaa\x05\x00",
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+@pytest.mark.parametrize("path", FAMILIES)
+def test_what_is_no_json_is_refused(service: Service, path: str, what: str) -> None:
+    with Wire(service) as wire:
+        answer = wire.send(post(path, MALFORMED[what])).answer()
+    assert "JSON" in answer.refused(path, 422, "Validation")
+
+
+def test_another_encoding_is_not_read_although_it_is_declared(service: Service) -> None:
+    body = '{"inputs": "red"}'.encode("utf-16")
+    head = "POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json; charset=utf-16\r\n"
+    with Wire(service) as wire:
+        wire.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode(), body)
+        wire.answer().refused("/embed", 422, "Validation")
+
+
+def test_a_null_character_is_a_character_of_a_text_and_of_no_filter(service: Service) -> None:
+    with Wire(service) as wire:
+        assert wire.send(post("/embed", b'{"inputs": "a\\u0000b"}')).answer().status == 200
+        body = b'{"queries": ["red"], "filter": {"a\\u0000": 1}}'
+        assert "U+0000" in wire.send(post("/search", body)).answer().refused("/search", 422, "Validation")
+
+
+def test_of_equal_names_the_last_counts(service: Service) -> None:
+    with Wire(service) as wire:
+        wire.send(post("/embed", b'{"inputs": "red", "inputs": 7}'))
+        assert "inputs must be" in wire.answer().refused("/embed", 422, "Validation")
+        [vector] = json.loads(wire.send(post("/embed", b'{"inputs": 7, "inputs": "red"}')).answer().body)
+        [expected] = json.loads(wire.send(post("/embed", b'{"inputs": "red"}')).answer().body)
+        assert vector == expected
+
+
+@pytest.mark.parametrize("path", FAMILIES)
+def test_64_mib_are_refused_before_they_are_sent(service: Service, path: str) -> None:
+    with Wire(service) as wire:
+        wire.send(head(path, f"Content-Length: {MANY}"))
+        words = wire.answer().refused(path, 413, "TooLarge")
+        assert "16 MiB" in words
+        assert "SIMILE_MAX_BODY_MB" in words
+        wire.send([bytes(1 << 20)] * 64)  # all the same, and then another request
+        assert wire.send(post(path, VALID[path])).answer().status == 200
+
+
+def test_64_mib_without_a_length_are_refused_on_the_way(service: Service) -> None:
+    with Wire(service) as wire:
+        wire.send(head("/embed", "Transfer-Encoding: chunked"), chunked([b"a" * (1 << 20)] * 64))
+        wire.answer().refused("/embed", 413, "TooLarge")
+        assert wire.send(post("/embed", VALID["/embed"])).answer().status == 200
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/embed", "POST"),
+        ("/v1/embeddings", "POST"),
+        ("/v2/embed", "POST"),
+        ("/documents", "DELETE, GET, POST"),
+    ],
+)
+def test_a_method_that_a_path_does_not_take_is_405_and_all_others_are_named(
+    service: Service, method: str, path: str, allowed: str
+) -> None:
+    if method in allowed:
+        return
+    with Wire(service) as wire:
+        answer = wire.send(head(path, method=method)).answer(method)
+    assert (answer.status, answer.headers["allow"]) == (405, allowed)
+    if method != "HEAD":
+        assert allowed in answer.refused(path, 405, "MethodNotAllowed")
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "kind"),
+    [
+        ("/documents/%FF", 422, "Validation"),
+        ("/documents/caf%E9", 422, "Validation"),
+        ("/documents/%ED%A0%80", 422, "Validation"),
+        ("/documents?after=%C0%80", 422, "Validation"),
+        ("/search?q=caf%E9", 422, "Validation"),
+        ("/search?q=a&k=%00", 422, "Validation"),
+        ("/search?q=a&k=1&k=2&k=x", 422, "Validation"),
+        ("/search?q=a&%00=1", 422, "Validation"),
+        ("/search?q=%20%09%E3%80%80", 400, "Empty"),
+        ("/search?q=", 400, "Empty"),
+        ("/search?&&=&;", 422, "Validation"),
+        ("/documents/count?filter=%7B%22a%22%3A%22%5Cu0000%22%7D", 422, "Validation"),
+        ("/documents/count?filter=" + "%5B" * 3000, 422, "Validation"),
+        ("/documents/%00", 404, "NotFound"),
+        ("/documents/%", 404, "NotFound"),
+        ("/documents/%zz%2", 404, "NotFound"),
+        ("/documents/", 404, "NotFound"),
+        ("/documents/..%2f..%2fetc%2fpasswd", 404, "NotFound"),
+        ("/models/%2e%2e%2f/report", 404, "NotFound"),
+        ("/models/%00/report", 404, "NotFound"),
+        ("/models/" + "a" * 5000 + "/report", 404, "NotFound"),
+        ("//embed", 404, "NotFound"),
+        ("/embed%00", 404, "NotFound"),
+        ("/%2e%2e/embed", 404, "NotFound"),
+        ("/v1/%FF", 422, "Validation"),
+        ("/v2/%FF", 422, "Validation"),
+        ("/v1/%00", 404, "NotFound"),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused(
+    service: Service, target: str, status: int, kind: str
+) -> None:
+    with Wire(service) as wire:
+        wire.send(head(target, method="GET")).answer().refused(target, status, kind)
+
+
+def test_a_document_is_not_deleted_by_an_id_in_another_encoding(service: Service) -> None:
+    assert service.put({"caf\ufffd": "red"}).is_success
+    with Wire(service) as wire:
+        wire.send(head("/documents/caf%E9", method="DELETE")).answer().refused("/", 422, "Validation")
+        wire.send(head("/documents/", method="DELETE")).answer().refused("/", 404, "NotFound")
+    assert service.client.get("/documents/caf\ufffd").json()["text"] == "red"
+
+
+def test_any_bytes_are_a_body_or_refused(running: Service) -> None:
+    @settings(max_examples=150, deadline=None)
+    @given(st.sampled_from(sorted(VALID)), st.binary(max_size=200), st.data())
+    def check(path: str, bytes_: bytes, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, len(VALID[path])))
+        for body in (bytes_, VALID[path][:at] + bytes_ + VALID[path][at + len(bytes_) // 2 :]):
+            answer = wire.send(post(path, body)).answer()
+            assert answer.status in {200, 400, 404, 409, 422}, (path, body, answer)
+            assert isinstance(json.loads(answer.body), dict | list)
+
+    with Wire(running) as wire:
+        check()
+    check_served(running)
