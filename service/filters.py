@@ -244,7 +244,9 @@ def _compare(key: str, operator: str, operand: object) -> _Test:
 def _number(key: str, value: float, *, exact: bool) -> int | float:
     if isinstance(value, float) and not math.isfinite(value):
         raise FilterError(f"Field {_shown(key)}: a number must be finite, not {value}.")
-    if not -INT64 <= value < INT64 and (exact or isinstance(value, int)):
+    # A whole number below all of 64 bits is parsed as the float that equals the lowest of them.
+    lowest = isinstance(value, float) and value == -INT64
+    if (lowest or not -INT64 <= value < INT64) and (exact or isinstance(value, int)):
         raise FilterError(
             f"Field {_shown(key)}: a number does not fit in 64 bits, so it cannot be compared exactly; "
             "store and compare such numbers as strings."

@@ -31,7 +31,10 @@ class Protocol(HttpToolsProtocol):
         # A head, and the rest of a body that was refused, may take as long as a request.
         self._seconds: float = app.state.runtime.settings.timeout_seconds
         self.url = b""
-        self._head_bytes = 0  # of the head in hand, as far as it is parsed
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._named = 0  # of these, those of the head
+        self._in_head = False
+        self._head_bytes = 0  # of the last whole head
         self._held_bytes = 0  # received since the parser last had something to say: it keeps them
         self._unread_bytes = 0  # of answers, at the last look
         self._patience: asyncio.TimerHandle | None = None  # closes the connection
@@ -56,8 +59,13 @@ class Protocol(HttpToolsProtocol):
             self.logger.warning("What arrived is no HTTP, or has too large a head. The connection is closed.")
             self.send_400_response("")
             return
+        if not self._in_head and len(self.headers) > self._named:  # trailers, behind a body
+            self._held_bytes += _size(self.headers[self._named :])
+            self._named = len(self.headers)
         if self._held_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("")
+        elif self._in_head and self._patience is None:
+            self._wait()
 
     def _feed(self, data: bytes) -> None:
         """Parse `data`. A request that asks for another protocol is read as if it did not.
@@ -78,19 +86,16 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
-        if self._patience is None:
-            self._wait()
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
+        self._in_head = True
 
     def on_headers_complete(self) -> None:
         self._held_bytes = 0
+        self._in_head = False
+        # Not header by header: that would cost each request more than all else here.
+        self._named = len(self.headers)
+        self._head_bytes = len(self.url) + _size(self.headers)
+        if self._head_bytes > HEAD_BYTES:
+            raise ValueError("The parser stops at this.")
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("The parser stops at this: what follows is no HTTP.")
         if not self.parser.should_upgrade():
@@ -106,12 +111,6 @@ class Protocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             self._stop_waiting()
             super().on_message_complete()
-
-    def _count(self, count: int) -> None:
-        self._held_bytes = 0
-        self._head_bytes += count
-        if self._head_bytes > HEAD_BYTES:
-            raise ValueError("The parser stops at this.")
 
     # Waiting
 
@@ -171,3 +170,7 @@ class Protocol(HttpToolsProtocol):
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in named)
         self.transport.write(head + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) for name, value in headers)

@@ -116,6 +116,8 @@ def require_json(request: Request) -> None:
     kind = given.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
+    if kind == "application/x-ndjson":
+        raise MediaType("NDJSON is not built yet. Send application/json, in parts.")
     raise MediaType(f"Content-Type must be application/json, not {given or 'missing'}.")
 
 

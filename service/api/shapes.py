@@ -72,10 +72,11 @@ SHAPES: dict[str, Any] = {
     },
     "MetadataValue": {
         "title": "MetadataValue",
-        "type": [*_SCALAR["type"], "array", "object"],
-        "pattern": _PLAIN["pattern"],
-        "items": _VALUE,
-        "propertyNames": _PLAIN,
-        "additionalProperties": _VALUE,
+        "anyOf": [
+            {"type": ["number", "boolean", "null"]},
+            _PLAIN,
+            {"type": "array", "items": _VALUE},
+            METADATA,
+        ],
     },
 }

@@ -226,6 +226,7 @@ def test_a_filter_passes_what_the_contract_says(
         ({"a": {"$lt": -(2**63) - 1}}, "does not fit in 64 bits"),
         ({"a": 10**5000}, "does not fit in 64 bits"),
         ({"a": {"$in": [2.0**63]}}, "does not fit in 64 bits"),
+        ({"a": {"$ne": -(2.0**63)}}, "does not fit in 64 bits"),
         ({"a": "\ud800"}, "half a surrogate pair"),
         ({"\udc00": 1}, "half a surrogate pair"),
         ({"a": {"$gt": "x\0y"}}, r"U\+0000"),

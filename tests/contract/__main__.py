@@ -1,0 +1,137 @@
+"""Hold the running service to its OpenAPI document: `make test-contract`.
+
+schemathesis sends what the document allows, and what it forbids, to a service with tiny models; each answer
+must be one that the document promises. Once without keys and once with a key that may do everything.
+
+Exit status 0: at least as many requests as asked for, and no broken promise.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from models.manifest import REPORT, REPORT_PAGE, Manifest
+from models.publish import publish
+from models.store import Store
+from tests.service.keyed import KEYS, keys_file
+from tests.service.process import Service
+from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
+
+HERE = Path(__file__).parent
+PROMPTS = {"query": "for: ", "document": ""}
+DOCUMENTS = {
+    f"{colour}-{number}": f"a {colour} river {number}" for colour in ("red", "blue") for number in range(9)
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.contract", description=__doc__)
+    parser.add_argument(
+        "--schemathesis", default=".venv-contract/bin/schemathesis", help="the program (%(default)s)"
+    )
+    parser.add_argument("--examples", type=int, default=150, help="of each operation and phase (%(default)s)")
+    parser.add_argument("--at-least", type=int, default=5000, help="requests in all (%(default)s)")
+    parser.add_argument("--only", choices=["open", "keyed"], help="one of the two services")
+    arguments, more = parser.parse_known_args()
+    failed, requests = False, 0
+    for kind, examples in (("open", arguments.examples), ("keyed", arguments.examples // 10)):
+        if arguments.only in (None, kind):
+            with tempfile.TemporaryDirectory(prefix="simile-contract-") as folder:
+                command = [arguments.schemathesis, f"--config-file={HERE / 'schemathesis.toml'}", "run"]
+                command += [f"--max-examples={max(examples, 1)}", "--no-color", *more]
+                sound, count = held(Path(folder), command, keyed=kind == "keyed")
+            failed |= not sound
+            requests += count
+    print(
+        f"\n{requests:,} requests in all; {'a promise was broken' if failed else 'every promise was kept'}."
+    )
+    if requests < arguments.at_least:
+        print(f"That is fewer than {arguments.at_least:,} (--at-least, --examples).")
+    return int(failed or requests < arguments.at_least)
+
+
+def held(folder: Path, command: Sequence[str], *, keyed: bool) -> tuple[bool, int]:
+    """Run `command` against a new service: whether all was well, and how many requests there were."""
+    versions = published(folder / "models")
+    variables = {"SIMILE_API_KEYS_FILE": str(keys_file(folder))} if keyed else {}
+    key = ["--header", f"Authorization: Bearer {KEYS['boss']}"] if keyed else []
+    counts = folder / "counts.json"
+    facts = {
+        "dimension": WIDTH,
+        "max_length": MAX_LENGTH,
+        "vocabulary": 200,
+        "special": [2, 3],  # [CLS] and [SEP]
+        "prompts": list(PROMPTS),
+        "versions": versions,
+        "ids": list(DOCUMENTS),
+        "counts": str(counts),
+    }
+    with Service(folder, None, **variables) as service:
+        if keyed:
+            service.client.headers["authorization"] = f"Bearer {KEYS['boss']}"
+        assert service.put(DOCUMENTS).is_success
+        activate(service, versions[0])  # so that there is a version to go back to
+        url = f"{service.client.base_url}/openapi.json"
+        began = time.monotonic()
+        done = subprocess.run(
+            [*command, *key, url], env={**os.environ, "CONTRACT_FACTS": json.dumps(facts)}, check=False
+        )
+        seconds = time.monotonic() - began
+        healthy = service.client.get("/health").status_code == 200
+        stopped = service.stop() == 0
+        if not (healthy and stopped):
+            print(service.log.read_text())
+    return done.returncode == 0 and healthy and stopped, report(counts, seconds, keyed=keyed)
+
+
+def activate(service: Service, version: str) -> None:
+    service.client.post(f"/models/{version}/activate").raise_for_status()
+    deadline = time.monotonic() + 20
+    while service.client.get("/models").json()["active"] != version:
+        assert time.monotonic() < deadline, service.client.get("/models").text
+        time.sleep(0.05)
+
+
+def report(counts: Path, seconds: float, *, keyed: bool) -> int:
+    """Print how often each operation answered each status; how many requests there were."""
+    found: dict[str, int] = json.loads(counts.read_bytes()) if counts.exists() else {}
+    by_operation: dict[str, list[str]] = {}
+    for label, count in sorted(found.items()):
+        operation, _, status = label.rpartition(" ")
+        by_operation.setdefault(operation, []).append(f"{status}: {count}")
+    for operation, statuses in by_operation.items():
+        print(f"{operation:40} {', '.join(statuses)}")
+    total = sum(found.values())
+    print(f"{total:,} requests {'with' if keyed else 'without'} a key, in {seconds:.0f} s")
+    return total
+
+
+def published(root: Path) -> list[str]:
+    """The one to move to, the one that is wanted at first, and one with a report that cannot be opened."""
+    store = Store(root)
+    versions = []
+    for seed in range(2):
+        source = tiny_source(root.parent / f"source-{seed}", seed, prompts=PROMPTS)
+        versions.append(publish(store, source, origin=f"tiny-{seed}").version)
+    first = store.verify(versions[0])
+    version = first.version[:-8] + "0" * 8
+
+    def build(folder: Path) -> Manifest:
+        (folder / REPORT_PAGE).mkdir()
+        (folder / REPORT_PAGE / "report.md").write_text("# Refused\n", encoding="utf-8")
+        (folder / REPORT_PAGE / "plane.svg").write_text("<svg/>", encoding="utf-8")
+        (folder / REPORT).write_text('{"verdict": "refused"}', encoding="utf-8")
+        return first.model_copy(update={"version": version, "fingerprint": "0" * 64, "files": {}})
+
+    store.want(versions.pop(0))
+    return [*versions, first.version, store.publish(build).version]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What no schema can say, put right before a request is sent: the served model's own facts.
+
+A generated prompt name, token id, dimension or version is well-formed and yet nothing that the tiny model
+has, so that most well-formed requests would be refused and little behind the refusal be tried. Values of a
+wrong type, or out of the bounds that the document states, are sent as they are.
+
+Loaded by schemathesis (schemathesis.toml); `FACTS` is the variable in which __main__.py passes the facts.
+"""
+
+import atexit
+import json
+import os
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import schemathesis
+
+FACTS: dict[str, Any] = json.loads(os.environ["CONTRACT_FACTS"])
+DIMENSION, VOCABULARY, LONGEST = FACTS["dimension"], FACTS["vocabulary"], FACTS["max_length"]
+FILES = ("report.md", "plane.svg")
+counted: Counter[str] = Counter()
+
+
+@schemathesis.hook  # type: ignore[untyped-decorator]
+def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
+    for name, known in (("version", FACTS["versions"]), ("file", FILES), ("id", FACTS["ids"])):
+        if name in (case.path_parameters or {}):
+            case.path_parameters[name] = _now_and_then(case.path_parameters[name], known)
+    if isinstance(case.query, dict):
+        _fit(case.query)
+        forget = case.method == "DELETE" and case.path == "/feedback"
+        if forget and not {"query", "id"} & case.query.keys():  # one of them is needed, and neither by itself
+            case.query["id"] = "none"
+    if isinstance(case.body, dict):
+        case.body = _whole(case.body)
+        _fit(case.body)
+        judgements = case.body.get("feedback")
+        for judgement in [case.body, *(judgements if isinstance(judgements, list) else ())]:
+            if isinstance(judgement, dict) and "relevant" in judgement and "id" in judgement:
+                judgement["id"] = _now_and_then(judgement["id"], FACTS["ids"])
+        if isinstance(case.body.get("parameters"), dict):
+            _fit(case.body["parameters"])
+            if _is_rows(case.body.get("inputs")):  # token ids take no prompt
+                case.body["parameters"].pop("prompt_name", None)
+
+
+@schemathesis.hook  # type: ignore[untyped-decorator]
+def after_call(context: Any, case: Any, response: Any) -> None:
+    counted[f"{case.operation.label} {response.status_code}"] += 1
+
+
+atexit.register(lambda: Path(FACTS["counts"]).write_text(json.dumps(counted), encoding="utf-8"))
+
+
+def _fit(options: dict[str, Any]) -> None:
+    """Fit the fields of a body, or the parameters of a query, to the model."""
+    for name in ("inputs", "input", "ids"):
+        if _is_rows(options.get(name)):
+            options[name] = _fit_ids(options[name])
+            options.pop("prompt_name", None)
+    for name in ("dimensions", "output_dimension"):
+        if _is_count(options.get(name)):
+            options[name] = min(options[name], DIMENSION)
+    if _is_count(options.get("max_tokens"), -(2**63)):
+        options["max_tokens"] = max(options["max_tokens"], LONGEST)
+    if isinstance(options.get("prompt_name"), str):
+        options["prompt_name"] = FACTS["prompts"][0]
+    if isinstance(options.get("model"), str):
+        options["model"] = _now_and_then(options["model"], FACTS["versions"])
+    if options.get("truncate") in (False, "NONE"):  # a text may be too long for that
+        del options["truncate"]
+    queries = options.get("queries")
+    if isinstance(queries, list) and queries and all(map(_is_vector, queries)):
+        options["queries"] = [_fit_vector(query) for query in queries]
+        options["model"] = FACTS["versions"][0]
+        options.pop("prompt_name", None)
+
+
+def _whole(value: Any) -> Any:
+    """`value` with its whole numbers written without a point: 3.0 is one to JSON Schema, and none to us."""
+    if isinstance(value, dict):
+        return {name: _whole(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_whole(member) for member in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _now_and_then(value: Any, known: Any) -> Any:
+    """One of `known` in place of every other value, always of the same."""
+    number = zlib.crc32(str(value).encode(errors="replace"))
+    return known[number // 2 % len(known)] if number % 2 else value
+
+
+def _is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_count(member, 0) for member in value)
+
+
+def _is_rows(value: object) -> bool:
+    return _is_row(value) or (isinstance(value, list) and bool(value) and all(map(_is_row, value)))
+
+
+def _fit_ids(value: list[Any]) -> list[Any]:
+    if not _is_row(value):
+        return [_fit_ids(row) for row in value]
+    first, last = FACTS["special"]
+    return [first, *(id % VOCABULARY for id in value[: LONGEST - 2]), last]
+
+
+def _is_vector(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_number, value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fit_vector(value: list[float]) -> list[float]:
+    """As long as the model's vectors, and neither zero nor infinite in 32 bits."""
+    bounded = [min(max(number, -1e30), 1e30) for number in value]
+    return [1.0, *bounded, *[0.5] * DIMENSION][:DIMENSION]
