@@ -31,11 +31,9 @@ class Protocol(HttpToolsProtocol):
         # A head, and the rest of a body that was refused, may take as long as a request.
         self._seconds: float = app.state.runtime.settings.timeout_seconds
         self.url = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self._named = 0  # of these, those of the head
-        self._in_head = False
-        self._head_bytes = 0  # of the last whole head
-        self._held_bytes = 0  # received since the parser last had something to say: it keeps them
+        self._in_head = True
+        self._too_large = False
+        self._held_bytes = 0  # received since the last of a head or a body: the parser keeps them
         self._unread_bytes = 0  # of answers, at the last look
         self._patience: asyncio.TimerHandle | None = None  # closes the connection
         self._look: asyncio.TimerHandle | None = None
@@ -59,11 +57,10 @@ class Protocol(HttpToolsProtocol):
             self.logger.warning("What arrived is no HTTP, or has too large a head. The connection is closed.")
             self.send_400_response("")
             return
-        if not self._in_head and len(self.headers) > self._named:  # trailers, behind a body
-            self._held_bytes += _size(self.headers[self._named :])
-            self._named = len(self.headers)
-        if self._held_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("")
+        if self._held_bytes > HEAD_BYTES:
+            self._too_large = True
+            if not self.transport.is_closing():
+                self.send_400_response("")
         elif self._in_head and self._patience is None:
             self._wait()
 
@@ -85,20 +82,17 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
         self._in_head = True
 
     def on_headers_complete(self) -> None:
         self._held_bytes = 0
-        self._in_head = False
-        # Not header by header: that would cost each request more than all else here.
-        self._named = len(self.headers)
-        self._head_bytes = len(self.url) + _size(self.headers)
-        if self._head_bytes > HEAD_BYTES:
+        if len(self.url) + _size(self.headers) > HEAD_BYTES:
+            self._too_large = True
             raise ValueError("The parser stops at this.")
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("The parser stops at this: what follows is no HTTP.")
         if not self.parser.should_upgrade():
+            self._in_head = False
             self._stop_waiting()
             super().on_headers_complete()
 
@@ -107,7 +101,6 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._held_bytes = 0
         if not self.parser.should_upgrade():
             self._stop_waiting()
             super().on_message_complete()
@@ -126,8 +119,8 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete and self.cycle.more_body and self._patience is None:
             self._wait()  # for the rest of a body that nobody wants
-        if self._look is None:
-            self._look_at_unread()
+        if self._look is None and (self.transport.is_closing() or self.transport.get_write_buffer_size()):
+            self._look = self.loop.call_later(self._seconds, self._look_at_unread)
 
     def _look_at_unread(self) -> None:
         """Drop the connection when nothing of its answers was read since the last look."""
@@ -136,11 +129,9 @@ class Protocol(HttpToolsProtocol):
             self.transport.get_write_buffer_size(),
             None,
         )
-        if not self._unread_bytes:
-            return
         if before and self._unread_bytes >= before:
             self.transport.abort()
-        else:
+        elif self._unread_bytes:
             self._look = self.loop.call_later(self._seconds, self._look_at_unread)
 
     # Refusing
@@ -156,7 +147,7 @@ class Protocol(HttpToolsProtocol):
             cycle.keep_alive = False  # its request was whole, and is answered first
             return
         error: ServiceError = Malformed("This is not HTTP/1.1, or not all of it. Nothing was done.")
-        if max(self._head_bytes, self._held_bytes) > HEAD_BYTES:
+        if self._too_large:
             error = HeadTooLarge(
                 f"The first line and the headers are larger than {HEAD_BYTES >> 10} KiB together. "
                 "Send what is long in a body."

@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument(
         "--schemathesis", default=".venv-contract/bin/schemathesis", help="the program (%(default)s)"
     )
-    parser.add_argument("--examples", type=int, default=150, help="of each operation and phase (%(default)s)")
+    parser.add_argument("--examples", type=int, default=100, help="of each operation and phase (%(default)s)")
     parser.add_argument("--at-least", type=int, default=5000, help="requests in all (%(default)s)")
     parser.add_argument("--only", choices=["open", "keyed"], help="one of the two services")
     arguments, more = parser.parse_known_args()
