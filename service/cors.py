@@ -7,24 +7,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from service.api.contract import TIMED
 from service.errors import Forbidden, response
 from service.middleware import request_id_of
 
 METHODS = ("GET", "POST", "DELETE")
 SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")
-READ = (
-    "x-request-id",
-    "x-model-version",
-    "x-truncated",
-    "x-embedding-shape",
-    "x-total-time",
-    "x-tokenization-time",
-    "x-queue-time",
-    "x-inference-time",
-    "x-compute-tokens",
-    "x-compute-characters",
-    "retry-after",
-)
+READ = ("x-request-id", *TIMED, "x-embedding-shape", "retry-after")
 
 
 class Cors(CORSMiddleware):

@@ -102,24 +102,24 @@ def get(connection: sqlite3.Connection, id: str) -> Document | None:
 
 def page(
     connection: sqlite3.Connection, after: str, limit: int, where: Where | None, most: float = inf
-) -> list[Document]:
-    """At most `limit` documents in id order, those after the id `after`.
+) -> tuple[list[Document], bool]:
+    """At most `limit` documents in id order, those after the id `after`; and whether others follow.
 
     Fewer when they would have more than `most` characters together, but the first one always.
     """
     sql, parameters = scoped(where)
     rows = connection.execute(
         f"SELECT id, text, metadata FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
-        [*parameters, after, limit],
+        [*parameters, after, limit + 1],
     )
     found: list[Document] = []
     for row in rows:
         document = _document(row)
         most -= document.size
-        if found and most < 0:
-            break
+        if len(found) == limit or (found and most < 0):
+            return found, True
         found.append(document)
-    return found
+    return found, False
 
 
 def count(connection: sqlite3.Connection, where: Where | None = None) -> int:

@@ -140,6 +140,11 @@ class Storage(ServiceError):
     status, error_type = 507, "Storage"
 
 
+def error_types() -> list[str]:
+    """Every name that a refusal can have; a narrower kind has the name of what it narrows."""
+    return sorted(kind.error_type for kind in ServiceError.__subclasses__())
+
+
 # SQLite's primary result codes that speak of the disk and not of our SQL.
 _DISK_CODES = {
     sqlite3.SQLITE_FULL,

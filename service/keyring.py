@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from models.fsync import sync
 from service.audit import audit
 from service.keys import NAME, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file
@@ -142,8 +143,4 @@ def _replace(file: Path, text: str) -> None:
     except OSError:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(file.parent)

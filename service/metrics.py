@@ -23,7 +23,7 @@ from prometheus_client import (
 )
 
 from models.manifest import Manifest
-from service.errors import ServiceError
+from service.errors import error_types
 
 LANES = ("interactive", "background")
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
@@ -208,8 +208,8 @@ class Metrics:
         for lane in LANES:
             self.queue_texts.labels(lane)
             self.queue_tokens.labels(lane)
-        for kind in _kinds(ServiceError):
-            self.errors.labels(kind.error_type)
+        for error_type in error_types():
+            self.errors.labels(error_type)
         for state in GENERATION_STATES:
             self.generations.labels(state)
         for outcome in SWAP_OUTCOMES:
@@ -290,12 +290,6 @@ class Metrics:
         self.score.clear()
         for name, value in islice(_numbers(manifest.scores), MAX_SCORES):
             self.score.labels(manifest.version, name).set(value)
-
-
-def _kinds(of: type[ServiceError]) -> Iterator[type[ServiceError]]:
-    yield of
-    for kind in of.__subclasses__():
-        yield from _kinds(kind)
 
 
 def _numbers(scores: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

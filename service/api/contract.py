@@ -43,14 +43,12 @@ TIMED = {
     "x-truncated": {"description": "How many inputs were cut, if any", "schema": COUNT["schema"]},
 }
 
-_NAMES = sorted(kind.error_type for kind in ServiceError.__subclasses__())
-
 
 class Refusal(BaseModel):
     """The body of every failure on native and TEI routes."""
 
     error: str
-    error_type: Annotated[str, WithJsonSchema({"enum": _NAMES, "type": "string"})]
+    error_type: Annotated[str, WithJsonSchema({"enum": errors.error_types(), "type": "string"})]
 
 
 class OpenAIProblem(BaseModel):

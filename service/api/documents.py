@@ -1,7 +1,6 @@
 """Storing, reading and deleting documents."""
 
 import hashlib
-import sqlite3
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -152,12 +151,9 @@ async def list_documents(
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
     where = where_of(filter)
     most = runtime.settings.max_answer_mb * MILLION
-
-    def read(connection: sqlite3.Connection) -> tuple[list[Document], bool]:
-        found = page(connection, after, limit, where, most)
-        return found, bool(found and page(connection, found[-1].id, 1, where))
-
-    shown, more = await runtime.library.documents.read(read)
+    shown, more = await runtime.library.documents.read(
+        lambda connection: page(connection, after, limit, where, most)
+    )
     following = shown[-1].id if more else None
     return json_response({"documents": [_as_json(document) for document in shown], "next": following})
 

@@ -2,16 +2,19 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from models.encoder import Encoder
 from service.app import create_app
 from service.runtime import Runtime
 from service.settings import Settings
+from tests.tiny import tiny_source
 
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
@@ -49,6 +52,16 @@ def client(running: TestClient) -> Iterator[TestClient]:
     yield running
     assert running.post("/embed", json={"inputs": "and now for something else"}).status_code == 200
     assert running.get("/health").status_code == 200
+
+
+@contextmanager
+def serving_prompts(folder: Path, prompts: Mapping[str, str]) -> Iterator[tuple[TestClient, Encoder]]:
+    """A service whose model publishes `prompts`, and that model."""
+    source = tiny_source(folder / "source", seed=5, prompts=dict(prompts))
+    app = create_app(Settings(data_dir=folder / "data", model=str(source)))
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        yield client, app.state.runtime.live.generation.encoder
 
 
 def wait_until_ready(client: TestClient, seconds: float = 20) -> None:

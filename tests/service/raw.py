@@ -4,7 +4,9 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tests.service.process import Service
@@ -15,6 +17,16 @@ FAMILIES = {
     "/v1/embeddings": b'{"input": ["red river", "stone"], "model": "m"}',
     "/v2/embed": b'{"texts": ["red river"], "embedding_types": ["float"]}',
 }
+
+
+@contextmanager
+def ending_well(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service]:
+    """A service that is healthy at the end, stops as asked, and has logged no traceback."""
+    with Service(folder, models_dir, **variables) as service:
+        yield service
+        assert service.client.get("/health").status_code == 200
+        assert service.stop() == 0
+        assert "Traceback" not in service.log.read_text()
 
 
 class Answer(NamedTuple):

@@ -15,9 +15,7 @@ from models.encoder import Encoder
 from models.manifest import FILE_NAME
 from service.api.cohere import EmbeddingsByType
 from service.app import create_app
-from service.settings import Settings
-from tests.service.conftest import new_settings, wait_until_ready
-from tests.tiny import tiny_source
+from tests.service.conftest import new_settings, serving_prompts, wait_until_ready
 
 TEXTS = ["how do i reset my password", "the red engine", "日本 🙂", "x", "a letter from the harbour"]
 WORDS = "river stone market letter engine garden bridge paper window forest".split() * 20
@@ -27,12 +25,8 @@ SCALE = 127
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
-    folder = tmp_path_factory.mktemp("cohere")
-    source = tiny_source(folder / "source", seed=5, prompts=PROMPTS)
-    app = create_app(Settings(data_dir=folder / "data", model=str(source)))
-    with TestClient(app) as client:
-        wait_until_ready(client)
-        yield client, app.state.runtime.live.generation.encoder
+    with serving_prompts(tmp_path_factory.mktemp("cohere"), PROMPTS) as served:
+        yield served
 
 
 @pytest.fixture

@@ -7,22 +7,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
-from service.app import create_app
-from service.settings import Settings
-from tests.service.conftest import wait_until_ready
-from tests.tiny import tiny_source
+from tests.service.conftest import serving_prompts
 
 PROMPTS = {"query": "market letter ", "document": "engine garden ", "other": "stone "}
 
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
-    folder = tmp_path_factory.mktemp("prompted")
-    source = tiny_source(folder / "source", seed=5, prompts=PROMPTS)
-    app = create_app(Settings(data_dir=folder / "data", model=str(source)))
-    with TestClient(app) as client:
-        wait_until_ready(client)
-        yield client, app.state.runtime.live.generation.encoder
+    with serving_prompts(tmp_path_factory.mktemp("prompted"), PROMPTS) as served:
+        yield served
 
 
 def test_embed_puts_the_named_prompt_before_each_text(prompted: tuple[TestClient, Encoder]) -> None:

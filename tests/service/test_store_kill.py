@@ -55,7 +55,8 @@ def test_forty_kills_lose_no_answered_write_and_leave_the_index_equal_to_the_sto
 
         migrate(tmp_path / "simile.db")
         connection = connect(tmp_path / "simile.db", read_only=True)
-        stored = {document.id: document.text for document in page(connection, "", 10_000, None)}
+        documents, _ = page(connection, "", 10_000, None)
+        stored = {document.id: document.text for document in documents}
         for id in expected.keys() | stored.keys() | in_hand.keys():
             found = stored.get(id, "-")
             allowed = {expected.get(id, "-")} | ({in_hand[id]} if id in in_hand else set())
