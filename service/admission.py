@@ -27,8 +27,8 @@ class Admission:
         waiting = lanes.tokens(lane)
         if waiting and waiting + cost > self._max_tokens:
             raise Overloaded(
-                f"{waiting} tokens wait already and this request adds about {cost}; the limit is "
-                f"{self._max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
+                f"{waiting} tokens wait already; with this request about {waiting + cost} would, and the "
+                f"limit is {self._max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
                 retry_after_seconds=self._pace.seconds_for(waiting),
             )
         seconds = self._pace.seconds_for(lanes.turn_tokens(lane))

@@ -5,17 +5,41 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version as package_version
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from service import errors
 from service.access import Access
 from service.api import cohere, documents, feedback, models, openai, operation, search, tei, tokens
 from service.api.contract import openapi
 from service.cors import Cors
+from service.entrance import Entrance
 from service.middleware import Edge
 from service.runtime import Runtime
 from service.seen import write_line
 from service.settings import Settings, allowed_origins
+
+
+class App(FastAPI):
+    """FastAPI with the edge as its only layer before the routes.
+
+    Those that it would put there bound bodies, trace and answer for broken routes, which the edge does;
+    together they cost a request 20 microseconds.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        runtime: Runtime = self.state.runtime
+        settings = runtime.settings
+        routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
+        entrance = Entrance(runtime.batcher, self.state.access, self.routes)
+        tellers = [write_line] if settings.access_log else []
+        if runtime.tracing is not None:
+            tellers.append(runtime.tracing.tell)
+        edge = Edge(routes, settings, runtime.metrics, entrance, tellers)
+        origins = allowed_origins(settings.cors_origins)
+        return Cors(edge, origins) if origins else edge  # outermost, so that refusals can be read too
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -34,7 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         finally:
             await runtime.stop()
 
-    app = FastAPI(
+    app = App(
         title="Simile",
         version=package_version("simile"),
         description="Sentence embeddings and search that retrain themselves.",
@@ -47,12 +71,6 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.runtime = runtime
     keys = settings.api_keys_file
     app.state.access = None if keys is None else Access(keys, settings, runtime.metrics)
-    tellers = [write_line] if settings.access_log else []
-    if runtime.tracing is not None:
-        tellers.append(runtime.tracing.tell)
-    app.add_middleware(Edge, settings=settings, metrics=runtime.metrics, tellers=tellers)
-    if origins := allowed_origins(settings.cors_origins):
-        app.add_middleware(Cors, allow_origins=origins)  # the outermost, so that refusals can be read too
     errors.install(app)
     for module in (tei, tokens, openai, cohere, search, documents, feedback, models, operation):
         # Not include_router: its lazy layers are walked again for every request.

@@ -26,7 +26,7 @@ import numpy as np
 from models.encoder import Encoder
 from service.admission import Admission
 from service.calls import Answer, Call, Job, Lane, Row, Source
-from service.errors import Backend, ServiceError, Tokenizer, Unhealthy
+from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy
 from service.lanes import Lanes
 from service.logs import told
 from service.metrics import Metrics
@@ -78,6 +78,19 @@ class Batcher:
 
     def _waiting(self, what: Callable[[Lanes, Lane], int], lane: Lane) -> int:
         return what(self._lanes, lane)
+
+    def overloaded(self) -> Overloaded | None:
+        """The refusal of any interactive call that comes now, None when one may join.
+
+        Without the lock: two counts are read, and a call that joins is looked at again under it.
+        """
+        try:
+            self._admission.check(self._lanes, Lane.INTERACTIVE, 0)
+        except Overloaded as error:
+            # Without the frames it passed: one of them is about to name it, and such circles wait for the
+            # collector of garbage, which under overload stopped everything for 0.1 s every second and a half.
+            return error.with_traceback(None)
+        return None
 
     def failure(self, encoder: Encoder) -> str | None:
         """Why the last forward pass of `encoder` failed, None when it succeeded."""

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from service.api.contract import TIMED
 from service.errors import Forbidden, response
-from service.middleware import request_id_of
+from service.logs import request_id_of
 
 METHODS = ("GET", "POST", "DELETE")
 SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")

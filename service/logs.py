@@ -2,6 +2,7 @@
 
     install()       once per process: all goes the same way, libraries' messages too
     request_id      of the request in hand, set by the edge; each line written on its behalf names it
+    request_id_of() the caller's, or a new one
     told()          an exception in words that may be logged
 
 Never a user's text. An exception's message may quote one (a tokenizer's, a parser's), so an exception is
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import sqlite3
 import sys
 import threading
@@ -19,6 +21,7 @@ import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any, Literal, TextIO
 
 from models.errors import ModelError
@@ -28,6 +31,8 @@ from service.settings import StartupError, Unusable
 log = logging.getLogger(__name__)
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+_OWN_IDS = os.urandom(8).hex()  # of this process; a count follows
+_counted = count()
 
 # Their messages are the system's, the interpreter's or our own, and of no text: a path, a code, a name.
 _OPEN = (
@@ -44,6 +49,14 @@ _OPEN = (
     Storage,
 )
 _OPEN_MODULES = ("onnxruntime",)  # operators, shapes, token ids
+
+
+def request_id_of(given: bytes | None) -> str:
+    """The caller's id when it is at most 128 printable characters, else a new one."""
+    text = "" if given is None else given.decode("latin-1")
+    if 0 < len(text) <= 128 and text.isascii() and text.isprintable():
+        return text
+    return f"{_OWN_IDS}{next(_counted):016x}"
 
 
 def told(error: BaseException) -> str:

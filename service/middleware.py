@@ -8,7 +8,6 @@ bug of ours. Plain ASGI, because each layer of a framework's middleware costs ev
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -18,8 +17,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access import Account
+from service.entrance import Entrance
 from service.errors import Internal, Overloaded, ServiceError, Timeout, TooLarge, Validation, response
-from service.logs import request_id
+from service.logs import request_id, request_id_of
 from service.metrics import UNMATCHED, Metrics
 from service.seen import Seen, Step, steps
 from service.settings import Settings
@@ -44,6 +44,7 @@ class Edge:
         app: ASGIApp,
         settings: Settings,
         metrics: Metrics,
+        entrance: Entrance,
         tellers: Sequence[Callable[[Seen], None]] = (),
     ) -> None:
         """tellers: who is told of each answered request."""
@@ -51,6 +52,7 @@ class Edge:
         self.tellers = tellers
         self._settings = settings
         self._metrics = metrics
+        self._entrance = entrance
         self.admitted_bytes = 0
         self._in_flight = 0
         metrics.admitted_bytes.set_function(lambda: self.admitted_bytes)
@@ -63,7 +65,11 @@ class Edge:
         exchange = Exchange(self, scope, receive, send)
         self._in_flight += 1
         try:
-            await exchange.run(self._app)
+            refusal = self._entrance.refusal(scope)
+            if refusal is None:
+                await exchange.run(self._app)
+            else:
+                await exchange.refuse(refusal)
         finally:
             self._in_flight -= 1
             self.admitted_bytes -= exchange.read_bytes
@@ -121,14 +127,14 @@ class Exchange:
         self._answered: dict[bytes, bytes] = {}  # the answer's headers, for who is told
         self._steps: list[Step] = []
         self.read_bytes = 0
+        request_id.set(self._request_id)
+        if edge.tellers:
+            steps.set(self._steps)
 
     async def run(self, app: ASGIApp) -> None:
         """Run `app`; answer what it refuses, what took too long, and what broke."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
-        request_id.set(self._request_id)
-        if self._edge.tellers:
-            steps.set(self._steps)
         watch = _Later(WATCH_AFTER_SECONDS, lambda: self._watch(task))
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
@@ -136,9 +142,9 @@ class Exchange:
                 _check_utf8(self._scope)
                 await app(self._scope, self._read, self._write)
         except TimeoutError:
-            await self._refuse(Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS)."))
+            await self.refuse(Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS)."))
         except ServiceError as error:
-            await self._refuse(error)
+            await self.refuse(error)
         except asyncio.CancelledError:
             if not self._gone:
                 raise
@@ -147,7 +153,7 @@ class Exchange:
             self._gone = True
         except Exception:
             log.exception("Request %s failed: %s %s", self._request_id, self._scope["method"], self._route)
-            await self._refuse(
+            await self.refuse(
                 Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
             )
         finally:
@@ -181,7 +187,8 @@ class Exchange:
             ]
         await self._send(message)
 
-    async def _refuse(self, error: ServiceError) -> None:
+    async def refuse(self, error: ServiceError) -> None:
+        """Answer with `error`, unless an answer has begun."""
         self._error_type = error.error_type
         if self._status:  # an answer that has begun cannot be changed
             return
@@ -284,11 +291,3 @@ def _check_utf8(scope: Scope) -> None:
                 unquote_to_bytes(part).decode()
             except UnicodeDecodeError as error:
                 raise Validation(f"The {name} is not UTF-8, percent-encoded.") from error
-
-
-def request_id_of(given: bytes | None) -> str:
-    """The caller's id when it is at most 128 printable characters, else a new one."""
-    text = "" if given is None else given.decode("latin-1")
-    if 0 < len(text) <= 128 and text.isascii() and text.isprintable():
-        return text
-    return os.urandom(16).hex()

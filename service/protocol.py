@@ -11,9 +11,10 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.corking import Corked
 from service.errors import HeadTooLarge, Malformed, ServiceError, response
+from service.logs import request_id_of
 from service.metrics import UNMATCHED, Metrics
-from service.middleware import request_id_of
 
 # Of the first line and all headers. The longest URL that a route here can need, a judgement's query of 4,096
 # characters with its id, is 55 KiB.
@@ -39,7 +40,8 @@ class Protocol(HttpToolsProtocol):
         self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._corked = Corked(transport, self.loop, self._watch_unread)
+        super().connection_made(self._corked)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -47,6 +49,7 @@ class Protocol(HttpToolsProtocol):
         if self._look is not None:
             self._look.cancel()
         super().connection_lost(exc)
+        self._corked.let_go()
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -119,7 +122,9 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.cycle.response_complete and self.cycle.more_body and self._patience is None:
             self._wait()  # for the rest of a body that nobody wants
-        if self._look is None and (self.transport.is_closing() or self.transport.get_write_buffer_size()):
+
+    def _watch_unread(self) -> None:
+        if self._look is None:
             self._look = self.loop.call_later(self._seconds, self._look_at_unread)
 
     def _look_at_unread(self) -> None:

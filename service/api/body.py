@@ -39,7 +39,7 @@ class Direct(APIRoute):
         if self.openapi_extra is None or "x-role" not in self.openapi_extra:
             raise TypeError(f"{self.path} must say who may call it: describe(role).")
         role = self.openapi_extra["x-role"]
-        self._role = None if role == OPEN else Role(role)
+        self.role = None if role == OPEN else Role(role)
 
     def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Refuse a caller without the right key before a byte of the body is read, then as any route does.
@@ -47,12 +47,12 @@ class Direct(APIRoute):
         A wrong method is 405 for whoever has a key. Not `async`: without keys this must cost nothing.
         """
         state = scope["app"].state
-        if self._role is Role.ADMIN:
+        if self.role is Role.ADMIN:
             refuse_pages(scope, allowed_origins(state.runtime.settings.cors_origins))
         access = state.access
-        if access is not None and self._role is not None:
+        if access is not None and self.role is not None:
             if scope["method"] in (self.methods or ()):
-                access.admit(scope, self._role)
+                access.admit(scope, self.role)
             else:
                 access.identify(scope)
         return super().handle(scope, receive, send)

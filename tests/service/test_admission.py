@@ -58,7 +58,7 @@ def test_the_queue_is_bounded_but_a_call_larger_than_the_bound_is_served_when_no
     admission.check(lanes, Lane.INTERACTIVE, 1000)
     put(lanes, texts=4, tokens=100)
     admission.check(lanes, Lane.INTERACTIVE, 100)
-    with pytest.raises(Overloaded, match=r"400 tokens wait already .* about 101; the limit is 500"):
+    with pytest.raises(Overloaded, match=r"400 tokens wait .* about 501 would, and the limit is 500"):
         admission.check(lanes, Lane.INTERACTIVE, 101)
 
 
