@@ -74,6 +74,15 @@ class Encoder:
         """Every token of `text`, uncut. Raise BadText."""
         return self._tokenizer.pieces(text, add_special_tokens=add_special_tokens)
 
+    @property
+    def room(self) -> int:
+        """Tokens of a text beside the special ones."""
+        return self._tokenizer.room
+
+    def spans(self, text: str) -> NDArray[np.int64]:
+        """Where the tokens of `text` stand, uncut: (n, 2) positions of characters. Raise BadText."""
+        return self._tokenizer.spans(text)
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids of the vocabulary. Raise BadTokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from .cuts import Cuts
 from .errors import BadText, BadTokens, TooLong, Unsupported
@@ -28,6 +30,7 @@ _FIRST_PIECE = (
     8  # characters per token of the maximum; prose has 4 to 5, so one piece is nearly always enough
 )
 _LARGEST_PIECE = 1 << 18  # characters; an encoded character takes up to 100 bytes until its piece is done
+_SPANS_PIECE = 1 << 16  # characters, where an exact cut is not needed
 _TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
 
 
@@ -70,6 +73,11 @@ class Tokenizer:
         self._first = _FIRST_PIECE * max_length
 
     @property
+    def room(self) -> int:
+        """Tokens of a text beside the special ones."""
+        return self._room
+
+    @property
     def affixes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids before and after every text."""
         return tuple(self._before), tuple(self._after)
@@ -106,6 +114,27 @@ class Tokenizer:
             Piece(id, token, True, None, None) if special else Piece(id, text[start:stop], False, start, stop)
             for id, token, special, (start, stop) in tokens
         )
+
+    def spans(self, text: str) -> NDArray[np.int64]:
+        """Where the tokens of `text` stand, (n, 2): the first character, and the one behind the last.
+
+        Raise BadText.
+
+        Whatever the length of the text, in bounded memory but for the answer: it is read in pieces that end
+        before white space where there is some, so around their ends a token may differ from the whole text's.
+        """
+        _check_text(0, text)
+        found = [np.empty((0, 2), np.int64)]
+        at = 0
+        while at < len(text):
+            end = min(at + _SPANS_PIECE, len(text))
+            if end < len(text):  # at the last white space, if there is any
+                space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
+                end = space if space > at else end
+            encoding = self._tokenizer.encode(text[at:end], add_special_tokens=False)
+            found.append(np.array(encoding.offsets, np.int64).reshape(-1, 2) + at)
+            at = end
+        return np.concatenate(found)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of any ids of the vocabulary, as far as it can be told. Raise BadTokens."""

@@ -189,7 +189,7 @@ def purge(transaction: Transaction) -> bool:
             f"(SELECT revision FROM {table} WHERE generation = ?1 LIMIT ?2)",
             (number, PURGE_ROWS),
         ).rowcount
-        left = left or deleted == PURGE_ROWS
+        left = left or deleted >= PURGE_ROWS  # a revision may have several
     if not left:
         execute("DELETE FROM generations WHERE number = ?", (number,))
     return True

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from service.batcher import Batcher
 from service.calls import Lane
 from service.documents import Document, Documents, TooMuch, by_revision, matching, sequence, texts
+from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
 from service.filters import Where
 from service.index import Index
@@ -59,11 +60,15 @@ class Stored:
 class Library:
     """The document side of the service."""
 
-    def __init__(self, live: Live, batcher: Batcher, documents: Documents, writer: Writer) -> None:
+    def __init__(
+        self, live: Live, batcher: Batcher, documents: Documents, writer: Writer, *, passages: bool = True
+    ) -> None:
+        """passages: texts that are longer than the model reads are split."""
         self.live = live
         self.documents = documents
         self.writer = writer
         self._batcher = batcher
+        self._encoder = DocumentEncoder(batcher, passages=passages)
 
     async def put(self, documents: Sequence[Document]) -> Stored:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
@@ -78,7 +83,9 @@ class Library:
             with self.live.borrow_all() as generations:
                 await self._embed_changed(generations, documents, changed, embedded)
                 try:
-                    job = partial(upsert, documents=documents, embedded=embedded)
+                    job = partial(
+                        upsert, documents=documents, embedded=embedded, split=self._encoder.passages
+                    )
                     truncated, number = await self.writer.run(job)
                     # The live generation's; what followers compute is the service's own affair.
                     fresh = embedded[generations[0].number].values()
@@ -117,14 +124,7 @@ class Library:
 
     async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
         """Embed documents' texts in the background lane, with the model's document prompt."""
-        prompt = generation.manifest.document_prompt
-        encoded = await self._batcher.embed(
-            generation.encoder, [prompt + text for text in documents], lane=Lane.BACKGROUND
-        )
-        return [
-            Embedding(vector, cut, tokens)
-            for vector, cut, tokens in zip(encoded.vectors, encoded.truncated, encoded.tokens, strict=True)
-        ]
+        return await self._encoder.embed(generation, documents)
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
         """Vectors (n, dimension) of queries nobody waits for: background lane, the model's search prompt."""

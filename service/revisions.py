@@ -18,16 +18,40 @@ from numpy.typing import NDArray
 from service.documents import DEFAULT_COLLECTION, Document, by_revision, is_sound, matching, sequence
 from service.filters import Where
 from service.generations import kept_numbers, live_number
+from service.rows import row_of
 from service.writer import Transaction
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """Part of a text, from character `start` to before `end` (None: all of it), and its vector."""
+
+    vector: NDArray[np.float32]
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Embedding:
-    """A document's vector from one generation; `truncated` when the model did not see the whole text."""
+    """A document's vectors from one generation: of its text's head, and of the passages behind that.
+
+    `truncated` when the model saw the end of the text in none of them.
+    """
 
     vector: NDArray[np.float32]
     truncated: bool
-    tokens: int = 0  # that it was computed from now; of a stored one nobody knows
+    tokens: int = 0  # that they were computed from now; of stored ones nobody knows
+    end: int | None = None  # where the head ends, in characters; None where it is all there is
+    others: tuple[Passage, ...] = ()
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        return (Passage(self.vector, 0, self.end), *self.others)
+
+    @property
+    def cut(self) -> bool:
+        """Whether splitting its text would show the model more of it."""
+        return self.truncated and not self.others
 
 
 class NeedsVectors(Exception):
@@ -45,12 +69,14 @@ def upsert(
     transaction: Transaction,
     documents: Sequence[Document],
     embedded: Mapping[int, Mapping[int, Embedding]],
+    split: bool = False,
 ) -> tuple[int, int]:
     """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
 
     Args:
         embedded: generation to position in `documents` to its embedding. A position may be absent where
-            the stored text is the same: the stored vector is kept.
+            the stored text is the same: the stored vectors are kept.
+        split: where those are of a text that was cut, it is to be embedded anew.
 
     Returns:
         How many texts are longer than the live model sees, and the operation sequence.
@@ -66,7 +92,7 @@ def upsert(
     lacking = []
     for position, document in enumerate(documents):
         given = {number: rows[position] for number, rows in embedded.items() if position in rows}
-        cut = _put(transaction, document, given, live, others)
+        cut = _put(transaction, document, given, live, others, split)
         if cut is None:
             lacking.append(position)
         else:
@@ -95,31 +121,36 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
 
 
 def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:
-    """Bring some stored vectors into a generation's index, those of the revisions after `after`.
+    """Bring about `limit` stored vectors into a generation's index, of the revisions after `after`.
 
-    A vector that is damaged is deleted, so that its text is embedded again.
+    Those of a revision of which one is damaged are deleted, so that its text is embedded again.
 
     Returns:
         The last revision looked at, None when there are no more.
 
     """
     execute = transaction.connection.execute
+    end = execute(
+        "SELECT revision FROM vectors WHERE generation = ? AND revision > ? "
+        "ORDER BY revision LIMIT 1 OFFSET ?",
+        (generation, after, limit - 1),
+    ).fetchone()
+    last = None if end is None else int(end[0])
     rows = execute(
-        "SELECT v.revision, vector, checksum, dimension, d.revision IS NOT NULL FROM vectors v "
+        "SELECT v.revision, passage, vector, checksum, dimension, d.revision IS NOT NULL FROM vectors v "
         "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
-        "WHERE generation = ? AND v.revision > ? ORDER BY v.revision LIMIT ?",
-        (generation, after, limit),
+        "WHERE generation = ?1 AND v.revision > ?2 AND (?3 IS NULL OR v.revision <= ?3) "
+        "ORDER BY v.revision, passage",
+        (generation, after, last),
     ).fetchall()
+    unusable = {row[0] for row in rows if not (row[5] and is_sound(row[2], row[3], row[4]))}
     added = transaction.changes.added.setdefault(generation, [])
-    unusable = []
-    for revision, blob, checksum, dimension, alive in rows:
-        if alive and is_sound(blob, checksum, dimension):
-            added.append((revision, np.frombuffer(blob, dtype="<f4")))
-        else:
-            unusable.append(revision)
+    for revision, passage, blob, *_ in rows:
+        if revision not in unusable:
+            added.append((row_of(revision, passage), np.frombuffer(blob, dtype="<f4")))
     _delete_vectors(transaction, generation, unusable)
     _sequence(transaction)
-    return int(rows[-1][0]) if len(rows) == limit else None
+    return last
 
 
 def forget(transaction: Transaction, generation: int, damaged: Iterable[int]) -> None:
@@ -167,6 +198,7 @@ def _put(
     given: Mapping[int, Embedding],
     live: int,
     others: Iterable[int],
+    split: bool,
 ) -> bool | None:
     """Store one document. Returns whether the live model cuts its text, None when its vector is missing.
 
@@ -181,7 +213,7 @@ def _put(
     same_text = old is not None and old[1] == document.text
     embeddings: dict[int, Embedding] = {}
     for number in (live, *others):
-        found = given.get(number) or (_stored(transaction, number, old[0]) if same_text else None)
+        found = given.get(number) or (_kept(transaction, number, old[0], split) if same_text else None)
         if found is not None:
             embeddings[number] = found
     if live not in embeddings:
@@ -189,7 +221,7 @@ def _put(
     cut = embeddings[live].truncated
     if same_text and old[2] == metadata:
         for number, embedding in embeddings.items():
-            if _stored(transaction, number, old[0]) is None:  # lost or damaged: sending it again mends it
+            if _kept(transaction, number, old[0], split) is None:  # or damaged: sending it again mends it
                 _add_vector(transaction, number, old[0], embedding)
         return cut
     if old is not None:
@@ -218,13 +250,26 @@ def _remove(transaction: Transaction, revision: int) -> None:
 
 
 def _add_vector(transaction: Transaction, generation: int, revision: int, embedding: Embedding) -> None:
-    blob = np.ascontiguousarray(embedding.vector, dtype="<f4").tobytes()
-    transaction.connection.execute(
-        "INSERT OR REPLACE INTO vectors (generation, revision, vector, checksum, truncated) "
-        "VALUES (?, ?, ?, ?, ?)",
-        (generation, revision, blob, zlib.crc32(blob), embedding.truncated),
-    )
-    transaction.changes.added.setdefault(generation, []).append((revision, embedding.vector))
+    _delete_vectors(transaction, generation, [revision])
+    added = transaction.changes.added.setdefault(generation, [])
+    for number, passage in enumerate(embedding.passages):
+        blob = np.ascontiguousarray(passage.vector, dtype="<f4").tobytes()
+        transaction.connection.execute(
+            "INSERT INTO vectors "
+            "(generation, revision, passage, vector, checksum, truncated, start_at, end_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                generation,
+                revision,
+                number,
+                blob,
+                zlib.crc32(blob),
+                embedding.truncated,
+                passage.start,
+                passage.end,
+            ),
+        )
+        added.append((row_of(revision, number), passage.vector))
 
 
 def _delete_vectors(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:
@@ -234,12 +279,19 @@ def _delete_vectors(transaction: Transaction, generation: int, revisions: Iterab
     )
 
 
+def _kept(transaction: Transaction, generation: int, revision: int, split: bool) -> Embedding | None:
+    """A revision's stored vectors; None when they are absent, damaged, or of less of the text than wanted."""
+    stored = _stored(transaction, generation, revision)
+    return None if stored is None or (split and stored.cut) else stored
+
+
 def _stored(transaction: Transaction, generation: int, revision: int) -> Embedding | None:
-    """A revision's stored vector, None when it is absent or damaged."""
-    row = transaction.connection.execute(
-        "SELECT vector, checksum, truncated FROM vectors WHERE generation = ? AND revision = ?",
+    rows = transaction.connection.execute(
+        "SELECT vector, checksum, truncated, start_at, end_at FROM vectors "
+        "WHERE generation = ? AND revision = ? ORDER BY passage",
         (generation, revision),
-    ).fetchone()
-    if row is None or not is_sound(row[0], row[1], len(row[0]) // 4):
+    ).fetchall()
+    if not rows or not all(is_sound(row[0], row[1], len(row[0]) // 4) for row in rows):
         return None
-    return Embedding(np.frombuffer(row[0], dtype="<f4"), bool(row[2]))
+    head, *others = (Passage(np.frombuffer(row[0], dtype="<f4"), row[3], row[4]) for row in rows)
+    return Embedding(head.vector, bool(rows[0][2]), end=head.end, others=tuple(others))

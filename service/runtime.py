@@ -103,7 +103,9 @@ class Runtime:
         generation = self.live.generation
         self.batcher.start()
         writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
-        self.library = Library(self.live, self.batcher, Documents(self.database), writer)
+        self.library = Library(
+            self.live, self.batcher, Documents(self.database), writer, passages=self.settings.passages
+        )
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
         self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)

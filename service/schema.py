@@ -1,7 +1,7 @@
 """The tables of the document store, and how an older file becomes today's.
 
     documents    one row per living document; its text is an immutable revision
-    vectors      one row per generation and revision, written in the transaction of its document
+    vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
     generations  which model version made which vectors, and which of them is live
     skipped      texts that a generation's model fails on: there is no vector, and nobody waits for one
@@ -81,6 +81,22 @@ MIGRATIONS = (
         UNIQUE (collection, query, id)
     );
     CREATE INDEX feedback_of_document ON feedback (collection, id);
+    """,
+    """
+    CREATE TABLE passages (
+        generation INTEGER NOT NULL,
+        revision   INTEGER NOT NULL,
+        passage    INTEGER NOT NULL,  -- 0 is always there; a text that is short, or not split, has no other
+        vector     BLOB NOT NULL,     -- little-endian float32, unit length
+        checksum   INTEGER NOT NULL,  -- CRC-32 of the blob: finds a flipped bit
+        truncated  INTEGER NOT NULL,  -- 1 when the model saw the end of the text in no passage
+        start_at   INTEGER NOT NULL,  -- characters of the text
+        end_at     INTEGER,           -- NULL where there is one passage
+        PRIMARY KEY (generation, revision, passage)
+    ) WITHOUT ROWID;
+    INSERT INTO passages SELECT generation, revision, 0, vector, checksum, truncated, 0, NULL FROM vectors;
+    DROP TABLE vectors;
+    ALTER TABLE passages RENAME TO vectors;
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

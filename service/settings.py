@@ -61,6 +61,7 @@ class Settings(BaseSettings):
     max_admitted_mb: int = Field(256, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
+    passages: bool = True
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left

@@ -1,0 +1,169 @@
+"""Files that are worth keeping because they take long to make, and can always be made again.
+
+    DATA_DIR/indexes/
+    ├── 2-000000041377/       generation 2, at operation 41,377; never changed after its rename
+    │   ├── manifest.json     what it is of, the size and SHA-256 of each file, and its own
+    │   └── base.faiss  base-rows.npy
+    └── .tmp-9f8e7d6c/        being written; swept at the next start
+
+Nothing here is the truth. Whatever is wrong with a snapshot, an older one or none is used, and the log says
+why: a derived file must never stop a start, and none is parsed whose checksum is not the one that this
+program wrote (FAISS's reader is a parser in C++, and trusts its input).
+"""
+
+import hashlib
+import json
+import logging
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from models.fsync import sync
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+KEPT = 2  # the newest, and one before it should the newest be damaged
+_TEMPORARY = ".tmp-"
+_NAME = re.compile(r"(\d+)-(\d{12,})")
+_BLOCK_BYTES = 1 << 20
+
+
+class Damaged(Exception):
+    """A snapshot cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a snapshot is of. One of another origin is not read."""
+
+    generation: int
+    fingerprint: str
+    dimension: int
+
+
+class Snapshot(NamedTuple):
+    """One that was found whole."""
+
+    folder: Path
+    sequence: int  # the store's operation number of its moment
+
+
+class Snapshots:
+    """Those in `root`, which is made when the first is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def sweep(self) -> None:
+        """Remove what writers that died have left. For the owner of the data directory, at its start."""
+        for folder in self._root.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def write(self, origin: Origin, sequence: int, files: Mapping[str, Callable[[Path], None]]) -> None:
+        """Write a snapshot of `files` (name to what writes it), then remove all but the newest.
+
+        Raises:
+            OSError: the disk is full or failing; the ones before are as they were.
+
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        making = self._root / f"{_TEMPORARY}{secrets.token_hex(4)}"
+        making.mkdir()
+        try:
+            sealed = {}
+            for name, write in files.items():
+                write(making / name)
+                sealed[name] = _sealed(making / name)
+                sync(making / name)
+            said = {"format": FORMAT, "sequence": sequence, "origin": asdict(origin), "files": sealed}
+            (making / MANIFEST).write_text(json.dumps({**said, "sha256": _digest(said)}), encoding="utf-8")
+            sync(making / MANIFEST)
+            sync(making)
+            whole = self._root / f"{origin.generation}-{sequence:012}"
+            shutil.rmtree(whole, ignore_errors=True)
+            making.rename(whole)
+            sync(self._root)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+        for old in self._of(origin.generation)[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def newest(self, origin: Origin, read: Callable[[Snapshot], T]) -> T | None:
+        """What `read` makes of the newest snapshot of `origin` that is whole, None when there is none.
+
+        `read` raises Damaged for one that it cannot use.
+        """
+        for folder in self._of(origin.generation):
+            try:
+                return read(Snapshot(folder, _checked(folder, origin)))
+            except (Damaged, OSError) as error:
+                log.warning("The index snapshot %s is not used: %s", folder.name, error)
+        return None
+
+    def drop(self, generation: int) -> None:
+        """Remove every snapshot of a generation that is gone."""
+        for folder in self._of(generation):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def damage(self) -> list[str]:
+        """What is wrong with any of them, one line each; reads every byte."""
+        found = []
+        for folder in sorted(self._root.iterdir()) if self._root.is_dir() else []:
+            if _NAME.fullmatch(folder.name):
+                try:
+                    _checked(folder, None)
+                except (Damaged, OSError) as error:
+                    found.append(f"{folder.name}: {error}")
+        return found
+
+    def _of(self, generation: int) -> list[Path]:
+        """The folders of a generation, the newest first."""
+        found = []
+        for folder in self._root.iterdir() if self._root.is_dir() else []:
+            named = _NAME.fullmatch(folder.name)
+            if named is not None and int(named[1]) == generation:
+                found.append((int(named[2]), folder))
+        return [folder for _, folder in sorted(found, reverse=True)]
+
+
+def _checked(folder: Path, origin: Origin | None) -> int:
+    """The sequence of the snapshot in `folder`, every byte of which is as it was written.
+
+    Raises:
+        Damaged: it is not, or it is of another origin than `origin`.
+
+    """
+    try:
+        said = json.loads((folder / MANIFEST).read_bytes())
+        if said.pop("sha256") != _digest(said):
+            raise Damaged("its manifest is not what was written")
+        if said["format"] != FORMAT:
+            raise Damaged(f"its format is {said['format']}, and this program writes {FORMAT}")
+        if origin is not None and said["origin"] != asdict(origin):
+            raise Damaged("it is of another model")
+        for name, sealed in said["files"].items():
+            if _sealed(folder / name) != sealed:
+                raise Damaged(f"{name} is not what was written")
+        return int(said["sequence"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"its manifest cannot be read ({type(error).__name__})") from error
+
+
+def _digest(said: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _sealed(file: Path) -> dict[str, int | str]:
+    digest = hashlib.sha256()
+    with file.open("rb") as content:
+        while block := content.read(_BLOCK_BYTES):
+            digest.update(block)
+        return {"bytes": content.tell(), "sha256": digest.hexdigest()}
