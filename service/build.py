@@ -93,7 +93,7 @@ class Builder:
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._library.documents.read(count), time.monotonic()
             step, last, left_out = await self._library.documents.read(self._next)
-            done = len(generation.index) + left_out
+            done = generation.index.documents + left_out
             total = max(total, done) if step else done
             self.progress.tell(done, total)
             self._tell(done, total)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from service.errors import storage_error
 from service.filters import Where
+from service.rows import row_of
 from service.schema import connect
 
 T = TypeVar("T")
@@ -173,7 +174,7 @@ def vectors(
     damaged: list[int],
     batch: int = 4096,
 ) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """The sound vectors of a generation's living documents, in batches, by rising revision.
+    """The sound vectors of a generation's living documents, in batches, by rising row name.
 
     The revisions of the others are appended to `damaged`.
     """
@@ -185,9 +186,9 @@ def vectors(
     while rows := cursor.fetchmany(batch):
         sound = [(revision, blob) for revision, blob, checksum in rows if is_sound(blob, checksum, dimension)]
         damaged += {row[0] for row in rows} - {revision for revision, _ in sound}
-        revisions = np.array([revision for revision, _ in sound], dtype=np.int64)
+        names = np.array([row_of(revision) for revision, _ in sound], dtype=np.int64)
         joined = b"".join(blob for _, blob in sound)
-        yield revisions, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
+        yield names, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
 
 
 def last_revision(connection: sqlite3.Connection) -> int:

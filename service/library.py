@@ -26,7 +26,8 @@ from service.filters import Where
 from service.index import Index
 from service.live import Generation, Live
 from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
-from service.segments import View
+from service.rows import revisions_of
+from service.view import View
 from service.writer import Changes, Writer
 
 log = logging.getLogger(__name__)
@@ -205,15 +206,12 @@ async def _lenient(embedding: Awaitable[None]) -> None:
 
 def apply(generation: Generation, changes: Changes) -> None:
     """Bring a generation's index up to date with a commit; runs on the writer's thread."""
-    removed = set(changes.removed)
-    rows = [row for row in changes.added.get(generation.number, []) if row[0] not in removed]
-    if not rows and not removed and changes.sequence <= generation.index.view.sequence:
+    rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
+    if not rows and not changes.removed and changes.sequence <= generation.index.view.sequence:
         return
-    revisions = np.array([revision for revision, _ in rows], dtype=np.int64)
-    vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(
-        -1, generation.encoder.dimension
-    )
-    generation.index.apply((revisions, vectors), changes.removed, changes.sequence)
+    names = np.array(list(rows), dtype=np.int64)
+    vectors = np.array(list(rows.values()), dtype=np.float32).reshape(-1, generation.encoder.dimension)
+    generation.index.apply((names, vectors), changes.removed, changes.sequence)
 
 
 def _find(
@@ -228,7 +226,7 @@ def _find(
     index = generation.index
     view = _begin(connection, index)  # the transaction ends with the query, in documents.py
     allowed = None if where is None else matching(connection, where)
-    found = index.search(queries, k, allowed, view)
+    found = [(scores, revisions_of(names)) for scores, names in index.search(queries, k, allowed, view)]
     wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
     documents = by_revision(connection, wanted, most)
     ranked = [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from service.documents import DEFAULT_COLLECTION, Document, by_revision, is_sound, matching, sequence
 from service.filters import Where
 from service.generations import kept_numbers, live_number
+from service.rows import row_of
 from service.writer import Transaction
 
 
@@ -114,7 +115,7 @@ def add_stored(transaction: Transaction, generation: int, after: int, limit: int
     unusable = []
     for revision, blob, checksum, dimension, alive in rows:
         if alive and is_sound(blob, checksum, dimension):
-            added.append((revision, np.frombuffer(blob, dtype="<f4")))
+            added.append((row_of(revision), np.frombuffer(blob, dtype="<f4")))
         else:
             unusable.append(revision)
     _delete_vectors(transaction, generation, unusable)
@@ -224,7 +225,7 @@ def _add_vector(transaction: Transaction, generation: int, revision: int, embedd
         "VALUES (?, ?, ?, ?, ?)",
         (generation, revision, blob, zlib.crc32(blob), embedding.truncated),
     )
-    transaction.changes.added.setdefault(generation, []).append((revision, embedding.vector))
+    transaction.changes.added.setdefault(generation, []).append((row_of(revision), embedding.vector))
 
 
 def _delete_vectors(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:

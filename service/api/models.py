@@ -115,7 +115,11 @@ async def info(request: Request) -> Response:
             "dimension": encoder.dimension,
             "providers": encoder.providers,
             "threads": runtime.workers,
-            "index": {"documents": len(generation.index), "kind": "exact", "bytes": generation.index.nbytes},
+            "index": {
+                "documents": generation.index.documents,
+                "kind": "exact",
+                "bytes": generation.index.nbytes,
+            },
         }
     return json_response(answer)
 
