@@ -44,6 +44,7 @@ def load_all(transaction: Transaction, generation: Generation) -> None:
     damaged: list[int] = []
     stored = vectors(connection, number, dimension, damaged)
     index = Index.load(dimension, stored, sequence(connection))
+    index.apply(remove=damaged)  # passages of them that are sound
     forget(transaction, number, damaged)
     generation.index, old = index, generation.index
     old.close()
@@ -93,7 +94,7 @@ class Builder:
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._library.documents.read(count), time.monotonic()
             step, last, left_out = await self._library.documents.read(self._next)
-            done = len(generation.index) + left_out
+            done = generation.index.documents + left_out
             total = max(total, done) if step else done
             self.progress.tell(done, total)
             self._tell(done, total)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from service.errors import storage_error
 from service.filters import Where
+from service.rows import MAX_PASSAGES, PASSAGE_BITS, row_of
 from service.schema import connect
 
 T = TypeVar("T")
@@ -173,21 +174,35 @@ def vectors(
     damaged: list[int],
     batch: int = 4096,
 ) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """The sound vectors of a generation's living documents, in batches, by rising revision.
+    """The sound vectors of a generation's living documents, in batches, by rising row name.
 
     The revisions of the others are appended to `damaged`.
     """
     cursor = connection.execute(
-        "SELECT revision, vector, checksum FROM vectors JOIN documents USING (revision) "
-        "WHERE generation = ? ORDER BY revision",
+        "SELECT revision, passage, vector, checksum FROM vectors JOIN documents USING (revision) "
+        "WHERE generation = ? ORDER BY revision, passage",
         (generation,),
     )
     while rows := cursor.fetchmany(batch):
-        sound = [(revision, blob) for revision, blob, checksum in rows if is_sound(blob, checksum, dimension)]
-        damaged += {row[0] for row in rows} - {revision for revision, _ in sound}
-        revisions = np.array([revision for revision, _ in sound], dtype=np.int64)
-        joined = b"".join(blob for _, blob in sound)
-        yield revisions, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
+        sound = [row[:3] for row in rows if is_sound(row[2], row[3], dimension)]
+        if len(sound) < len(rows):
+            damaged += {row[0] for row in rows if not is_sound(row[2], row[3], dimension)}
+        names = np.array([row_of(revision, passage) for revision, passage, _ in sound], dtype=np.int64)
+        joined = b"".join(blob for *_, blob in sound)
+        yield names, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
+
+
+def passages(
+    connection: sqlite3.Connection, generation: int, names: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Which characters of their texts the rows of these names stand for, where the text was split."""
+    rows = connection.execute(
+        "SELECT value, start_at, end_at FROM json_each(?1) JOIN vectors "
+        f"ON generation = ?2 AND revision = value >> {PASSAGE_BITS} AND passage = value & {MAX_PASSAGES - 1} "
+        "WHERE end_at IS NOT NULL",
+        (orjson.dumps(names).decode(), generation),
+    )
+    return {name: (start, end) for name, start, end in rows}
 
 
 def last_revision(connection: sqlite3.Connection) -> int:

@@ -21,7 +21,7 @@ SAMPLE_SECONDS = 0.5
 def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], str | None]) -> None:
     """Point the gauges at what they show."""
     metrics.serve(live.generation.manifest)
-    metrics.documents.set_function(lambda: len(live.generation.index) + live.generation.missing)
+    metrics.documents.set_function(lambda: live.generation.index.documents + live.generation.missing)
     metrics.index_missing.set_function(lambda: live.generation.missing)
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))

@@ -7,10 +7,11 @@
 FAISS crashes when one thread searches an index that another adds to (it did in four runs of four), and a lock
 around both would let every write wait for every search. So nothing that is searched is ever changed:
 vectors lie in segments that are written once, a removal makes a new bitmap of living rows, and each step
-ends in a new `View` (service/segments.py). New rows join the few small segments in one new one; segments of
+ends in a new `View` (service/view.py). New rows join the few small segments in one new one; segments of
 like size are merged, `FAN` at a time, so that their number grows with the logarithm of the rows.
 
-Rows have int64 names, the revisions of the document store: made once, never used again for another text.
+A row is one passage of a document; its int64 name (service/rows.py) holds the revision, which the document
+store makes once and never uses again for another text. What is searched for is documents.
 
 Not here: documents, their ids and metadata (the store has them, and can always make this index again),
 files (a `View` never changes, so a snapshot can be written from one at leisure), anything approximate, and
@@ -31,7 +32,9 @@ import faiss
 import numpy as np
 from numpy.typing import ArrayLike
 
-from service.segments import Cancelled, Hits, Part, Revisions, Rows, Segment, Vectors, View, build
+from service.rows import Revisions, RowNames, passages_of, revisions_of
+from service.segments import Cancelled, Part, Rows, Segment, Vectors, build
+from service.view import Hits, View
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,7 @@ NICE = 10
 
 
 class Index:
-    """Vectors of `dimension` numbers by revision; of unit length, so that scores are cosines."""
+    """Vectors of `dimension` numbers by name; of unit length, so that scores are cosines."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -55,7 +58,7 @@ class Index:
 
     @classmethod
     def load(cls, dimension: int, batches: Iterable[tuple[ArrayLike, ArrayLike]], sequence: int = 0) -> Self:
-        """An index of all rows of `batches`, as (revisions, vectors) each. Fastest in the order of revisions.
+        """An index of all rows of `batches`, as (names, vectors) each. Fastest in the order of names.
 
         `sequence` is the store's operation number at that moment.
 
@@ -65,19 +68,25 @@ class Index:
         """
         index = cls(dimension)
         base = faiss.IndexFlatIP(dimension)
-        names = [np.empty(0, np.int64)]
+        named = [np.empty(0, np.int64)]
         for batch in batches:
             rows = index._checked(*batch)
-            names.append(rows.revisions)
+            named.append(rows.names)
             base.add(rows.vectors)
-        revisions = np.concatenate(names)
-        parts = (Part.whole(_in_order(dimension, revisions, base)),) if len(revisions) else ()
+        names = np.concatenate(named)
+        parts = (Part.whole(_in_order(dimension, names, base)),) if len(names) else ()
         index._view = View(parts, sequence)
         return index
 
-    def __len__(self) -> int:
-        """Living rows."""
-        return sum(part.count for part in self._view.parts)
+    @property
+    def documents(self) -> int:
+        """Living documents."""
+        return self._view.documents
+
+    @property
+    def rows(self) -> int:
+        """Living rows: passages of all documents."""
+        return self._view.rows
 
     @property
     def view(self) -> View:
@@ -95,19 +104,18 @@ class Index:
         return len(self._view.parts)
 
     def revisions(self) -> Revisions:
-        """The living rows' names, sorted."""
-        return np.sort(
-            np.concatenate([np.empty(0, np.int64), *(part.rows().revisions for part in self._view.parts)])
-        )
+        """Of the living documents, sorted."""
+        names = np.concatenate([np.empty(0, np.int64), *(part.rows().names for part in self._view.parts)])
+        return np.unique(revisions_of(names))
 
-    def vectors(self, revisions: ArrayLike) -> Vectors:
-        """A copy of the vectors of `revisions`, (n, dimension), in that order.
+    def vectors(self, rows: ArrayLike) -> Vectors:
+        """A copy of the vectors of the rows of these names, (n, dimension), in that order.
 
         Raises:
             KeyError: one of them is not here.
 
         """
-        wanted = np.asarray(revisions, np.int64)
+        wanted = np.asarray(rows, np.int64)
         vectors = np.empty((len(wanted), self.dimension), np.float32)
         missing = np.ones(len(wanted), bool)
         for part in self._view.parts:
@@ -115,19 +123,20 @@ class Index:
             vectors[found] = part.segment.vectors[positions]
             missing &= ~found
         if missing.any():
-            raise KeyError(f"The index has no vector of revision {wanted[missing][0]}.")
+            raise KeyError(f"The index has no vector of {_in_words(wanted[missing])}.")
         return vectors
 
     def search(
         self, queries: ArrayLike, k: int, allowed: ArrayLike | None = None, view: View | None = None
     ) -> list[Hits]:
-        """The best `k` rows for each of `queries` (q, dimension), as (scores float32, revisions int64).
+        """The best `k` documents for each of `queries` (q, dimension), as (scores float32, names int64).
 
-        Best first, then by revision. Scores are rounded to 1e-6, so rows that tie have equal scores. A caller
-        may break ties its own way: the answer holds *every* row that ties with the k-th, so it may be longer
-        than `k`, by up to `segments.TIES`. It is shorter only when fewer rows live (and are allowed).
+        A document is there once, as its best row. Best first, then by revision. Scores are rounded to 1e-6,
+        so documents that tie have equal scores. A caller may break ties its own way: the answer holds *every*
+        document that ties with the k-th, so it may be longer than `k`, by up to `view.TIES`. It is shorter
+        only when fewer documents live (and are allowed).
 
-        With `allowed`, rows of other revisions are not seen. With `view`, that moment is searched.
+        With `allowed`, only documents of these revisions are seen. With `view`, that moment is searched.
 
         Raises:
             ValueError: `k` below 1, another dimension, or a number that is not finite.
@@ -137,7 +146,7 @@ class Index:
             raise ValueError(f"k is {k}; it must be at least 1.")
         # FAISS counts threads per calling thread, and a new one would take every core from its neighbours.
         faiss.omp_set_num_threads(1)
-        among = None if allowed is None else np.unique(np.asarray(allowed, np.int64))
+        among = None if allowed is None else np.asarray(allowed, np.int64)
         return (view or self._view).search(self._matrix(queries, "query"), k, among)
 
     def apply(
@@ -146,26 +155,27 @@ class Index:
         remove: Sequence[int] | Revisions = (),
         sequence: int = 0,
     ) -> None:
-        """Add and remove rows in one step: a search sees all of it or nothing.
+        """Add rows and remove documents in one step: a search sees all of it or nothing.
 
         `sequence` is the store's operation number after the step; the larger of it and the last one counts.
 
-        A revision that is here already is replaced. One that is in both is removed; removing one that is not
-        here does nothing. `add` is revisions (n,) and their vectors (n, dimension), which are copied.
+        `add` is names of rows (n,) and their vectors (n, dimension), which are copied. A row that is here
+        already is replaced. `remove` is revisions, of which every row goes, those in `add` too; removing one
+        that is not here does nothing.
 
         Raises:
-            ValueError: another dimension, a number that is not finite, or a revision twice. Nothing changed.
+            ValueError: another dimension, a number that is not finite, or a row twice. Nothing changed.
 
         """
-        gone = np.unique(np.asarray(remove, np.int64))
+        removed = np.unique(np.asarray(remove, np.int64))
         fresh = None if add is None else self._checked(*add)
         if fresh is not None:
-            kept = ~np.isin(fresh.revisions, gone)
-            fresh = Rows(fresh.revisions[kept], fresh.vectors, fresh.positions[kept])
-            gone = np.concatenate([gone, fresh.revisions])
+            kept = ~np.isin(revisions_of(fresh.names), removed)
+            fresh = Rows(fresh.names[kept], fresh.vectors, fresh.positions[kept])
         with self._writing:
-            parts = _without(self._view.parts, gone)
-            if fresh is not None and len(fresh.revisions):
+            parts = _living(part.without(part.segment.positions(removed)) for part in self._view.parts)
+            if fresh is not None and len(fresh.names):
+                parts = _without(parts, fresh.names)
                 small = [part.rows() for part in parts if len(part) < SMALL_ROWS]
                 large = [part for part in parts if len(part) >= SMALL_ROWS]
                 parts = [*large, Part.whole(build(self.dimension, [*small, fresh]))]
@@ -180,13 +190,11 @@ class Index:
         if merger is not None:
             merger.join()
 
-    def _checked(self, revisions: ArrayLike, vectors: ArrayLike) -> Rows:
-        names = np.asarray(revisions, np.int64)
+    def _checked(self, rows: ArrayLike, vectors: ArrayLike) -> Rows:
+        names = np.asarray(rows, np.int64)
         matrix = self._matrix(vectors, "vector")
         if names.shape != (len(matrix),):
-            raise ValueError(
-                f"{len(matrix)} vectors came with revisions of shape {names.shape}; give one each."
-            )
+            raise ValueError(f"{len(matrix)} vectors came with names of shape {names.shape}; give one each.")
         _refuse_twice(names)
         return Rows(names, matrix, np.arange(len(names)))
 
@@ -236,27 +244,34 @@ class Index:
         self._view = View(parts, self._view.sequence)
 
 
-def _in_order(dimension: int, revisions: Revisions, index: faiss.IndexFlatIP) -> Segment:
-    """The rows of `index` as a segment, written anew when they are not in the order of their revisions."""
-    if (np.diff(revisions) > 0).all():
-        return Segment(revisions, index)
-    _refuse_twice(revisions)
-    unsorted = Segment(revisions, index)
-    return build(dimension, [Rows(revisions, unsorted.vectors, np.arange(len(revisions)))])
+def _in_order(dimension: int, names: RowNames, index: faiss.IndexFlatIP) -> Segment:
+    """The rows of `index` as a segment, written anew when they are not in the order of their names."""
+    if (np.diff(names) > 0).all():
+        return Segment(names, index)
+    _refuse_twice(names)
+    unsorted = Segment(names, index)
+    return build(dimension, [Rows(names, unsorted.vectors, np.arange(len(names)))])
 
 
-def _refuse_twice(revisions: Revisions) -> None:
-    names, counts = np.unique(revisions, return_counts=True)
-    if len(names) < len(revisions):
-        raise ValueError(f"Revision {names[counts > 1][0]} came twice; a revision has one vector.")
+def _refuse_twice(rows: RowNames) -> None:
+    names, counts = np.unique(rows, return_counts=True)
+    if len(names) < len(rows):
+        raise ValueError(f"{_in_words(names[counts > 1])} came twice; a row has one vector.".capitalize())
 
 
-def _without(parts: Iterable[Part], revisions: Revisions) -> list[Part]:
-    """`parts` with `revisions` dead, those that have no living row left out."""
-    if not len(revisions):
-        return list(parts)
-    kept = (part.without(part.find(revisions)[1]) for part in parts)
-    return [part for part in kept if part.count]
+def _in_words(names: RowNames) -> str:
+    """The first of `names`, for a message."""
+    return f"revision {revisions_of(names)[0]}, passage {passages_of(names)[0]}"
+
+
+def _without(parts: Iterable[Part], names: RowNames) -> list[Part]:
+    """`parts` with the rows of these names dead."""
+    return _living(part.without(part.find(names)[1]) for part in parts)
+
+
+def _living(parts: Iterable[Part]) -> list[Part]:
+    """Those that have a living row."""
+    return [part for part in parts if part.count]
 
 
 def _due(parts: Iterable[Part]) -> list[Part]:

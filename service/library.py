@@ -13,21 +13,31 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.calls import Lane
-from service.documents import Document, Documents, TooMuch, by_revision, matching, sequence, texts
+from service.documents import (
+    Document,
+    Documents,
+    TooMuch,
+    by_revision,
+    matching,
+    passages,
+    sequence,
+    texts,
+)
 from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
 from service.filters import Where
 from service.index import Index
 from service.live import Generation, Live
 from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
-from service.segments import View
+from service.rows import revisions_of
+from service.view import View
 from service.writer import Changes, Writer
 
 log = logging.getLogger(__name__)
@@ -37,14 +47,18 @@ ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document found; `score` is the cosine of its vector and the query's."""
+    """One document found; `score` is the cosine of its best passage's vector and the query's."""
 
     document: Document
     score: np.float32
+    passage: tuple[int, int] | None = None  # its characters, where the text was split
 
     def as_json(self) -> dict[str, Any]:
         found = self.document
-        return {"id": found.id, "score": self.score, "text": found.text, "metadata": found.metadata}
+        hit = {"id": found.id, "score": self.score, "text": found.text, "metadata": found.metadata}
+        if self.passage is not None:
+            hit["passage"] = {"start": self.passage[0], "end": self.passage[1]}
+        return hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +219,12 @@ async def _lenient(embedding: Awaitable[None]) -> None:
 
 def apply(generation: Generation, changes: Changes) -> None:
     """Bring a generation's index up to date with a commit; runs on the writer's thread."""
-    removed = set(changes.removed)
-    rows = [row for row in changes.added.get(generation.number, []) if row[0] not in removed]
-    if not rows and not removed and changes.sequence <= generation.index.view.sequence:
+    rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
+    if not rows and not changes.removed and changes.sequence <= generation.index.view.sequence:
         return
-    revisions = np.array([revision for revision, _ in rows], dtype=np.int64)
-    vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(
-        -1, generation.encoder.dimension
-    )
-    generation.index.apply((revisions, vectors), changes.removed, changes.sequence)
+    names = np.array(list(rows), dtype=np.int64)
+    vectors = np.array(list(rows.values()), dtype=np.float32).reshape(-1, generation.encoder.dimension)
+    generation.index.apply((names, vectors), changes.removed, changes.sequence)
 
 
 def _find(
@@ -229,12 +240,17 @@ def _find(
     view = _begin(connection, index)  # the transaction ends with the query, in documents.py
     allowed = None if where is None else matching(connection, where)
     found = index.search(queries, k, allowed, view)
-    wanted = sorted({int(revision) for _, revisions in found for revision in revisions})
-    documents = by_revision(connection, wanted, most)
-    ranked = [_ranked(scores, revisions, documents)[:k] for scores, revisions in found]
-    if sum(hit.document.size for hits in ranked for hit in hits) > most:
+    wanted = np.unique(revisions_of(np.concatenate([names for _, names in found])))
+    documents = by_revision(connection, wanted.tolist(), most)
+    ranked = [_ranked(scores, names, documents)[:k] for scores, names in found]
+    if sum(documents[row.revision].size for rows in ranked for row in rows) > most:
         raise TooMuch
-    return ranked
+    split = view.rows > view.documents
+    names = [row.name for rows in ranked for row in rows] if split else []
+    places = passages(connection, generation.number, names)
+    return [
+        [Hit(documents[row.revision], row.score, places.get(row.name)) for row in rows] for rows in ranked
+    ]
 
 
 def _begin(connection: sqlite3.Connection, index: Index) -> View:
@@ -254,12 +270,18 @@ def _begin(connection: sqlite3.Connection, index: Index) -> View:
     return index.view
 
 
+class _Row(NamedTuple):
+    """A row of an index that was found."""
+
+    score: np.float32
+    name: int
+    revision: int
+
+
 def _ranked(
-    scores: NDArray[np.float32], revisions: NDArray[np.int64], documents: dict[int, Document]
-) -> list[Hit]:
-    hits = [
-        Hit(documents[int(revision)], score)
-        for score, revision in zip(scores, revisions, strict=True)
-        if int(revision) in documents
-    ]
-    return sorted(hits, key=lambda hit: (-hit.score, hit.document.id))
+    scores: NDArray[np.float32], names: NDArray[np.int64], documents: dict[int, Document]
+) -> list[_Row]:
+    """Best first, equal scores by the document's id; without those that are gone."""
+    rows = map(_Row, scores, names.tolist(), revisions_of(names).tolist())
+    alive = [row for row in rows if row.revision in documents]
+    return sorted(alive, key=lambda row: (-row.score, documents[row.revision].id))

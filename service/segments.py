@@ -1,13 +1,11 @@
-"""Vectors that never change, and the searches over them.
+"""Vectors that never change, and which of them are alive.
 
-    View ─ one moment of an index: searched without a lock
-     ├─ Part ─ a segment, and a bitmap of the rows that are alive in that moment
-     │   └─ Segment ─ a FAISS index that nobody adds to any more, and the revision of each row
-     ├─ Part …
+    Part ─ a segment, and a bitmap of the rows that are alive in one moment
+     └─ Segment ─ a FAISS index that nobody adds to any more, and the name of each row
 
-Nothing here is changed once made; service/index.py makes the next view and replaces one reference. A
-segment is exact (inner product, float32). Another kind, such as IVF, is another class with the members of
-`Segment`: `revisions`, `vectors`, `nearest` and `at_least`.
+Nothing here is changed once made; service/index.py puts parts together to the next view (service/view.py) and
+replaces one reference. A segment is exact (inner product, float32). Another kind, such as IVF, is another
+class with the members of `Segment`: `names`, `firsts`, `vectors`, `positions`, `nearest` and `at_least`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,18 +16,15 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-Revisions: TypeAlias = NDArray[np.int64]
+from service.rows import PASSAGE_BITS, Revisions, RowNames, passages_of, revisions_of
+
 Positions: TypeAlias = NDArray[np.int64]  # rows within one segment
 Vectors: TypeAlias = NDArray[np.float32]
 Bitmap: TypeAlias = NDArray[np.uint8]  # bit i % 8 of byte i // 8, as faiss.IDSelectorBitmap reads it
 Scores: TypeAlias = NDArray[np.float32]
-Exact: TypeAlias = NDArray[np.float64]  # rounded to `DECIMALS`, so that equal means tied
-Hits: TypeAlias = tuple[Scores, Revisions]
 
-DECIMALS = 6  # two float32 sums of one product differ in the seventh
-TIES = 1000
-SPARE = 16  # ties with the k-th up to this number are found without a second scan
 CHUNK_ROWS = 4096  # 6 MB at 384 dimensions: a few milliseconds between two looks at `cancelled`
+FEW = 16  # revisions below this part of a segment's rows are looked up one by one
 
 
 class Cancelled(Exception):
@@ -37,16 +32,27 @@ class Cancelled(Exception):
 
 
 class Segment:
-    """Rows in the order of their revisions, and an exact search over them."""
+    """Rows in the order of their names, and an exact search over them."""
 
-    def __init__(self, revisions: Revisions, index: faiss.IndexFlatIP) -> None:
-        self.revisions = revisions
+    def __init__(self, names: RowNames, index: faiss.IndexFlatIP) -> None:
+        self.names = names
+        self.firsts = _firsts(names)
         self._index = index
         flat = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
         self.vectors: Vectors = flat.reshape(
             index.ntotal, index.d
         )  # FAISS's memory, valid while this segment lives
         self.vectors.flags.writeable = False
+
+    def positions(self, revisions: Revisions) -> Positions:
+        """Where the rows of `revisions` are; these may come in any order."""
+        if len(revisions) * FEW >= len(self.names):
+            return np.flatnonzero(np.isin(revisions_of(self.names), revisions))
+        starts = np.searchsorted(self.names, revisions << PASSAGE_BITS)
+        counts = np.searchsorted(self.names, (revisions + 1) << PASSAGE_BITS) - starts
+        before = np.cumsum(counts) - counts
+        positions: Positions = np.repeat(starts - before, counts) + np.arange(counts.sum())
+        return positions
 
     def nearest(self, queries: Vectors, k: int, selected: Bitmap | None) -> tuple[Scores, Positions]:
         """The best `k` of the selected rows, (q, k) each.
@@ -62,6 +68,12 @@ class Segment:
         return scores, positions
 
 
+def _firsts(names: RowNames) -> Bitmap | None:
+    """The bitmap of the rows that are a document's first passage; None: all are."""
+    first = passages_of(names) == 0
+    return None if first.all() else np.packbits(first, bitorder="little")
+
+
 def _parameters(selected: Bitmap | None) -> Any:
     if selected is None:
         return None
@@ -70,9 +82,9 @@ def _parameters(selected: Bitmap | None) -> Any:
 
 
 class Rows(NamedTuple):
-    """Rows to put into a new segment: the vector of `revisions[i]` is `vectors[positions[i]]`."""
+    """Rows to put into a new segment: the vector of `names[i]` is `vectors[positions[i]]`."""
 
-    revisions: Revisions
+    names: RowNames
     vectors: Vectors
     positions: Positions
 
@@ -84,10 +96,10 @@ def build(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool]
         Cancelled: `cancelled()` became true.
 
     """
-    revisions = np.concatenate([rows.revisions for rows in sources])
-    order = np.argsort(revisions, kind="stable")
+    names = np.concatenate([rows.names for rows in sources])
+    order = np.argsort(names, kind="stable")
     positions = np.concatenate([rows.positions for rows in sources])[order]
-    owners = np.repeat(np.arange(len(sources)), [len(rows.revisions) for rows in sources])[order]
+    owners = np.repeat(np.arange(len(sources)), [len(rows.names) for rows in sources])[order]
     index = faiss.IndexFlatIP(dimension)
     for start in range(0, len(order), CHUNK_ROWS):
         if cancelled():
@@ -98,7 +110,7 @@ def build(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool]
             mine = owner == number
             chunk[mine] = sources[number].vectors[position[mine]]
         index.add(chunk)
-    return Segment(revisions[order], index)
+    return Segment(names[order], index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,44 +123,48 @@ class Part:
 
     @classmethod
     def whole(cls, segment: Segment) -> Self:
-        rows = len(segment.revisions)
+        rows = len(segment.names)
         return cls(segment, np.packbits(np.ones(rows, bool), bitorder="little"), rows)
 
     def __len__(self) -> int:
         """Rows, dead ones included."""
-        return len(self.segment.revisions)
+        return len(self.segment.names)
+
+    @property
+    def documents(self) -> int:
+        """Documents whose first passage is alive here."""
+        firsts = self.segment.firsts
+        return self.count if firsts is None else int(np.bitwise_count(self.alive & firsts).sum())
 
     @property
     def nbytes(self) -> int:
-        return self.segment.vectors.nbytes + self.segment.revisions.nbytes + self.alive.nbytes
+        return self.segment.vectors.nbytes + self.segment.names.nbytes + self.alive.nbytes
 
-    def find(self, revisions: Revisions) -> tuple[NDArray[np.bool_], Positions]:
-        """Which of `revisions` are alive here, and the positions of those."""
-        places = np.minimum(np.searchsorted(self.segment.revisions, revisions), len(self) - 1)
-        found = (self.segment.revisions[places] == revisions) & (
-            self.alive[places >> 3] >> (places & 7) & 1 == 1
-        )
+    def find(self, names: RowNames) -> tuple[NDArray[np.bool_], Positions]:
+        """Which of `names` are alive here, and the positions of those."""
+        places = np.minimum(np.searchsorted(self.segment.names, names), len(self) - 1)
+        found = (self.segment.names[places] == names) & (self.alive[places >> 3] >> (places & 7) & 1 == 1)
         return found, places[found]
 
     def rows(self) -> Rows:
         """The alive rows."""
         positions = np.flatnonzero(np.unpackbits(self.alive, count=len(self), bitorder="little"))
-        return Rows(self.segment.revisions[positions], self.segment.vectors, positions)
+        return Rows(self.segment.names[positions], self.segment.vectors, positions)
 
     def without(self, positions: Positions) -> "Part":
         """The same segment with the rows at `positions` dead."""
         return self._with(self.alive & ~self._bitmap(positions)) if len(positions) else self
 
-    def died_until(self, later: "Part | None") -> Revisions:
-        """Revisions alive here and dead in `later`, a later state of this part (None: wholly gone)."""
+    def died_until(self, later: "Part | None") -> RowNames:
+        """Rows alive here and dead in `later`, a later state of this part (None: wholly gone)."""
         bits = self.alive if later is None else self.alive & ~later.alive
-        return self._with(bits).rows().revisions
+        return self._with(bits).rows().names
 
     def selection(self, allowed: Revisions | None) -> tuple[Bitmap | None, int]:
-        """The bitmap (None: every row) and the number of the alive rows, in `allowed` when given."""
+        """The bitmap (None: every row) and the number of the alive rows, of `allowed` when given."""
         if allowed is None:
             return (None if self.count == len(self) else self.alive), self.count
-        bitmap = self._bitmap(self.find(allowed)[1])
+        bitmap = self._bitmap(self.segment.positions(allowed)) & self.alive
         return bitmap, int(np.bitwise_count(bitmap).sum())
 
     def _bitmap(self, positions: Positions) -> Bitmap:
@@ -158,68 +174,3 @@ class Part:
 
     def _with(self, alive: Bitmap) -> "Part":
         return Part(self.segment, alive, int(np.bitwise_count(alive).sum()))
-
-
-class _Choice(NamedTuple):
-    """The rows of one segment that a search looks at."""
-
-    segment: Segment
-    selected: Bitmap | None
-    rows: int
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """One moment of an index. A revision is alive in at most one part.
-
-    `sequence` is the store's operation number that this moment belongs to.
-    """
-
-    parts: tuple[Part, ...] = ()
-    sequence: int = 0
-
-    def search(self, queries: Vectors, k: int, allowed: Revisions | None) -> list[Hits]:
-        """As `Index.search`, in this moment; `queries` are checked."""
-        choices = [_Choice(part.segment, *part.selection(allowed)) for part in self.parts]
-        choices = [choice for choice in choices if choice.rows]
-        if not choices:
-            return [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]
-        hits = []
-        for row, (scores, revisions) in enumerate(zip(*_nearest(choices, queries, k + SPARE), strict=True)):
-            if len(scores) >= k + SPARE and scores[k - 1] == scores[k + SPARE - 1]:
-                hits.append(_cut(*_scan(choices, queries[row : row + 1], scores[k - 1]), k))
-            else:
-                hits.append(_cut(scores, revisions, k))
-        return hits
-
-
-def _nearest(choices: Sequence[_Choice], queries: Vectors, k: int) -> tuple[Exact, Revisions]:
-    """The best rows of all segments together, (q, m) each; the first `k` of a row are the best there are."""
-    found = []
-    for segment, selected, rows in choices:
-        scores, positions = segment.nearest(queries, min(k, rows), selected)
-        found.append((scores, segment.revisions[positions]))
-    return _ranked(*(np.concatenate(columns, axis=1) for columns in zip(*found, strict=True)))
-
-
-def _scan(choices: Sequence[_Choice], query: Vectors, score: float) -> tuple[Exact, Revisions]:
-    """Every row that scores at least `score` after rounding, and perhaps some just below."""
-    found = []
-    for segment, selected, _ in choices:
-        scores, positions = segment.at_least(query, score - 10.0**-DECIMALS, selected)
-        found.append((scores, segment.revisions[positions]))
-    return _ranked(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
-
-
-def _ranked(scores: Scores, revisions: Revisions) -> tuple[Exact, Revisions]:
-    """Rounded and sorted along the last axis: best first, then by revision."""
-    rounded: Exact = scores.astype(np.float64).round(DECIMALS)
-    order = np.lexsort((revisions, -rounded), axis=-1)
-    return np.take_along_axis(rounded, order, -1), np.take_along_axis(revisions, order, -1)
-
-
-def _cut(scores: Exact, revisions: Revisions, k: int) -> Hits:
-    """The first `k` and those that tie with the last of them, `TIES` more at most."""
-    end = np.count_nonzero(scores >= scores[min(k, len(scores)) - 1])
-    kept = slice(min(end, k + TIES))
-    return scores[kept].astype(np.float32), revisions[kept]

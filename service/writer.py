@@ -30,7 +30,7 @@ GROUP_JOBS = 256  # jobs of one commit at most
 
 @dataclass
 class Changes:
-    """What a commit did to the vectors: `added[generation]` are (revision, vector).
+    """What a commit did to the vectors: `added[generation]` are (name of a row, vector).
 
     `sequence` is the operation number after it, 0 when nothing was operated on.
     """

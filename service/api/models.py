@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion
@@ -32,6 +32,7 @@ router = APIRouter(route_class=Direct, tags=["models"])
 
 class IndexInfo(BaseModel):
     documents: int
+    passages: int = Field(description="Their parts, one at least of each; those are what is searched")
     kind: str
     bytes: int
 
@@ -115,7 +116,12 @@ async def info(request: Request) -> Response:
             "dimension": encoder.dimension,
             "providers": encoder.providers,
             "threads": runtime.workers,
-            "index": {"documents": len(generation.index), "kind": "exact", "bytes": generation.index.nbytes},
+            "index": {
+                "documents": generation.index.documents,
+                "passages": generation.index.rows,
+                "kind": "exact",
+                "bytes": generation.index.nbytes,
+            },
         }
     return json_response(answer)
 

@@ -55,11 +55,17 @@ class SearchRequest(BaseModel):
     model: StrictStr | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
+class PassageFound(BaseModel):
+    start: int = Field(description="Its first character (Unicode code points)")
+    end: int = Field(description="The one behind its last")
+
+
 class Found(BaseModel):
     id: str
     score: float
     text: str
     metadata: dict[str, Any]
+    passage: PassageFound = Field(None, description="The best one of a text that was split")
 
 
 class SearchAnswer(BaseModel):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from service import index as index_module
 from service import segments
 from service.index import Index
+from service.rows import PASSAGE_BITS, RowNames, revisions_of
 
 WAIT_SECONDS = 30.0
 Rows = dict[int, NDArray[np.float32]]
@@ -25,6 +26,11 @@ def coarse_vectors(rows: int, dimension: int, seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).choice(np.array([-0.25, 0, 0.25], np.float32), (rows, dimension))
 
 
+def firsts(revisions: Iterable[int]) -> RowNames:
+    """The names of rows of documents that have one passage."""
+    return np.array(list(revisions), np.int64) << PASSAGE_BITS
+
+
 def nearest(rows: Rows, query: NDArray[np.float32], k: int) -> list[tuple[float, int]]:
     """The best `k` and all that tie with the last, by brute force."""
     ranked = sorted((-round(float(vector @ query), 6), revision) for revision, vector in rows.items())
@@ -36,8 +42,8 @@ def found(
     index: Index, query: NDArray[np.float32], k: int, allowed: Iterable[int] | None = None
 ) -> list[tuple[float, int]]:
     among = None if allowed is None else np.array(list(allowed), np.int64)
-    scores, revisions = index.search(query[None], k, among)[0]
-    return list(zip(scores.tolist(), revisions.tolist(), strict=True))
+    scores, names = index.search(query[None], k, among)[0]
+    return list(zip(scores.tolist(), revisions_of(names).tolist(), strict=True))
 
 
 def settle(index: Index) -> None:

@@ -47,8 +47,7 @@ def open_store(folder: Path, index: Index) -> Writer:
     )
 
     def follow(changes: Changes) -> None:
-        removed = set(changes.removed)
-        rows = [row for row in changes.added.get(GENERATION, []) if row[0] not in removed]
+        rows = changes.added.get(GENERATION, [])
         vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(-1, DIMENSION)
         index.apply((np.array([row[0] for row in rows], dtype=np.int64), vectors), changes.removed)
 

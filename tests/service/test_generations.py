@@ -5,11 +5,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from service.generations import previous
 from service.index import Index
+from service.library import apply
+from service.rows import row_of
 from service.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
+from service.writer import Changes
 from tests.service.swapping import QUERIES, TEXTS, published
 from tests.service.test_swap import DOCUMENTS, Place
 
@@ -59,6 +63,19 @@ def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_ag
         assert place.everything() == expected
 
 
+def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_written_last(
+    place: Place,
+) -> None:
+    with place.serving():
+        place.fill()
+        live = place.app.state.runtime.live.generation
+        one, two = np.eye(2, live.encoder.dimension, dtype=np.float32)
+        changes = Changes({live.number: [(row_of(900), one), (row_of(901), one), (row_of(900), two)]})
+        changes.sequence = live.index.view.sequence + 1
+        apply(live, changes)
+        np.testing.assert_array_equal(live.index.vectors([row_of(900), row_of(901)]), [two, one])
+
+
 def test_within_its_grace_the_version_before_follows_every_write(place: Place) -> None:
     with place.serving() as client:
         place.fill()
@@ -67,7 +84,7 @@ def test_within_its_grace_the_version_before_follows_every_write(place: Place) -
         client.delete("/documents/d3")
         [warm] = place.app.state.runtime.live.followers
         assert warm.version == place.a
-        assert len(warm.index) == 60
+        assert warm.index.documents == 60
         assert warm.index.view.sequence == place.app.state.runtime.live.generation.index.view.sequence
 
 

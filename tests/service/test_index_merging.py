@@ -12,11 +12,13 @@ import pytest
 
 from service import index as index_module
 from service.index import Index
+from service.rows import revisions_of, row_of
 from service.segments import Part, Segment
 from tests.service.brute_force import (
     WAIT_SECONDS,
     Rows,
     coarse_vectors,
+    firsts,
     found,
     nearest,
     settle,
@@ -55,7 +57,7 @@ def paused(tiny_segments: None) -> Iterator[Paused]:
 def test_ten_thousand_single_writes_leave_few_segments_and_no_dead_weight() -> None:
     index, vectors = Index(4), coarse_vectors(10_000, 4, seed=1)
     for revision in range(10_000):
-        index.apply(([revision], vectors[revision : revision + 1]), remove=[revision - 2000])
+        index.apply((firsts([revision]), vectors[revision : revision + 1]), remove=[revision - 2000])
     settle(index)
     assert index.revisions().tolist() == list(range(8000, 10_000))
     assert index.segments <= 20
@@ -67,15 +69,15 @@ def test_what_dies_or_is_replaced_while_a_merge_runs_stays_so(paused: Paused) ->
     vectors = coarse_vectors(40, 4, seed=2)
     rows: Rows = dict(enumerate(vectors))
     for start in range(0, 32, 8):
-        paused.apply((range(start, start + 8), vectors[start : start + 8]))
+        paused.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
     assert paused.reached.wait(WAIT_SECONDS)
     paused.apply(remove=[*range(8, 16), 3, 20])  # one source dies whole
-    paused.apply((range(30, 40), vectors[20:30]))  # 30 and 31 are in a source, too
+    paused.apply((firsts(range(30, 40)), vectors[20:30]))  # 30 and 31 are in a source, too
     rows |= dict(zip(range(30, 40), vectors[20:30], strict=True))
     rows = {revision: rows[revision] for revision in rows if not (8 <= revision < 16 or revision in {3, 20})}
     for _ in range(2):
         assert paused.revisions().tolist() == sorted(rows)
-        np.testing.assert_array_equal(paused.vectors(list(rows)), list(rows.values()))
+        np.testing.assert_array_equal(paused.vectors(firsts(rows)), list(rows.values()))
         for query in coarse_vectors(20, 4, seed=3):
             assert found(paused, query, 7) == nearest(rows, query, 7)
         paused.go.set()
@@ -85,7 +87,7 @@ def test_what_dies_or_is_replaced_while_a_merge_runs_stays_so(paused: Paused) ->
 
 def test_writes_and_searches_go_on_while_a_merge_is_held_up(paused: Paused) -> None:
     for revision in range(200):
-        paused.apply(([revision], [[1, 0, 0, 0]]))
+        paused.apply((firsts([revision]), [[1, 0, 0, 0]]))
         assert found(paused, np.array([1, 0, 0, 0], np.float32), 1)[-1] == (1.0, revision)
     assert paused.reached.is_set()
     assert not paused.go.is_set()
@@ -107,13 +109,13 @@ def test_a_failed_merge_is_logged_and_tried_again_and_no_search_notices(
     index, vectors = FailsOnce(4), coarse_vectors(40, 4, seed=5)
     with caplog.at_level(logging.ERROR):
         for start in range(0, 32, 8):
-            index.apply((range(start, start + 8), vectors[start : start + 8]))
+            index.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
         settle(index)
     assert "Merging index segments failed" in caplog.text
     assert (index.failures, index.segments) == (1, 4)
     rows: Rows = dict(enumerate(vectors[:32]))
     assert found(index, vectors[0], 5) == nearest(rows, vectors[0], 5)
-    index.apply(([32], vectors[32:33]))
+    index.apply((firsts([32]), vectors[32:33]))
     settle(index)
     assert index.segments == 2
     assert found(index, vectors[0], 5) == nearest(rows | {32: vectors[32]}, vectors[0], 5)
@@ -123,7 +125,7 @@ def test_a_closed_index_takes_writes_and_answers_but_merges_no_more(paused: Paus
     paused.close()
     vectors = coarse_vectors(80, 4, seed=6)
     for start in range(0, 80, 8):
-        paused.apply((range(start, start + 8), vectors[start : start + 8]))
+        paused.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
     assert found(paused, vectors[0], 5) == nearest(dict(enumerate(vectors)), vectors[0], 5)
     assert paused.segments == 10
     assert not paused.reached.is_set()
@@ -144,10 +146,10 @@ def test_closing_cuts_a_running_merge_short(caplog: pytest.LogCaptureFixture) ->
 
     index = ClosedMeanwhile(4)
     for start in range(0, 32, 8):
-        index.apply((range(start, start + 8), coarse_vectors(8, 4, seed=start)))
+        index.apply((firsts(range(start, start + 8)), coarse_vectors(8, 4, seed=start)))
     assert index.reached.wait(WAIT_SECONDS)
     index.close()
-    assert (index.published, index.segments, len(index)) == (0, 4, 32)
+    assert (index.published, index.segments, index.documents) == (0, 4, 32)
     assert not caplog.records
 
 
@@ -163,7 +165,7 @@ def test_merging_is_nicer_than_the_threads_that_answer() -> None:
 
     index = Asks(4)
     for start in range(0, 32, 8):
-        index.apply((range(start, start + 8), coarse_vectors(8, 4, seed=start)))
+        index.apply((firsts(range(start, start + 8)), coarse_vectors(8, 4, seed=start)))
     settle(index)
     mine = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     assert priorities == [max(index_module.NICE, mine)]
@@ -171,7 +173,7 @@ def test_merging_is_nicer_than_the_threads_that_answer() -> None:
 
 def test_a_search_uses_one_thread_of_faiss_whoever_calls_it() -> None:
     index, seen = Index(2), list[int]()
-    index.apply(([1], [[1, 0]]))
+    index.apply((firsts([1]), [[1, 0]]))
 
     def search() -> None:
         faiss.omp_set_num_threads(2)
@@ -195,7 +197,7 @@ class Mover:
         self.index = Index(PAIRS + NOISE)
         self.axes = np.eye(PAIRS + NOISE, dtype=np.float32)
         self.committed = list(range(PAIRS))
-        self.index.apply((np.arange(PAIRS), self.axes[:PAIRS]))
+        self.index.apply((firsts(range(PAIRS)), self.axes[:PAIRS]))
         self.finished = threading.Event()
         self.complaints: list[str] = []
 
@@ -209,7 +211,7 @@ class Mover:
             old = noise[: len(noise) // 2] if move % 50 == 0 else []
             noise = noise[len(old) :] + fresh[2:]
             rows = self.axes[[pair, pair + 1, *chance.integers(PAIRS, PAIRS + NOISE, 8)]]
-            self.index.apply((fresh, rows), remove=[*self.committed[pair : pair + 2], *old])
+            self.index.apply((firsts(fresh), rows), remove=[*self.committed[pair : pair + 2], *old])
             self.committed[pair : pair + 2] = fresh[:2]
         self.finished.set()
 
@@ -219,7 +221,7 @@ class Mover:
             pair = 2 * int(chance.integers(PAIRS // 2))
             before = self.committed[pair]
             hits = self.index.search(self.axes[pair : pair + 2], 3)
-            one, two = ([int(r) for s, r in zip(*hit, strict=True) if s > 0.5] for hit in hits)
+            one, two = (revisions_of(names[scores > 0.5]).tolist() for scores, names in hits)
             if len(one) != 1 or len(two) != 1:
                 self.complaints.append(f"pair {pair}: {one} and {two} instead of one row each")
             elif one[0] < before:
@@ -242,8 +244,8 @@ def test_readers_never_see_a_removed_row_or_half_a_step(monkeypatch: pytest.Monk
             reader.join(WAIT_SECONDS)
     settle(mover.index)
     assert mover.complaints == []
-    for pair, (_, revisions) in enumerate(mover.index.search(mover.axes[:PAIRS], 1)):
-        assert revisions[0] == mover.committed[pair]
+    for pair, (_, names) in enumerate(mover.index.search(mover.axes[:PAIRS], 1)):
+        assert names[0] == row_of(mover.committed[pair])
 
 
 def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +254,7 @@ def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     def write(start: int) -> None:
         for revision in range(start, start + kept):
-            index.apply(([revision], [[1, 0, 0, 0]]), remove=[revision - 1] if revision % 2 else [])
+            index.apply((firsts([revision]), [[1, 0, 0, 0]]), remove=[revision - 1] if revision % 2 else [])
 
     writers = [threading.Thread(target=write, args=(start,)) for start in (0, 1000, 2000)]
     for writer in writers:

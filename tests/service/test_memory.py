@@ -9,6 +9,7 @@ import pytest
 from models.encoder import ONNX
 from service.index import Index
 from service.memory import free, needed, shortage
+from tests.service.brute_force import firsts
 from tests.service.swapping import published
 from tests.service.test_swap import DOCUMENTS, Place
 
@@ -106,7 +107,7 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
 def test_an_index_keeps_no_more_than_is_asked_for(tmp_path: Path) -> None:
     index = Index(32)
     for at in range(5):
-        rows = np.arange(at * 1024, (at + 1) * 1024)
+        rows = firsts(range(at * 1024, (at + 1) * 1024))
         index.apply((rows, np.ones((1024, 32), np.float32)), (), at)
     rows_alone = 5 * 1024 * (32 * 4 + 8)
     assert rows_alone <= index.nbytes <= needed(5 * 1024, 32, tmp_path)

@@ -10,6 +10,7 @@ import numpy as np
 
 from service.documents import page, vectors
 from service.index import Index
+from service.rows import row_of
 from service.schema import connect, migrate
 from tests.service.store_worker import DIMENSION, GENERATION, THREADS, vector_of
 
@@ -69,7 +70,7 @@ def test_forty_kills_lose_no_answered_write_and_leave_the_index_equal_to_the_sto
         texts = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         np.testing.assert_array_equal(index.revisions(), sorted(texts))
         for revision, text in texts.items():
-            np.testing.assert_array_equal(index.vectors([revision])[0], vector_of(text))
+            np.testing.assert_array_equal(index.vectors([row_of(revision)])[0], vector_of(text))
         orphans = connection.execute(
             "SELECT count(*) FROM vectors WHERE revision NOT IN (SELECT revision FROM documents)"
         ).fetchone()[0]
