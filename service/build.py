@@ -44,7 +44,8 @@ def load_all(transaction: Transaction, generation: Generation) -> None:
     damaged: list[int] = []
     stored = vectors(connection, number, dimension, damaged)
     index = Index.load(dimension, stored, sequence(connection))
-    index.apply(remove=damaged)  # passages of them that are sound
+    if damaged:
+        index.apply(remove=damaged)  # passages of them that are sound
     forget(transaction, number, damaged)
     generation.index, old = index, generation.index
     old.close()

@@ -7,6 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
 from service.api.body import Direct, known_parameters, read_body
@@ -65,7 +66,7 @@ class Found(BaseModel):
     score: float
     text: str
     metadata: dict[str, Any]
-    passage: PassageFound = Field(None, description="The best one of a text that was split")
+    passage: PassageFound | SkipJsonSchema[None] = Field(None, description="The best one of a split text")
 
 
 class SearchAnswer(BaseModel):

@@ -126,12 +126,6 @@ def test_a_document_without_an_id_gets_one_from_its_text(client: TestClient) -> 
     assert client.get("/documents/count").json() == {"count": 2}
 
 
-def test_a_text_longer_than_the_model_sees_is_counted_also_when_it_is_sent_again(client: TestClient) -> None:
-    long = {"id": "long", "text": "river stone " * 100}
-    assert put(client, long, {"id": "short", "text": "river"})["truncated"] == 1
-    assert put(client, long)["truncated"] == 1
-
-
 def test_pages_follow_id_order_and_hold_every_document_once(client: TestClient) -> None:
     put(client, *reversed(CORPUS))
     seen: list[str] = []

@@ -17,11 +17,10 @@ ORIGIN = Origin(generation=2, fingerprint="a1b2", dimension=3)
 
 
 def write(snapshots: Snapshots, sequence: int, content: bytes = b"rows", origin: Origin = ORIGIN) -> None:
-    snapshots.write(
-        origin,
-        sequence,
-        {"base": lambda file: bool(file.write_bytes(content * 1000)) or None, "empty": Path.touch},
-    )
+    def base(file: Path) -> None:
+        file.write_bytes(content * 1000)
+
+    snapshots.write(origin, sequence, {"base": base, "empty": Path.touch})
 
 
 def read(snapshot: Snapshot) -> tuple[int, bytes]:
