@@ -17,8 +17,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access import Account
+from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
-from service.errors import Internal, Overloaded, ServiceError, Timeout, TooLarge, Validation, response
+from service.errors import Internal, ServiceError, Timeout, Validation, response
 from service.logs import request_id, request_id_of
 from service.metrics import UNMATCHED, Metrics
 from service.seen import Seen, Step, steps
@@ -26,7 +27,6 @@ from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-MEGABYTE = 1 << 20
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # what may be a label
 # Of a refused body, on a connection that ends with the answer: what is read to be thrown away, and how long.
 DRAIN_BYTES = 256 * MEGABYTE
@@ -37,7 +37,7 @@ GONE = 499  # the status of a request whose client left before an answer began
 
 
 class Edge:
-    """Wraps the app; `admitted_bytes` are the bodies read and not yet answered."""
+    """Wraps the app."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Edge:
         self._settings = settings
         self._metrics = metrics
         self._entrance = entrance
-        self.admitted_bytes = 0
+        self.bodies = Bodies(settings)
         self._in_flight = 0
-        metrics.admitted_bytes.set_function(lambda: self.admitted_bytes)
+        metrics.admitted_bytes.set_function(lambda: self.bodies.admitted_bytes)
         metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,7 +72,7 @@ class Edge:
                 await exchange.refuse(refusal)
         finally:
             self._in_flight -= 1
-            self.admitted_bytes -= exchange.read_bytes
+            exchange.let_go()
             exchange.count(self._metrics)
             if self.tellers:
                 seen = exchange.seen()
@@ -81,19 +81,6 @@ class Edge:
                         tell(seen)
                     except Exception:  # the request was answered; that nobody heard of it is no failure of it
                         log.exception("A request could not be told of")
-
-    def admit(self, count: int, read_bytes: int) -> None:
-        """Refuse `count` more bytes of a body of which `read_bytes` were read, when they are too many."""
-        limit = self._settings.max_body_mb
-        if read_bytes + count > limit * MEGABYTE:
-            raise TooLarge(f"The body is larger than {limit} MiB (SIMILE_MAX_BODY_MB). Send it in parts.")
-        total = self._settings.max_admitted_mb
-        if self.admitted_bytes + count > total * MEGABYTE:
-            raise Overloaded(
-                f"Requests of more than {total} MiB together wait for answers (SIMILE_MAX_ADMITTED_MB). "
-                "Send again later.",
-                retry_after_seconds=1,
-            )
 
     def deadline_seconds(self, asked_ms: str | None) -> float:
         """Seconds that a request may take: the caller's `x-timeout-ms`, at most the server's own."""
@@ -117,6 +104,9 @@ class Exchange:
         self._length = headers.get(b"content-length")
         self._timeout_ms = headers.get(b"x-timeout-ms")
         self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
+        self._flow: Flow | None = None
+        if is_ndjson(headers.get(b"content-type", b"")):
+            self._flow = scope["flow"] = Flow(edge.bodies)
         self._body_read = asyncio.Event()
         if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
             self._body_read.set()  # there is none, and no route will ask for it
@@ -138,11 +128,15 @@ class Exchange:
         watch = _Later(WATCH_AFTER_SECONDS, lambda: self._watch(task))
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
-            async with asyncio.timeout(self._edge.deadline_seconds(timeout_ms)):
+            seconds = self._edge.deadline_seconds(timeout_ms)
+            async with asyncio.timeout(seconds) as deadline:
+                if self._flow is not None:
+                    self._flow.begin(deadline, seconds)
                 _check_utf8(self._scope)
                 await app(self._scope, self._read, self._write)
         except TimeoutError:
-            await self.refuse(Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS)."))
+            late = Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS).")
+            await self.refuse(late if self._flow is None else self._flow.timeout())
         except ServiceError as error:
             await self.refuse(error)
         except asyncio.CancelledError:
@@ -160,18 +154,30 @@ class Exchange:
             watch.cancel()
 
     async def _read(self) -> Message:
-        declared, self._length = self._length, None
-        if declared is not None and declared.isdigit():  # before the first byte is asked for
-            self._edge.admit(int(declared), 0)
-        message = await self._receive()
+        bodies = self._edge.bodies
+        if self._flow is not None:
+            message = await self._flow.read(self._receive)
+        else:
+            declared, self._length = self._length, None
+            if declared is not None and declared.isdigit():  # before the first byte is asked for
+                bodies.admit(int(declared), 0)
+            message = await self._receive()
         if message["type"] == "http.request":
             count = len(message.get("body", b""))
-            self._edge.admit(count, self.read_bytes)
+            if self._flow is None:
+                bodies.admit(count, self.read_bytes)
+                bodies.admitted_bytes += count
             self.read_bytes += count
-            self._edge.admitted_bytes += count
             if not message.get("more_body", False):
                 self._body_read.set()
         return message
+
+    def let_go(self) -> None:
+        """It is answered: its body is held no more."""
+        if self._flow is None:
+            self._edge.bodies.admitted_bytes -= self.read_bytes
+        else:
+            self._flow.release(self._flow.held_bytes)
 
     async def _write(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -193,7 +199,8 @@ class Exchange:
         if self._status:  # an answer that has begun cannot be changed
             return
         answer = response(self._scope["path"], error)
-        if self._body_read.is_set() or not self._closes:  # an open connection throws the rest away by itself
+        # An open connection throws the rest away by itself; but a service that stops closes it.
+        if self._body_read.is_set() or not (self._closes or self._flow):
             await answer(self._scope, self._receive, self._write)
             return
         # A connection closed over bytes that nobody read is reset, and the client may never see why.

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from service.access import refuse_pages
 from service.api.contract import OPEN, Role
+from service.bodies import NDJSON
 from service.errors import MediaType, Validation
 from service.settings import allowed_origins
 
@@ -116,8 +117,8 @@ def require_json(request: Request) -> None:
     kind = given.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
-    if kind == "application/x-ndjson":
-        raise MediaType("NDJSON is not built yet. Send application/json, in parts.")
+    if kind == NDJSON:
+        raise MediaType("NDJSON is taken by POST /documents alone. Send application/json.")
     raise MediaType(f"Content-Type must be application/json, not {given or 'missing'}.")
 
 

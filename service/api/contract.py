@@ -81,12 +81,13 @@ _bodies: dict[str, type[BaseModel]] = {}
 def describe(
     role: Role | None,
     body: type[BaseModel] | None = None,
-    answer: type[BaseModel] | None = None,
+    answer: Any = None,
     *,
     family: str = "native",
     raises: Sequence[type[ServiceError]] = (),
     statuses: Sequence[int] = (200,),
     also: Sequence[str] = (),
+    reads: Mapping[str, Any] | None = None,
     headers: Mapping[str, Any] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
@@ -95,11 +96,12 @@ def describe(
     Args:
         role: who may call it; None is everybody.
         body: what it reads, as JSON.
-        answer: what it answers, as JSON.
+        answer: what it answers, as JSON: a model, or a union of some.
         family: whose bodies its refusals have.
         raises: what it refuses with, besides what any route of its kind does.
         statuses: those of its answers.
         also: other media types of its answers.
+        reads: the schemas of other media types that it reads.
         headers: of its answers.
         parameters: those of the query that FastAPI does not read itself.
 
@@ -114,7 +116,9 @@ def describe(
         kinds.update(_WITH_A_BODY)
         _bodies[body.__name__] = body
         schema = {"$ref": _REFERENCE.format(model=body.__name__)}
-        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        schemas = {"application/json": schema, **(reads or {})}
+        content = {kind: {"schema": schema} for kind, schema in schemas.items()}
+        extra["requestBody"] = {"required": True, "content": content}
     said: dict[str, Any] = {"description": "What was asked for", "headers": {**_ALWAYS, **(headers or {})}}
     said["content"] = {kind: {"schema": _raw(kind)} for kind in also}
     if answer is not None:

@@ -10,10 +10,12 @@ from starlette.responses import Response
 
 from service.api.body import Direct, known_parameters, read_body, validated
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
+from service.api.importing import Imported, import_lines
 from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
 from service.api.search import MILLION, where_of
 from service.api.shapes import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
 from service.audit import audit
+from service.bodies import NDJSON
 from service.documents import Document, count, get, page
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.filters import Where
@@ -85,23 +87,30 @@ class Deleted(BaseModel):
 
 
 _WRITES = (*(kind for kind in EMBEDS if kind is not Conflict), Storage)
+_LINE = {"type": "string", "description": "One JSON object per line: a document as in application/json"}
 _UPSERTS = describe(
     Role.WRITE,
     DocumentsRequest,
-    Upserted,
+    Upserted | Imported,
     raises=_WRITES,
     headers={**VERSIONED, "x-compute-tokens": COUNT},
+    reads={NDJSON: _LINE},
 )
 
 
 @router.post("", **_UPSERTS)
 async def upsert(request: Request) -> Response:
-    """Store documents: on disk, and in the next search, when this answers 200."""
+    """Store documents: on disk, and in the next search, when this answers 200.
+
+    As NDJSON, any number of them: a line that fails is reported and the others are stored.
+    """
     runtime = runtime_of(request)
+    if "flow" in request.scope:
+        return await import_lines(request, runtime, _document_of)
     body = await read_body(request, DocumentsRequest)
     check_count(body.documents, runtime.settings.max_inputs, "documents")
     given = [validated(DocumentIn, value, f"documents.{at}") for at, value in enumerate(body.documents)]
-    documents = [_document(document, at) for at, document in enumerate(given)]
+    documents = [_document(document, f"documents[{at}].") for at, document in enumerate(given)]
     # Of two equal ids the last wins.
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.library.put(distinct)
@@ -116,10 +125,15 @@ async def upsert(request: Request) -> Response:
     return json_response(answer, headers)
 
 
-def _document(given: DocumentIn, at: int) -> Document:
+def _document_of(value: dict[str, Any]) -> Document:
+    return _document(validated(DocumentIn, value))
+
+
+def _document(given: DocumentIn, name: str = "") -> Document:
+    """`name`: of `given`, as a refusal begins."""
     if not given.text or given.text.isspace():
-        raise Empty(f"documents[{at}].text is empty, or white space only. Leave the document out.")
-    _check_metadata(given.metadata, f"documents[{at}].metadata")
+        raise Empty(f"{name}text is empty, or white space only. Leave the document out.")
+    _check_metadata(given.metadata, f"{name}metadata")
     # No id: the text's own hash, so that sending it twice stores it once.
     id = given.id or hashlib.sha256(given.text.encode()).hexdigest()[:32]
     return Document(id, given.text, given.metadata)
