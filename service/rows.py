@@ -1,6 +1,6 @@
 """The int64 name of a row of an index: a revision of a document, and one passage of its text.
 
-    row = revision << 16 | passage        passage 0 is always there; a text that is short has no other
+row = revision << 16 | passage        passage 0 is always there; a text that is short has no other
 """
 
 from typing import TypeAlias

@@ -8,6 +8,7 @@
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
     feedback     what users said of their hits: one judgement per query and document's id
+    lexical      the words of each revision, for search by words
     facts        single values, such as whether the example corpus was loaded
 
 A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
@@ -81,6 +82,10 @@ MIGRATIONS = (
         UNIQUE (collection, query, id)
     );
     CREATE INDEX feedback_of_document ON feedback (collection, id);
+    """,
+    # Contentless: `documents` has the texts. Filled by derived.py, also with what is stored already.
+    """
+    CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
