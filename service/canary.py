@@ -22,6 +22,7 @@ from service.documents import DEFAULT_COLLECTION, texts
 from service.errors import Overloaded
 from service.library import Library
 from service.live import Generation
+from service.searching import Query, Search
 from service.settings import Settings, canary_lines
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ async def _compare(library: Library, new: Generation, settings: Settings) -> Can
         for at in range(len(queries)):
             found: list[set[str]] = []
             for generation, rows in zip(generations, vectors, strict=True):
-                [hits] = await library.search(generation, rows[at : at + 1], K)
+                [hits] = await library.search(generation, [Query(vector=rows[at])], Search(k=K))
                 found.append({hit.document.id for hit in hits})
             shares.append(len(found[0] & found[1]) / max(*map(len, found), 1))
     canary = Canary(len(queries), round(sum(shares) / len(shares), 4))

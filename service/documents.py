@@ -138,16 +138,19 @@ def texts(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, str]:
 
 
 def by_revision(
-    connection: sqlite3.Connection, revisions: Sequence[int], most: float = inf
+    connection: sqlite3.Connection, revisions: Sequence[int], most: float = inf, *, with_text: bool = True
 ) -> dict[int, Document]:
     """The documents whose current revision is one of `revisions`; a revision that is gone is absent.
+
+    with_text: else their texts are not read, and are empty here.
 
     Raises:
         TooMuch: they have more than `most` characters together.
 
     """
+    text = "text" if with_text else "''"
     rows = connection.execute(
-        "SELECT revision, id, text, metadata FROM documents "
+        f"SELECT revision, id, {text}, metadata FROM documents "
         "WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps(revisions).decode(),),
     )
@@ -158,6 +161,33 @@ def by_revision(
         if most < 0:
             raise TooMuch
     return found
+
+
+def vector_of(connection: sqlite3.Connection, generation: int, id: str) -> tuple[int, Vector | None] | None:
+    """A document's revision, and its vector of a generation (of its head), None when there is no sound one.
+
+    None when there is no such document.
+    """
+    row = connection.execute(
+        "SELECT d.revision, vector, checksum FROM documents d "
+        "LEFT JOIN vectors v ON generation = ? AND v.revision = d.revision AND passage = 0 "
+        "WHERE collection = ? AND id = ?",
+        (generation, DEFAULT_COLLECTION, id),
+    ).fetchone()
+    if row is None:
+        return None
+    revision, blob, checksum = row
+    sound = blob is not None and is_sound(blob, checksum, len(blob) // 4)
+    return revision, np.frombuffer(blob, dtype="<f4") if sound else None
+
+
+def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
+    """The ids of those of `revisions` that are current."""
+    rows = connection.execute(
+        "SELECT revision, id FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    return dict(rows.fetchall())
 
 
 def matching(connection: sqlite3.Connection, where: Where) -> NDArray[np.int64]:

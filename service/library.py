@@ -7,58 +7,25 @@ its whole life, so its query and the vectors it is compared with come from one m
 import asyncio
 import contextlib
 import logging
-import sqlite3
-import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.calls import Lane
-from service.documents import (
-    Document,
-    Documents,
-    TooMuch,
-    by_revision,
-    matching,
-    passages,
-    sequence,
-    texts,
-)
+from service.documents import Document, Documents, texts
 from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
 from service.filters import Where
-from service.index import Index
 from service.live import Generation, Live
 from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
-from service.rows import revisions_of
-from service.view import View
+from service.searching import Hit, Query, Search, find
 from service.writer import Changes, Writer
 
 log = logging.getLogger(__name__)
-
-ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """One document found; `score` is the cosine of its best passage's vector and the query's."""
-
-    document: Document
-    score: np.float32
-    passage: tuple[int, int] | None = None  # its characters, where the text was split
-
-    def as_json(self) -> dict[str, Any]:
-        found = self.document
-        hit = {"id": found.id, "score": self.score, "text": found.text, "metadata": found.metadata}
-        if self.passage is not None:
-            hit["passage"] = {"start": self.passage[0], "end": self.passage[1]}
-        return hit
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,31 +151,15 @@ class Library:
             )
 
     async def search(
-        self,
-        generation: Generation,
-        queries: NDArray[np.float32],
-        k: int,
-        *,
-        where: Where | None = None,
-        min_score: float | None = None,
-        most: float = inf,
+        self, generation: Generation, queries: Sequence[Query], search: Search
     ) -> list[list[Hit]]:
-        """The `k` nearest documents of each query, best first, equal scores by id.
-
-        Args:
-            generation: borrowed by the caller, who made `queries` (n, dimension) with its encoder.
-            most: characters of all hits together.
+        """The hits of each of `queries`, whose vectors the caller made with the encoder of `generation`.
 
         Raises:
-            TooMuch: they have more.
+            TooMuch: they have more than `search.most` characters together.
 
         """
-        found = await self.documents.read(
-            lambda connection: _find(connection, generation, queries, k, where, most)
-        )
-        if min_score is None:
-            return found
-        return [[hit for hit in hits if float(hit.score) >= min_score] for hits in found]
+        return await self.documents.read(lambda connection: find(connection, generation, queries, search))
 
 
 async def _lenient(embedding: Awaitable[None]) -> None:
@@ -225,63 +176,3 @@ def apply(generation: Generation, changes: Changes) -> None:
     names = np.array(list(rows), dtype=np.int64)
     vectors = np.array(list(rows.values()), dtype=np.float32).reshape(-1, generation.encoder.dimension)
     generation.index.apply((names, vectors), changes.removed, changes.sequence)
-
-
-def _find(
-    connection: sqlite3.Connection,
-    generation: Generation,
-    queries: NDArray[np.float32],
-    k: int,
-    where: Where | None,
-    most: float,
-) -> list[list[Hit]]:
-    """Filter, index and documents at one moment, so that no update between them hides a hit."""
-    index = generation.index
-    view = _begin(connection, index)  # the transaction ends with the query, in documents.py
-    allowed = None if where is None else matching(connection, where)
-    found = index.search(queries, k, allowed, view)
-    wanted = np.unique(revisions_of(np.concatenate([names for _, names in found])))
-    documents = by_revision(connection, wanted.tolist(), most)
-    ranked = [_ranked(scores, names, documents)[:k] for scores, names in found]
-    if sum(documents[row.revision].size for rows in ranked for row in rows) > most:
-        raise TooMuch
-    split = view.rows > view.documents
-    names = [row.name for rows in ranked for row in rows] if split else []
-    places = passages(connection, generation.number, names)
-    return [
-        [Hit(documents[row.revision], row.score, places.get(row.name)) for row in rows] for rows in ranked
-    ]
-
-
-def _begin(connection: sqlite3.Connection, index: Index) -> View:
-    """Begin a reading transaction at the moment of a view of the index, and return the view.
-
-    A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
-    """
-    for _ in range(ATTEMPTS):
-        view = index.view
-        connection.execute("BEGIN")
-        if sequence(connection) == view.sequence:
-            return view
-        connection.execute("ROLLBACK")
-        time.sleep(PAUSE_SECONDS)
-    connection.execute("BEGIN")
-    log.warning("A search found no moment at which index and store agree")
-    return index.view
-
-
-class _Row(NamedTuple):
-    """A row of an index that was found."""
-
-    score: np.float32
-    name: int
-    revision: int
-
-
-def _ranked(
-    scores: NDArray[np.float32], names: NDArray[np.int64], documents: dict[int, Document]
-) -> list[_Row]:
-    """Best first, equal scores by the document's id; without those that are gone."""
-    rows = map(_Row, scores, names.tolist(), revisions_of(names).tolist())
-    alive = [row for row in rows if row.revision in documents]
-    return sorted(alive, key=lambda row: (-row.score, documents[row.revision].id))

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service import derived
 from service.documents import DEFAULT_COLLECTION, Document, by_revision, is_sound, matching, sequence
 from service.filters import Where
 from service.generations import kept_numbers, live_number
@@ -231,6 +232,7 @@ def _put(
         (DEFAULT_COLLECTION, document.id, document.text, metadata),
     ).lastrowid
     assert revision is not None  # noqa: S101  an INSERT always has one
+    derived.add(transaction.connection, revision)
     execute("INSERT INTO operations (kind, revision) VALUES ('put', ?)", (revision,))
     for number, embedding in embeddings.items():
         _add_vector(transaction, number, revision, embedding)
@@ -239,6 +241,7 @@ def _put(
 
 def _remove(transaction: Transaction, revision: int) -> None:
     execute = transaction.connection.execute
+    derived.remove(transaction.connection, revision)
     execute("DELETE FROM documents WHERE revision = ?", (revision,))
     for table in ("vectors", "skipped"):
         execute(

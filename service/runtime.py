@@ -18,6 +18,7 @@ from service import cpus, gauges, logs
 from service.activation import active_generation
 from service.batcher import Batcher
 from service.build import Builder, load_all
+from service.derived import bring_up_to_date
 from service.documents import Documents
 from service.errors import ServiceError
 from service.examples import load_examples
@@ -92,6 +93,7 @@ class Runtime:
             migrate(self.database)
             self._connection = connect(self.database)
             undo.callback(self._connection.close)
+            bring_up_to_date(self._connection)
             self.live = Live(active_generation(self._connection, self.store, self.settings))
             undo.pop_all()
         self._ownership = ownership

@@ -8,6 +8,7 @@
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
     feedback     what users said of their hits: one judgement per query and document's id
+    lexical      the words of each revision, for search by words
     facts        single values, such as whether the example corpus was loaded
 
 A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
@@ -97,6 +98,10 @@ MIGRATIONS = (
     INSERT INTO passages SELECT generation, revision, 0, vector, checksum, truncated, 0, NULL FROM vectors;
     DROP TABLE vectors;
     ALTER TABLE passages RENAME TO vectors;
+    """,
+    # Contentless: `documents` has the texts. Filled by derived.py, also with what is stored already.
+    """
+    CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -12,7 +12,8 @@ from service.api.body import Direct, known_parameters, read_body, validated
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
 from service.api.importing import Imported, import_lines
 from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
-from service.api.search import MILLION, where_of
+from service.api.queries import where_of
+from service.api.search import MILLION
 from service.api.shapes import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
 from service.audit import audit
 from service.bodies import NDJSON

@@ -3,45 +3,65 @@
 import time
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query, Request
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
+from service import searching
 from service.api.body import Direct, known_parameters, read_body
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     VERSION_HEADER,
-    check_count,
     inference_headers,
     json_response,
     pinned,
     runtime_of,
     texts_of,
-    unit,
-    with_prompt,
+)
+from service.api.queries import (
+    MAX_FIELDS,
+    MAX_K,
+    MAX_OFFSET,
+    MODES,
+    Shown,
+    answered,
+    check_kind,
+    check_options,
+    given_id,
+    queries_of,
+    shown_of,
+    where_of,
 )
 from service.api.shapes import FILTER, TEXT, VECTOR, FilterText
-from service.calls import Answer, Timing
 from service.documents import TooMuch
-from service.errors import Conflict, Storage, Validation
-from service.filters import FilterError, Where, compile_filter, parse_filter
-from service.library import Hit
+from service.errors import NotFound, Storage, Validation
 from service.live import Generation
 from service.runtime import Runtime
+from service.searching import Hit, Search
 
 router = APIRouter(route_class=Direct, tags=["search"])
 
-MAX_K = 1000
 MILLION = 1_000_000
-MODES = ("dense", "lexical", "hybrid")
 
 _K: dict[str, Any] = {"minimum": 1, "maximum": MAX_K}
-_MODE: dict[str, Any] = {"enum": ["dense"]}  # those that are built
+_OFFSET: dict[str, Any] = {"minimum": 0, "maximum": MAX_OFFSET}
+_MODE: dict[str, Any] = {"enum": [*MODES]}
+_ID: dict[str, Any] = {"type": "string", "minLength": 1}
+_LIKE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"id": _ID},
+    "required": ["id"],
+    "additionalProperties": False,
+}
 _QUERIES: dict[str, Any] = {
-    "anyOf": [{"type": "array", "items": kind, "minItems": 1} for kind in (TEXT, VECTOR)]
+    "anyOf": [{"type": "array", "items": kind, "minItems": 1} for kind in (TEXT, VECTOR, _LIKE)]
+}
+_PATH = r"text|metadata(\.[^.,]+)*"
+_FIELDS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "string", "pattern": r"^(text|metadata(\.[^.]+)*)$"},
+    "maxItems": MAX_FIELDS,
 }
 
 
@@ -49,9 +69,13 @@ class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
     k: StrictInt = Field(10, json_schema_extra=_K)
+    offset: StrictInt = Field(0, json_schema_extra=_OFFSET, description="Hits to leave out before the first")
+    fields: Annotated[list[StrictStr], WithJsonSchema(_FIELDS)] | None = Field(
+        None, description="What a hit shows beside id and score: text, metadata, metadata.NAME; null: all"
+    )
     filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
     mode: StrictStr = Field("dense", json_schema_extra=_MODE)
-    min_score: StrictFloat | StrictInt | None = None
+    min_score: StrictFloat | StrictInt | None = Field(None, description="With mode dense only")
     prompt_name: StrictStr | None = None
     model: StrictStr | None = Field(None, description="Needed for vector queries: the version that made them")
 
@@ -64,13 +88,14 @@ class PassageFound(BaseModel):
 class Found(BaseModel):
     id: str
     score: float
-    text: str
-    metadata: dict[str, Any]
+    text: str = Field("", description="Absent when `fields` leaves it out")
+    metadata: dict[str, Any] = Field({}, description="Absent when `fields` leaves it out")
     passage: PassageFound | SkipJsonSchema[None] = Field(None, description="The best one of a split text")
 
 
 class SearchAnswer(BaseModel):
-    query: str
+    query: str = Field("", description="Absent when the search is by id")
+    id: str = Field("", description="Of the document whose like is looked for")
     model: str
     mode: str
     took_ms: float
@@ -82,104 +107,127 @@ class SearchAnswers(BaseModel):
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
-_SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, Storage), "headers": TIMED}
-
-
-def where_of(filter: object) -> Where | None:
-    """A filter as SQL, None for none."""
-    if filter is None:
-        return None
-    try:
-        return compile_filter(parse_filter(filter) if isinstance(filter, str) else filter)
-    except FilterError as error:
-        raise Validation(f"filter: {error}") from error
+_SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
 @router.get("/search", **describe(Role.READ, None, SearchAnswer, **_SEARCHES))
 async def search_one(
     request: Request,
-    q: Annotated[str, Query(description="What to look for", json_schema_extra=TEXT)],
+    q: Annotated[str | None, Query(description="What to look for", json_schema_extra=TEXT)] = None,
+    id: Annotated[
+        str | None,
+        Query(description="In place of q: a document whose like to look for", json_schema_extra=_ID),
+    ] = None,
     k: Annotated[int, Query(json_schema_extra=_K)] = 10,
+    offset: Annotated[
+        int, Query(description="Hits to leave out before the first", json_schema_extra=_OFFSET)
+    ] = 0,
+    fields: Annotated[
+        str | None,
+        Query(
+            description="What a hit shows beside id and score, separated by commas: text, metadata, "
+            "metadata.NAME; absent: all",
+            json_schema_extra={"pattern": rf"^(({_PATH})(,({_PATH}))*)?$"},
+        ),
+    ] = None,
     filter: FilterText = None,
     mode: Annotated[str, Query(json_schema_extra=_MODE)] = "dense",
-    min_score: float | None = None,
+    min_score: Annotated[float | None, Query(description="With mode dense only")] = None,
     prompt_name: str | None = None,
 ) -> Response:
-    """The documents nearest to one query, best first."""
+    """The documents that answer one query best: give `q` or `id`."""
     runtime = runtime_of(request)
     started = time.perf_counter()
-    known_parameters(request, "q", "k", "filter", "mode", "min_score", "prompt_name")
-    check_options(k, mode, min_score)
-    queries = texts_of([q], 1, "q")
-    where = where_of(filter)
+    known_parameters(
+        request, "q", "id", "k", "offset", "fields", "filter", "mode", "min_score", "prompt_name"
+    )
+    check_options(k, offset, mode, min_score, prompt_name)
+    query = _one(q, id, mode, prompt_name)
+    shown = shown_of(None if fields is None else [field for field in fields.split(",") if fields])
+    search = _search(
+        runtime, k=k, offset=offset, mode=mode, where=where_of(filter), min_score=min_score, shown=shown
+    )
     version = pinned(request, None, ())
     with runtime.live.borrow(version) as generation:
-        await _check_whole(runtime, generation, version)
-        answer = await embed_queries(runtime, generation, queries, prompt_name)
-        [hits] = await _search(runtime, generation, answer.vectors, k, where, min_score)
-        headers = inference_headers(generation, answer, queries, started)
-    found = {
-        "query": q,
+        await _check_whole(runtime, generation, version, mode)
+        queries, answer = await answered(runtime, generation, [query], mode, None, prompt_name)
+        [hits] = await _hits(runtime, generation, queries, search)
+        headers = inference_headers(generation, answer, [query.text], started)
+    found: dict[str, Any] = {"query": q} if id is None else {"id": id}
+    found |= {
         "model": headers[VERSION_HEADER],
         "mode": mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
-        "hits": [hit.as_json() for hit in hits],
+        "hits": [shown.of(hit) for hit in hits],
     }
     return json_response(found, headers)
 
 
+def _one(q: str | None, id: str | None, mode: str, prompt_name: str | None) -> searching.Query:
+    if (q is None) == (id is None):
+        raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
+    if id is None:
+        [text] = texts_of([q], 1, "q")
+        return searching.Query(text)
+    check_kind("document", mode, prompt_name)
+    return searching.Query(like=given_id(id, "id"))
+
+
 @router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
 async def search_many(request: Request) -> Response:
-    """The documents nearest to each of several texts or vectors."""
+    """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
     runtime = runtime_of(request)
     started = time.perf_counter()
     body = await read_body(request, SearchRequest)
-    check_options(body.k, body.mode, body.min_score)
-    check_count(body.queries, runtime.settings.max_inputs, "queries")
-    _check_hits(len(body.queries) * body.k, runtime.settings.max_hits)
-    where = where_of(body.filter)
-    given = isinstance(body.queries[0], list)
+    check_options(body.k, body.offset, body.mode, body.min_score, body.prompt_name)
+    queries = queries_of(body.queries, runtime.settings.max_inputs, body.mode, body.prompt_name)
+    _check_hits(len(queries) * (body.offset + body.k), runtime.settings.max_hits)
+    shown = shown_of(body.fields)
+    search = _search(
+        runtime,
+        k=body.k,
+        offset=body.offset,
+        mode=body.mode,
+        where=where_of(body.filter),
+        min_score=body.min_score,
+        shown=shown,
+    )
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
-    model = None if given else body.model
+    model = None if queries[0].vector is not None else body.model
     version = pinned(request, model, runtime.watcher.published)
+    texts = [query.text for query in queries]
     with runtime.live.borrow(version) as generation:
-        await _check_whole(runtime, generation, version)
-        if given:
-            texts: list[str] = []
-            if body.prompt_name is not None:
-                raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
-            vectors = vectors_of(body.queries, body.model, generation)
-            answer = Answer(vectors, [], [], Timing(0.0, 0.0, 0.0))
-        else:
-            texts = texts_of(body.queries, runtime.settings.max_inputs, "queries")
-            answer = await embed_queries(runtime, generation, texts, body.prompt_name)
-        found = await _search(runtime, generation, answer.vectors, body.k, where, body.min_score)
+        await _check_whole(runtime, generation, version, body.mode)
+        queries, answer = await answered(
+            runtime, generation, queries, body.mode, body.model, body.prompt_name
+        )
+        found = await _hits(runtime, generation, queries, search)
         headers = inference_headers(generation, answer, texts, started)
-    results = [[hit.as_json() for hit in hits] for hits in found]
+    results = [[shown.of(hit) for hit in hits] for hits in found]
     return json_response({"model": headers[VERSION_HEADER], "results": results}, headers)
 
 
-async def _search(
-    runtime: Runtime,
-    generation: Generation,
-    vectors: NDArray[np.float32],
-    k: int,
-    where: Where | None,
-    min_score: float | None,
+def _search(runtime: Runtime, *, shown: Shown, **options: Any) -> Search:
+    return Search(most=runtime.settings.max_answer_mb * MILLION, with_text=shown.text, **options)
+
+
+async def _hits(
+    runtime: Runtime, generation: Generation, queries: list[searching.Query], search: Search
 ) -> list[list[Hit]]:
-    limit = runtime.settings.max_answer_mb
     try:
-        return await runtime.library.search(
-            generation, vectors, k, where=where, min_score=min_score, most=limit * MILLION
-        )
+        return await runtime.library.search(generation, queries, search)
     except TooMuch as error:
         raise Validation(
-            f"The hits have more than {limit} million characters together (SIMILE_MAX_ANSWER_MB). Ask for "
-            "fewer hits, or send fewer queries at once."
+            f"The hits have more than {runtime.settings.max_answer_mb} million characters together "
+            "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text out "
+            "(fields)."
         ) from error
 
 
-async def _check_whole(runtime: Runtime, generation: Generation, version: str | None) -> None:
+async def _check_whole(runtime: Runtime, generation: Generation, version: str | None, mode: str) -> None:
+    """Refuse to search an index that lacks documents; words are always those of the store."""
+    if mode == "lexical":
+        return
     if version is None:
         runtime.library.check_whole(generation)
     else:
@@ -189,64 +237,6 @@ async def _check_whole(runtime: Runtime, generation: Generation, version: str | 
 def _check_hits(asked: int, limit: int) -> None:
     if asked > limit:
         raise Validation(
-            f"The queries ask for {asked} hits together; at most {limit} (SIMILE_MAX_HITS) go in one answer."
+            f"The queries ask for {asked} hits together, offsets included; at most {limit} "
+            "(SIMILE_MAX_HITS) go in one answer."
         )
-
-
-def check_options(k: int, mode: str, min_score: float | None) -> None:
-    if not 1 <= k <= MAX_K:
-        raise Validation(f"k must be between 1 and {MAX_K}, not {k}.")
-    if mode not in MODES:
-        raise Validation(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
-    if mode != "dense":
-        raise Validation(f"mode {mode!r} is not built yet; use dense.")
-    if min_score is not None and not np.isfinite(min_score):
-        raise Validation("min_score must be a finite number.")
-
-
-async def embed_queries(
-    runtime: Runtime, generation: Generation, queries: list[str], prompt_name: str | None
-) -> Answer:
-    """Queries behind the named prompt, or behind the model's own search prompt."""
-    manifest = generation.manifest
-    if prompt_name is None:
-        rows: Any = [manifest.search_prompt + query for query in queries]
-    else:
-        rows = with_prompt(queries, prompt_name, manifest.prompts)
-    return await runtime.batcher.embed(generation.encoder, rows)
-
-
-def vectors_of(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:
-    """Vector queries (n, dimension), scaled to unit length.
-
-    Raises:
-        Validation: no model named, a wrong length, something that is no finite number, or a zero vector.
-        Conflict: made by another version than the one in service.
-
-    """
-    if model is None:
-        raise Validation(
-            "Vector queries must name the version that made them: model. GET /models lists them."
-        )
-    if model != generation.version:
-        raise Conflict(
-            f"These vectors are of {model[:100]}; {generation.version} answers. Embed the queries again, or "
-            f"send the header {VERSION_HEADER} while that version is kept."
-        )
-    dimension = generation.encoder.dimension
-    for at, query in enumerate(queries):
-        if not isinstance(query, list) or len(query) != dimension or not all(map(_is_number, query)):
-            raise Validation(
-                f"queries[{at}] must be a list of {dimension} numbers, as the first one is a vector."
-            )
-    # Numbers beyond float32 become infinite here and are refused below.
-    with np.errstate(over="ignore"):
-        vectors = np.array(queries, dtype=np.float64).astype(np.float32)
-    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
-        raise Validation("queries: a vector must be finite and not all zeros.")
-    # By the largest value first: squares of large numbers would overflow.
-    return unit(vectors / np.abs(vectors).max(axis=1, keepdims=True))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

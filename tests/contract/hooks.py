@@ -30,9 +30,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             case.path_parameters[name] = _now_and_then(case.path_parameters[name], known)
     if isinstance(case.query, dict):
         _fit(case.query)
-        forget = case.method == "DELETE" and case.path == "/feedback"
-        if forget and not {"query", "id"} & case.query.keys():  # one of them is needed, and neither by itself
-            case.query["id"] = "none"
+        _fit_query(f"{case.method} {case.path}", case.query)
     if isinstance(case.body, dict):
         case.body = _whole(case.body)
         _fit(case.body)
@@ -72,10 +70,41 @@ def _fit(options: dict[str, Any]) -> None:
     if options.get("truncate") in (False, "NONE"):  # a text may be too long for that
         del options["truncate"]
     queries = options.get("queries")
-    if isinstance(queries, list) and queries and all(map(_is_vector, queries)):
+    if isinstance(queries, list) and queries:
+        _fit_queries(options, queries)
+
+
+def _fit_query(operation: str, query: dict[str, Any]) -> None:
+    """Of two parameters one is needed, and neither by itself, which no document can say."""
+    if operation == "DELETE /feedback" and not {"query", "id"} & query.keys():
+        query["id"] = "none"
+    if operation == "GET /search" and isinstance(query.get("id"), str):
+        query["id"] = _now_and_then(query["id"], FACTS["ids"])
+        for name in ("q", "mode", "prompt_name"):
+            query.pop(name, None)
+    elif operation == "GET /search":
+        query.setdefault("q", "a river")
+        _fit_mode(query)
+
+
+def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
+    if all(map(_is_vector, queries)):
         options["queries"] = [_fit_vector(query) for query in queries]
         options["model"] = FACTS["versions"][0]
-        options.pop("prompt_name", None)
+    for query in queries:
+        if isinstance(query, dict) and isinstance(query.get("id"), str):
+            query["id"] = _now_and_then(query["id"], FACTS["ids"])
+    if not all(isinstance(query, str) for query in queries):  # words are a text's alone, and so is a prompt
+        for name in ("mode", "prompt_name"):
+            options.pop(name, None)
+    _fit_mode(options)
+
+
+def _fit_mode(options: dict[str, Any]) -> None:
+    """A least score is dense search's alone, and so, all but always, is a prompt."""
+    if options.get("mode") in ("lexical", "hybrid"):
+        for name in ("min_score", "prompt_name"):
+            options.pop(name, None)
 
 
 def _whole(value: Any) -> Any:

@@ -286,7 +286,9 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
 
         def body() -> Iterator[bytes]:
             yield first
-            place.until(lambda: len(place.runtime.live.generation.index) == GROUP_DOCUMENTS * UNDER_WAY, 5)
+            place.until(
+                lambda: place.runtime.live.generation.index.documents == GROUP_DOCUMENTS * UNDER_WAY, 5
+            )
             connection.execute("PRAGMA query_only = 1")
             for at in range(300):
                 yield line(f"b{at}", TEXTS[at])

@@ -1,0 +1,168 @@
+"""Search by words: BM25 over SQLite's FTS5, in the document store's own file and transactions.
+
+A text is cut into tokens here, and FTS5 only stems, counts and ranks them:
+
+    any text       compatibility forms become plain ones (NFKC), letters are small, accents go: Café is cafe
+    words          runs of letters, digits and combining marks; whatever else stands between them divides them
+    English        its endings are cut off by FTS5's Porter stemmer: searching, searched and search are one
+    Chinese,       have no spaces to divide words, or endings that hide them, so a run of their characters is
+    Japanese,      cut into overlapping pairs, and its last character stands alone once more: 東京都 is 東京,
+    Korean         京都 and 都. So each character begins exactly one token
+
+A query is cut by the same rules, but without the lone last character; a run of one character looks for the
+tokens that begin with it, which are its occurrences. Its terms are quoted, so that no word of a user is FTS5
+syntax; a document that has one of them is found, and BM25 (k1 = 1.2, b = 0.75) ranks. Of a query's function
+words nothing is looked for unless it has no others: they are in almost every text, so they cost the most and
+tell the least. They are indexed, so "to be or not to be" is found.
+
+FTS5's own `unicode61` is not used: its tables end with Unicode 6.1, and it takes vowel signs for spaces. Its
+`trigram` finds no word of two characters. The table is contentless, because documents hold the texts already:
+for 1,000 words of English it takes a third of the space of one with content. Who removes a document must
+therefore cut its text once more by the rules that it was indexed by; `refresh` indexes all anew where they
+have changed.
+
+Not here: stems of other languages, synonyms, phrases, and scripts without spaces other than those above (a
+run of Thai is one word).
+"""
+
+import re
+import sqlite3
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.rows import Revisions
+
+RULES = f"1, Unicode {unicodedata.unidata_version}"  # raise the number with any change of what is indexed
+MAX_TERMS = 256  # of a query: the first that differ
+TIES = 1000  # with the last hit
+FEW = 10_000  # revisions that SQLite is given one by one
+SPARE = 16
+
+# They say how a sentence is built and not what it is about; parts of contractions are with them.
+_FUNCTION_WORDS = """
+    a an the this that these those and or but nor so if then than as of at by for from in into on onto to with
+    without about over under i me my mine we us our ours you your yours he him his she her hers it its they
+    them their theirs who whom whose which what where when why how is am are was were be been being do does
+    did doing has have had having will would shall should can could may might must not no there here such
+    s t d ll m re ve
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+_ACCENTS = re.compile("[\u0300-\u036f]+")
+_TOKEN = re.compile("[0-9A-Za-z\x80-\U0010ffff]+")  # what FTS5's tokenizer `ascii` takes for a word
+# Blocks of Han, kana, bopomofo and Hangul; by then only letters, digits and marks are left of them.
+_RUN = re.compile(
+    "[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00016fe0-\U0001b2ff\U00020000-\U0003ffff]+"
+)
+_LAST_KEPT = 0xFFFF  # of characters above nothing is remembered, so that the table stays small
+_ZERO_WIDTH_SPACE = 0x200B
+
+
+class _Characters(dict[int, int | None]):
+    """For str.translate: a character of a word stays, one that is not seen goes, any other is a space."""
+
+    def __missing__(self, code: int) -> int | None:
+        category = unicodedata.category(chr(code))
+        to: int | None = code if category[0] in "LNM" else ord(" ")
+        if category == "Cf" and code != _ZERO_WIDTH_SPACE:  # soft hyphens, joiners
+            to = None
+        if code <= _LAST_KEPT:
+            self[code] = to
+        return to
+
+
+_characters = _Characters()
+
+
+def cut(text: str) -> str:
+    """`text` as it is indexed, tokens between spaces. What is ASCII is cut alike by FTS5 itself."""
+    if text.isascii():
+        return text
+    return _RUN.sub(_pairs_and_last, _plain(text))
+
+
+def expression(query: str) -> str:
+    """`query` in FTS5's language; empty when there is no word in it."""
+    plain = query.lower() if query.isascii() else _plain(query)
+    terms: dict[str, None] = {}
+    for token in _TOKEN.findall(_RUN.sub(_pairs, plain)):
+        terms[f'"{token}" *' if len(token) == 1 and _RUN.match(token) else f'"{token}"'] = None
+    telling = [term for term in terms if term.strip('"') not in FUNCTION_WORDS]
+    return " OR ".join((telling or list(terms))[:MAX_TERMS])
+
+
+def _plain(text: str) -> str:
+    """Small letters without accents, spaces between words."""
+    decomposed = _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
+    return unicodedata.normalize("NFC", decomposed).translate(_characters)
+
+
+def _pairs(run: re.Match[str]) -> str:
+    characters = run[0]
+    return f" {' '.join(map(''.join, pairwise(characters))) or characters} "
+
+
+def _pairs_and_last(run: re.Match[str]) -> str:
+    characters = run[0]
+    return f" {' '.join(map(''.join, pairwise(characters)))} {characters[-1]} "
+
+
+def add(connection: sqlite3.Connection, revision: int, text: str) -> None:
+    connection.execute("INSERT INTO lexical (rowid, text) VALUES (?, ?)", (revision, cut(text)))
+
+
+def remove(connection: sqlite3.Connection, revision: int, text: str) -> None:
+    """`text` is what was added: FTS5 takes its tokens out one by one."""
+    connection.execute(
+        "INSERT INTO lexical (lexical, rowid, text) VALUES ('delete', ?, ?)", (revision, cut(text))
+    )
+
+
+def clear(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO lexical (lexical) VALUES ('delete-all')")
+
+
+def nearest(
+    connection: sqlite3.Connection, query: str, depth: int, allowed: Revisions | None, collection: str
+) -> tuple[Revisions, NDArray[np.float32]]:
+    """The revisions of the `depth` documents that rank highest, and their scores, best first.
+
+    A score is FTS5's bm25 with its sign turned: above 0, and larger is better. As with vectors, the answer
+    holds every document that ties with the last one, up to `TIES` more.
+
+    Args:
+        allowed: the revisions that pass a filter, rising; None for all.
+
+    """
+    match = expression(query)
+    if not match or (allowed is not None and not len(allowed)):
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+    among, parameters = "", [match, collection]
+    if allowed is not None and len(allowed) <= FEW:
+        # The plus keeps SQLite from asking FTS5 once for each revision.
+        among = "AND +lexical.rowid IN (SELECT value FROM json_each(?))"
+        parameters.append(orjson.dumps(allowed, option=orjson.OPT_SERIALIZE_NUMPY).decode())
+        allowed = None
+    # CROSS JOIN keeps FTS5's order, so that only what is read is looked up in the documents.
+    rows = connection.execute(
+        "SELECT lexical.rowid, -rank FROM lexical CROSS JOIN documents ON revision = lexical.rowid "
+        f"WHERE lexical MATCH ? AND documents.collection = ? {among} ORDER BY rank",
+        parameters,
+    )
+    revisions, scores = np.empty(0, np.int64), np.empty(0, np.float32)
+    size = depth + SPARE
+    while batch := rows.fetchmany(size):
+        names = np.array([row[0] for row in batch], np.int64)
+        inside = slice(None) if allowed is None else np.isin(names, allowed, assume_unique=True)
+        revisions = np.concatenate([revisions, names[inside]])
+        scores = np.concatenate([scores, np.array([row[1] for row in batch], np.float32)[inside]])
+        if len(scores) > depth and (scores[-1] < scores[depth - 1] or len(scores) > depth + TIES):
+            break
+        size *= 2
+    kept = len(scores) if len(scores) <= depth else int(np.sum(scores >= scores[depth - 1]))
+    kept = min(kept, depth + TIES)
+    return revisions[:kept], scores[:kept]

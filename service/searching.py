@@ -1,0 +1,231 @@
+"""A search: filter, rankings and documents at one moment of store and index.
+
+    dense      the vectors nearest to the query's            a generation's index
+    lexical    the words of the query, by BM25               lexical.py; needs no vector
+    hybrid     both, fused                                   fusion.py
+
+It runs on a reading thread (documents.py), in one reading transaction.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service import lexical
+from service.documents import (
+    DEFAULT_COLLECTION,
+    Document,
+    TooMuch,
+    by_revision,
+    ids_of,
+    matching,
+    passages,
+    sequence,
+    vector_of,
+)
+from service.errors import Conflict, NotFound
+from service.filters import Where
+from service.fusion import fuse
+from service.index import Index
+from service.live import Generation
+from service.rows import Revisions, revisions_of
+from service.view import View
+
+log = logging.getLogger(__name__)
+
+Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
+
+ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
+# What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
+# pages of them fit together; whoever looks further gets the most that anyone can ask for.
+CANDIDATES, ALL_CANDIDATES = 1000, 11_000
+
+
+class Query(NamedTuple):
+    """What to look for: the words of `text`; what is near `vector`; what is like the document `like`."""
+
+    text: str = ""
+    vector: NDArray[np.float32] | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
+
+    `min_score` is for dense search. `most`: characters of all hits together. Without `with_text`
+    their texts are not read.
+    """
+
+    k: int = 10
+    offset: int = 0
+    mode: Mode = "dense"
+    where: Where | None = None
+    min_score: float | None = None
+    most: float = inf
+    with_text: bool = True
+
+    @property
+    def reach(self) -> int:
+        return self.offset + self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document found; `score` is a cosine, a bm25, or a fused score: larger is better.
+
+    `passage`: the characters of the nearest one, where the text was split and vectors were compared.
+    """
+
+    document: Document
+    score: np.float32
+    passage: tuple[int, int] | None = None
+
+
+class Ranked(NamedTuple):
+    """One of a ranking's documents, before it is read; `row` is the index's that was nearest, 0 for none."""
+
+    revision: int
+    score: np.float32
+    row: int = 0
+
+
+def find(
+    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query], search: Search
+) -> list[list[Hit]]:
+    """The hits of each query, best first, equal scores by id.
+
+    Raises:
+        TooMuch: they have more than `most` characters together.
+        NotFound: a document that is asked for by id is not there.
+        Conflict: it has no vector, because the model fails on its text.
+
+    """
+    view = None if search.mode == "lexical" else begin(connection, generation.index)
+    if view is None:
+        connection.execute("BEGIN")  # it ends with the query, in documents.py
+    queries, own = _resolved(connection, generation, queries)
+    allowed = None if search.where is None else matching(connection, search.where)
+    rankings = _rankings(connection, generation.index, view, queries, search, allowed)
+    ids = ids_of(connection, sorted({ranked.revision for ranking in rankings for ranked in ranking}))
+    pages = [
+        sorted(
+            (ranked for ranked in ranking if ranked.revision in ids and ranked.revision != left_out),
+            key=lambda ranked: (-ranked.score, ids[ranked.revision]),
+        )[search.offset : search.reach]
+        for ranking, left_out in zip(rankings, own, strict=True)
+    ]
+    wanted = sorted({ranked.revision for page in pages for ranked in page})
+    documents = by_revision(connection, wanted, search.most, with_text=search.with_text)
+    rows = [ranked.row for page in pages for ranked in page if ranked.row]
+    split = view is not None and view.rows > view.documents
+    places = passages(connection, generation.number, rows) if split else {}
+    found = [
+        [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
+    ]
+    if sum(hit.document.size for hits in found for hit in hits) > search.most:
+        raise TooMuch
+    return found
+
+
+def begin(connection: sqlite3.Connection, index: Index) -> View:
+    """Begin a reading transaction at the moment of a view of the index, and return the view.
+
+    A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
+    """
+    for _ in range(ATTEMPTS):
+        view = index.view
+        connection.execute("BEGIN")
+        if sequence(connection) == view.sequence:
+            return view
+        connection.execute("ROLLBACK")
+        time.sleep(PAUSE_SECONDS)
+    connection.execute("BEGIN")
+    log.warning("A search found no moment at which index and store agree")
+    return index.view
+
+
+def _resolved(
+    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query]
+) -> tuple[list[Query], list[int | None]]:
+    """Queries by id with the vectors that are stored, and the revisions that are not to be their own hits."""
+    resolved, own = [], []
+    for query in queries:
+        revision = None
+        if query.like is not None:
+            stored = vector_of(connection, generation.number, query.like)
+            if stored is None:
+                raise NotFound(f"There is no document {query.like[:512]!r}.")
+            revision, vector = stored
+            if vector is None:
+                raise Conflict(
+                    f"{query.like[:512]!r} has no vector of {generation.version}, whose model fails on its "
+                    "text, so nothing can be said to be like it."
+                )
+            resolved.append(Query(vector=vector))
+        else:
+            resolved.append(query)
+        own.append(revision)
+    return resolved, own
+
+
+def _rankings(
+    connection: sqlite3.Connection,
+    index: Index,
+    view: View | None,
+    queries: Sequence[Query],
+    search: Search,
+    allowed: Revisions | None,
+) -> list[list[Ranked]]:
+    """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
+    if view is None:
+        return [_lexical(connection, query, search.reach, allowed) for query in queries]
+    vectors = np.array([query.vector for query in queries])
+    if search.mode == "dense":
+        # One more, because a document is the first of those that are like it.
+        return _dense(index, view, vectors, search.reach + 1, allowed, search.min_score)
+    depth = CANDIDATES if search.reach <= CANDIDATES else ALL_CANDIDATES
+    near = _dense(index, view, vectors, depth, allowed, None)
+    return [
+        _fused(ranking[:depth], _lexical(connection, query, depth, allowed)[:depth])
+        for query, ranking in zip(queries, near, strict=True)
+    ]
+
+
+def _dense(
+    index: Index,
+    view: View,
+    vectors: NDArray[np.float32],
+    depth: int,
+    allowed: Revisions | None,
+    min_score: float | None,
+) -> list[list[Ranked]]:
+    found = index.search(vectors, depth, allowed, view)
+    return [
+        [
+            Ranked(revision, score, row)
+            for score, revision, row in zip(scores, revisions_of(rows).tolist(), rows.tolist(), strict=True)
+            if min_score is None or float(score) >= min_score
+        ]
+        for scores, rows in found
+    ]
+
+
+def _lexical(
+    connection: sqlite3.Connection, query: Query, depth: int, allowed: Revisions | None
+) -> list[Ranked]:
+    revisions, scores = lexical.nearest(connection, query.text, depth, allowed, DEFAULT_COLLECTION)
+    return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
+
+
+def _fused(near: list[Ranked], worded: list[Ranked]) -> list[Ranked]:
+    scores = fuse(*({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded)))
+    rows = {ranked.revision: ranked.row for ranked in near}
+    return [Ranked(revision, score, rows.get(revision, 0)) for revision, score in scores.items()]
