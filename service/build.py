@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from service.documents import by_revision, count, last_revision, sequence, vectors
+from service.documents import by_revision, collections, count_all, last_revision, sequence, vectors
 from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.index import Index
 from service.library import Library
@@ -35,20 +35,23 @@ Tell = Callable[[int, int], None]  # documents done, and of how many
 
 
 def load_all(transaction: Transaction, generation: Generation) -> None:
-    """The generation's index from the stored vectors, in one job: while nothing is served from it yet.
+    """The generation's indexes from the stored vectors, in one job: while nothing is served from it yet.
 
     A damaged vector is deleted, so that its text is embedded again.
     """
     number, dimension = generation.number, generation.encoder.dimension
     connection = transaction.connection
+    now = sequence(connection)
     damaged: list[int] = []
-    stored = vectors(connection, number, dimension, damaged)
-    index = Index.load(dimension, stored, sequence(connection))
+    indexes = {
+        name: Index.load(dimension, vectors(connection, number, dimension, damaged, name), now)
+        for name in collections(connection)
+    }
     if damaged:
-        index.apply(remove=damaged)  # passages of them that are sound
+        for index in indexes.values():
+            index.apply(remove=damaged)  # passages of them that are sound
     forget(transaction, number, damaged)
-    generation.index, old = index, generation.index
-    old.close()
+    generation.indexes.replace(indexes)
 
 
 class Builder:
@@ -93,9 +96,9 @@ class Builder:
             if generation.retired:  # its index could not follow a write
                 raise Retired(generation.version)
             if time.monotonic() - counted > RECOUNT_SECONDS:
-                total, counted = await self._library.documents.read(count), time.monotonic()
+                total, counted = await self._library.documents.read(count_all), time.monotonic()
             step, last, left_out = await self._library.documents.read(self._next)
-            done = generation.index.documents + left_out
+            done = generation.indexes.documents + left_out
             total = max(total, done) if step else done
             self.progress.tell(done, total)
             self._tell(done, total)

@@ -63,7 +63,7 @@ async def _compare(library: Library, new: Generation, settings: Settings) -> Can
     shares = []
     with library.live.borrow() as old:
         library.check_whole(old)
-        if not queries or not old.index.documents:
+        if not queries or not old.indexes.of(DEFAULT_COLLECTION).documents:
             return None
         generations = (old, new)
         vectors = [await library.embed_queries(generation, queries) for generation in generations]

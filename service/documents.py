@@ -94,21 +94,31 @@ class Documents:
 # Queries: `await documents.read(lambda connection: get(connection, …))`.
 
 
-def get(connection: sqlite3.Connection, id: str) -> Document | None:
+def collections(connection: sqlite3.Connection) -> list[str]:
+    """The names of all, sorted; the default one is always there."""
+    return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
+
+
+def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Document | None:
     row = connection.execute(
-        "SELECT id, text, metadata FROM documents WHERE collection = ? AND id = ?", (DEFAULT_COLLECTION, id)
+        "SELECT id, text, metadata FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
     return None if row is None else _document(row)
 
 
 def page(
-    connection: sqlite3.Connection, after: str, limit: int, where: Where | None, most: float = inf
+    connection: sqlite3.Connection,
+    after: str,
+    limit: int,
+    where: Where | None,
+    most: float = inf,
+    collection: str = DEFAULT_COLLECTION,
 ) -> tuple[list[Document], bool]:
     """At most `limit` documents in id order, those after the id `after`; and whether others follow.
 
     Fewer when they would have more than `most` characters together, but the first one always.
     """
-    sql, parameters = scoped(where)
+    sql, parameters = scoped(where, collection)
     rows = connection.execute(
         f"SELECT id, text, metadata FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
         [*parameters, after, limit + 1],
@@ -123,16 +133,25 @@ def page(
     return found, False
 
 
-def count(connection: sqlite3.Connection, where: Where | None = None) -> int:
-    sql, parameters = scoped(where)
+def count_all(connection: sqlite3.Connection) -> int:
+    """Documents of every collection."""
+    return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+
+
+def count(
+    connection: sqlite3.Connection, where: Where | None = None, collection: str = DEFAULT_COLLECTION
+) -> int:
+    sql, parameters = scoped(where, collection)
     return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
 
 
-def texts(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, str]:
+def texts(
+    connection: sqlite3.Connection, ids: Sequence[str], collection: str = DEFAULT_COLLECTION
+) -> dict[str, str]:
     """The stored texts of those of `ids` that exist."""
     rows = connection.execute(
         "SELECT id, text FROM documents WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
-        (DEFAULT_COLLECTION, orjson.dumps(ids).decode()),
+        (collection, orjson.dumps(ids).decode()),
     )
     return dict(rows.fetchall())
 
@@ -163,7 +182,9 @@ def by_revision(
     return found
 
 
-def vector_of(connection: sqlite3.Connection, generation: int, id: str) -> tuple[int, Vector | None] | None:
+def vector_of(
+    connection: sqlite3.Connection, generation: int, id: str, collection: str
+) -> tuple[int, Vector | None] | None:
     """A document's revision, and its vector of a generation (of its head), None when there is no sound one.
 
     None when there is no such document.
@@ -172,7 +193,7 @@ def vector_of(connection: sqlite3.Connection, generation: int, id: str) -> tuple
         "SELECT d.revision, vector, checksum FROM documents d "
         "LEFT JOIN vectors v ON generation = ? AND v.revision = d.revision AND passage = 0 "
         "WHERE collection = ? AND id = ?",
-        (generation, DEFAULT_COLLECTION, id),
+        (generation, collection, id),
     ).fetchone()
     if row is None:
         return None
@@ -190,9 +211,9 @@ def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int
     return dict(rows.fetchall())
 
 
-def matching(connection: sqlite3.Connection, where: Where) -> NDArray[np.int64]:
+def matching(connection: sqlite3.Connection, where: Where, collection: str) -> NDArray[np.int64]:
     """The revisions that pass a filter, rising."""
-    sql, parameters = scoped(where)
+    sql, parameters = scoped(where, collection)
     rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
     return np.fromiter((row[0] for row in rows), dtype=np.int64)
 
@@ -202,16 +223,17 @@ def vectors(
     generation: int,
     dimension: int,
     damaged: list[int],
+    collection: str,
     batch: int = 4096,
 ) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """The sound vectors of a generation's living documents, in batches, by rising row name.
+    """The sound vectors of a generation's living documents in a collection, in batches, by rising row name.
 
     The revisions of the others are appended to `damaged`.
     """
     cursor = connection.execute(
         "SELECT revision, passage, vector, checksum FROM vectors JOIN documents USING (revision) "
-        "WHERE generation = ? ORDER BY revision, passage",
-        (generation,),
+        "WHERE generation = ? AND collection = ? ORDER BY revision, passage",
+        (generation, collection),
     )
     while rows := cursor.fetchmany(batch):
         sound = [row[:3] for row in rows if is_sound(row[2], row[3], dimension)]
@@ -252,11 +274,21 @@ def fact(connection: sqlite3.Connection, name: str) -> str | None:
     return None if row is None else str(row[0])
 
 
-def scoped(where: Where | None) -> tuple[str, list[Any]]:
-    """SQL and parameters for the documents of the collection that pass `where`."""
+def elsewhere(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
+    """The collections of those of `revisions` that are not of the default one."""
+    rows = connection.execute(
+        "SELECT revision, collection FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?)) AND collection != ?",
+        (orjson.dumps(revisions).decode(), DEFAULT_COLLECTION),
+    )
+    return dict(rows.fetchall())
+
+
+def scoped(where: Where | None, collection: str) -> tuple[str, list[Any]]:
+    """SQL and parameters for the documents of a collection that pass `where`."""
     if where is None:
-        return "collection = ?", [DEFAULT_COLLECTION]
-    return f"collection = ? AND ({where.sql})", [DEFAULT_COLLECTION, *where.parameters]
+        return "collection = ?", [collection]
+    return f"collection = ? AND ({where.sql})", [collection, *where.parameters]
 
 
 def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:

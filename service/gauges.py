@@ -21,7 +21,7 @@ SAMPLE_SECONDS = 0.5
 def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], str | None]) -> None:
     """Point the gauges at what they show."""
     metrics.serve(live.generation.manifest)
-    metrics.documents.set_function(lambda: live.generation.index.documents + live.generation.missing)
+    metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
     metrics.index_missing.set_function(lambda: live.generation.missing)
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
@@ -41,7 +41,7 @@ def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:
     sizes: dict[str, int] = {}
     states = dict.fromkeys(GENERATION_STATES, 0)
     for generation in generations:
-        sizes[generation.version] = sizes.get(generation.version, 0) + generation.index.nbytes
+        sizes[generation.version] = sizes.get(generation.version, 0) + generation.indexes.nbytes
         states[_state(generation, live.generation, building)] += 1
     for version, size in sizes.items():
         metrics.index_bytes.labels(version).set(size)

@@ -7,6 +7,7 @@ its whole life, so its query and the vectors it is compared with come from one m
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +17,13 @@ from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.calls import Lane
-from service.documents import Document, Documents, texts
+from service.documents import DEFAULT_COLLECTION, Document, Documents, texts
 from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
 from service.filters import Where
 from service.live import Generation, Live
 from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
+from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
 from service.writer import Changes, Writer
 
@@ -51,13 +53,15 @@ class Library:
         self._batcher = batcher
         self._encoder = DocumentEncoder(batcher, passages=passages)
 
-    async def put(self, documents: Sequence[Document]) -> Stored:
+    async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
 
         What changed is embedded by the live generation and by those that follow it. A follower that fails
         on a text fails nobody: its builder finds the gap.
         """
-        stored = await self.documents.read(lambda connection: texts(connection, [d.id for d in documents]))
+        stored = await self.documents.read(
+            lambda connection: texts(connection, [d.id for d in documents], collection)
+        )
         changed = {at for at, document in enumerate(documents) if stored.get(document.id) != document.text}
         embedded: dict[int, dict[int, Embedding]] = {}
         while True:
@@ -65,7 +69,11 @@ class Library:
                 await self._embed_changed(generations, documents, changed, embedded)
                 try:
                     job = partial(
-                        upsert, documents=documents, embedded=embedded, split=self._encoder.passages
+                        upsert,
+                        documents=documents,
+                        embedded=embedded,
+                        split=self._encoder.passages,
+                        collection=collection,
                     )
                     truncated, number = await self.writer.run(job)
                     # The live generation's; what followers compute is the service's own affair.
@@ -99,9 +107,9 @@ class Library:
             for task in tasks:
                 task.cancel()
 
-    async def delete(self, where: Where) -> tuple[int, int]:
+    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete what passes `where`: how many there were, and the operation sequence."""
-        return await self.writer.run(lambda transaction: delete(transaction, where))
+        return await self.writer.run(lambda transaction: delete(transaction, where, collection))
 
     async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
         """Embed documents' texts in the background lane, with the model's document prompt."""
@@ -169,10 +177,19 @@ async def _lenient(embedding: Awaitable[None]) -> None:
 
 
 def apply(generation: Generation, changes: Changes) -> None:
-    """Bring a generation's index up to date with a commit; runs on the writer's thread."""
+    """Bring a generation's indexes up to date with a commit; runs on the writer's thread."""
     rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
-    if not rows and not changes.removed and changes.sequence <= generation.index.view.sequence:
+    if not rows and not changes.removed and changes.sequence <= generation.indexes.sequence:
         return
-    names = np.array(list(rows), dtype=np.int64)
-    vectors = np.array(list(rows.values()), dtype=np.float32).reshape(-1, generation.encoder.dimension)
-    generation.index.apply((names, vectors), changes.removed, changes.sequence)
+    place = changes.elsewhere.get
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for name in rows:
+        named[place(revision_of(name), DEFAULT_COLLECTION)].append(name)
+    removed: defaultdict[str, list[int]] = defaultdict(list)
+    for revision in changes.removed:
+        removed[place(revision, DEFAULT_COLLECTION)].append(revision)
+    added = {
+        collection: (np.array(names, np.int64), np.array([rows[name] for name in names], np.float32))
+        for collection, names in named.items()
+    }
+    generation.indexes.apply(added, removed, changes.sequence)

@@ -17,7 +17,7 @@ from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
 from service.errors import Conflict
-from service.index import Index
+from service.indexes import Indexes
 
 
 class Retired(Exception):
@@ -30,10 +30,10 @@ class Generation:
     def __init__(self, number: int, encoder: Encoder) -> None:
         self.number = number
         self.encoder = encoder
-        self.index: Index = Index(encoder.dimension)
-        self.loaded = False  # the index holds every stored vector of it
-        self.whole = False  # the index holds every stored document
-        self.missing = 0  # stored documents that the index does not hold, as far as known
+        self.indexes = Indexes(encoder.dimension)
+        self.loaded = False  # the indexes hold every stored vector of it
+        self.whole = False  # the indexes hold every stored document
+        self.missing = 0  # stored documents that they do not hold, as far as known
         self.left_out = 0  # of these, the ones that the model fails on
         self.kept = False  # it is the one that a rollback goes to
         self.complete_to = 0  # no living revision up to this one lacks a vector
@@ -93,11 +93,11 @@ class Generation:
             self.close()
 
     def close(self) -> None:
-        """Free the session and stop the index's merging; its memory goes with the last reference to it.
+        """Free the session and stop the indexes' merging; their memory goes with the last reference to it.
 
         For a generation that nobody uses, or a service that stops.
         """
-        self.index.close()
+        self.indexes.close()
         self.encoder.close()
         memory.give_back()
 

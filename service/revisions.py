@@ -10,13 +10,22 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from service import derived
-from service.documents import DEFAULT_COLLECTION, Document, by_revision, is_sound, matching, sequence
+from service.documents import (
+    DEFAULT_COLLECTION,
+    Document,
+    by_revision,
+    elsewhere,
+    is_sound,
+    matching,
+    sequence,
+)
 from service.filters import Where
 from service.generations import kept_numbers, live_number
 from service.rows import row_of
@@ -70,7 +79,9 @@ def upsert(
     transaction: Transaction,
     documents: Sequence[Document],
     embedded: Mapping[int, Mapping[int, Embedding]],
+    *,
     split: bool = False,
+    collection: str = DEFAULT_COLLECTION,
 ) -> tuple[int, int]:
     """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
 
@@ -78,6 +89,7 @@ def upsert(
         embedded: generation to position in `documents` to its embedding. A position may be absent where
             the stored text is the same: the stored vectors are kept.
         split: where those are of a text that was cut, it is to be embedded anew.
+        collection: made when it is not there.
 
     Returns:
         How many texts are longer than the live model sees, and the operation sequence.
@@ -89,11 +101,13 @@ def upsert(
     """
     live = live_number(transaction.connection)
     others = kept_numbers(transaction.connection) - {live}
+    job = _Upsert(transaction, collection, live, others, split)
+    transaction.connection.execute("INSERT OR IGNORE INTO collections (name) VALUES (?)", (collection,))
     truncated = 0
     lacking = []
     for position, document in enumerate(documents):
         given = {number: rows[position] for number, rows in embedded.items() if position in rows}
-        cut = _put(transaction, document, given, live, others, split)
+        cut = _put(job, document, given)
         if cut is None:
             lacking.append(position)
         else:
@@ -103,12 +117,21 @@ def upsert(
     return truncated, _sequence(transaction)
 
 
-def delete(transaction: Transaction, where: Where) -> tuple[int, int]:
+def delete(transaction: Transaction, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
     """Delete what passes `where`. Returns how many there were, and the operation sequence."""
-    revisions = matching(transaction.connection, where).tolist()
+    revisions = matching(transaction.connection, where, collection).tolist()
     for revision in revisions:
-        _remove(transaction, revision)
+        _remove(transaction, revision, collection)
     return len(revisions), _sequence(transaction)
+
+
+def drop(transaction: Transaction, collection: str) -> tuple[int, int]:
+    """Delete a collection with all that is in it; the default one stays. Returns as `delete`."""
+    deleted = delete(transaction, Where("1", []), collection)
+    execute = transaction.connection.execute
+    execute("DELETE FROM feedback WHERE collection = ?", (collection,))
+    execute("DELETE FROM collections WHERE name = ? AND name != ?", (collection, DEFAULT_COLLECTION))
+    return deleted
 
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
@@ -116,6 +139,7 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
     if generation not in kept_numbers(transaction.connection):  # dropped while they were made
         return 0
     alive = by_revision(transaction.connection, list(rows))
+    transaction.changes.elsewhere.update(elsewhere(transaction.connection, list(alive)))
     for revision in sorted(alive):
         _add_vector(transaction, generation, revision, rows[revision])
     return len(alive)
@@ -138,17 +162,18 @@ def add_stored(transaction: Transaction, generation: int, after: int, limit: int
     ).fetchone()
     last = None if end is None else int(end[0])
     rows = execute(
-        "SELECT v.revision, passage, vector, checksum, dimension, d.revision IS NOT NULL FROM vectors v "
+        "SELECT v.revision, passage, vector, checksum, dimension, d.collection FROM vectors v "
         "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
         "WHERE generation = ?1 AND v.revision > ?2 AND (?3 IS NULL OR v.revision <= ?3) "
         "ORDER BY v.revision, passage",
         (generation, after, last),
     ).fetchall()
-    unusable = {row[0] for row in rows if not (row[5] and is_sound(row[2], row[3], row[4]))}
+    unusable = {row[0] for row in rows if row[5] is None or not is_sound(*row[2:5])}
     added = transaction.changes.added.setdefault(generation, [])
-    for revision, passage, blob, *_ in rows:
+    for revision, passage, blob, _, _, collection in rows:
         if revision not in unusable:
             added.append((row_of(revision, passage), np.frombuffer(blob, dtype="<f4")))
+            _note(transaction, revision, collection)
     _delete_vectors(transaction, generation, unusable)
     _sequence(transaction)
     return last
@@ -193,53 +218,65 @@ def _sequence(transaction: Transaction) -> int:
     return transaction.changes.sequence
 
 
-def _put(
-    transaction: Transaction,
-    document: Document,
-    given: Mapping[int, Embedding],
-    live: int,
-    others: Iterable[int],
-    split: bool,
-) -> bool | None:
+class _Upsert(NamedTuple):
+    """What the documents of one request have in common."""
+
+    transaction: Transaction
+    collection: str
+    live: int  # generation
+    others: Iterable[int]
+    split: bool
+
+
+def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bool | None:
     """Store one document. Returns whether the live model cuts its text, None when its vector is missing.
 
     A generation of `others` whose vector is not at hand is left to its builder, which looks for such gaps.
     """
+    transaction = job.transaction
     execute = transaction.connection.execute
     metadata = orjson.dumps(document.metadata).decode()
     old = execute(
         "SELECT revision, text, metadata FROM documents WHERE collection = ? AND id = ?",
-        (DEFAULT_COLLECTION, document.id),
+        (job.collection, document.id),
     ).fetchone()
     same_text = old is not None and old[1] == document.text
     embeddings: dict[int, Embedding] = {}
-    for number in (live, *others):
-        found = given.get(number) or (_kept(transaction, number, old[0], split) if same_text else None)
+    for number in (job.live, *job.others):
+        found = given.get(number) or (_kept(job, number, old[0]) if same_text else None)
         if found is not None:
             embeddings[number] = found
-    if live not in embeddings:
+    if job.live not in embeddings:
         return None
-    cut = embeddings[live].truncated
+    cut = embeddings[job.live].truncated
     if same_text and old[2] == metadata:
         for number, embedding in embeddings.items():
-            if _kept(transaction, number, old[0], split) is None:  # or damaged: sending it again mends it
+            if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
                 _add_vector(transaction, number, old[0], embedding)
+                _note(transaction, old[0], job.collection)
         return cut
     if old is not None:
-        _remove(transaction, old[0])
+        _remove(transaction, old[0], job.collection)
     revision = execute(
         "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, ?)",
-        (DEFAULT_COLLECTION, document.id, document.text, metadata),
+        (job.collection, document.id, document.text, metadata),
     ).lastrowid
     assert revision is not None  # noqa: S101  an INSERT always has one
     derived.add(transaction.connection, revision)
     execute("INSERT INTO operations (kind, revision) VALUES ('put', ?)", (revision,))
+    _note(transaction, revision, job.collection)
     for number, embedding in embeddings.items():
         _add_vector(transaction, number, revision, embedding)
     return cut
 
 
-def _remove(transaction: Transaction, revision: int) -> None:
+def _note(transaction: Transaction, revision: int, collection: str) -> None:
+    """Tell the indexes whose a revision is."""
+    if collection != DEFAULT_COLLECTION:
+        transaction.changes.elsewhere[revision] = collection
+
+
+def _remove(transaction: Transaction, revision: int, collection: str) -> None:
     execute = transaction.connection.execute
     derived.remove(transaction.connection, revision)
     execute("DELETE FROM documents WHERE revision = ?", (revision,))
@@ -250,6 +287,7 @@ def _remove(transaction: Transaction, revision: int) -> None:
         )
     execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
     transaction.changes.removed.append(revision)
+    _note(transaction, revision, collection)
 
 
 def _add_vector(transaction: Transaction, generation: int, revision: int, embedding: Embedding) -> None:
@@ -282,10 +320,10 @@ def _delete_vectors(transaction: Transaction, generation: int, revisions: Iterab
     )
 
 
-def _kept(transaction: Transaction, generation: int, revision: int, split: bool) -> Embedding | None:
+def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
     """A revision's stored vectors; None when they are absent, damaged, or of less of the text than wanted."""
-    stored = _stored(transaction, generation, revision)
-    return None if stored is None or (split and stored.cut) else stored
+    stored = _stored(job.transaction, generation, revision)
+    return None if stored is None or (job.split and stored.cut) else stored
 
 
 def _stored(transaction: Transaction, generation: int, revision: int) -> Embedding | None:

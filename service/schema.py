@@ -1,5 +1,6 @@
 """The tables of the document store, and how an older file becomes today's.
 
+    collections  their names; one is there from its first document until it is deleted
     documents    one row per living document; its text is an immutable revision
     vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
@@ -98,6 +99,10 @@ MIGRATIONS = (
     INSERT INTO passages SELECT generation, revision, 0, vector, checksum, truncated, 0, NULL FROM vectors;
     DROP TABLE vectors;
     ALTER TABLE passages RENAME TO vectors;
+    """,
+    """
+    CREATE TABLE collections (name TEXT PRIMARY KEY) WITHOUT ROWID;
+    INSERT INTO collections (name) VALUES ('default');
     """,
     # Contentless: `documents` has the texts. Filled by derived.py, also with what is stored already.
     """

@@ -64,6 +64,7 @@ class Search:
     their texts are not read.
     """
 
+    collection: str = DEFAULT_COLLECTION
     k: int = 10
     offset: int = 0
     mode: Mode = "dense"
@@ -108,12 +109,13 @@ def find(
         Conflict: it has no vector, because the model fails on its text.
 
     """
-    view = None if search.mode == "lexical" else begin(connection, generation.index)
+    index = generation.indexes.of(search.collection)
+    view = None if search.mode == "lexical" else begin(connection, index)
     if view is None:
         connection.execute("BEGIN")  # it ends with the query, in documents.py
-    queries, own = _resolved(connection, generation, queries)
-    allowed = None if search.where is None else matching(connection, search.where)
-    rankings = _rankings(connection, generation.index, view, queries, search, allowed)
+    queries, own = _resolved(connection, generation, queries, search.collection)
+    allowed = None if search.where is None else matching(connection, search.where, search.collection)
+    rankings = _rankings(connection, index, view, queries, search, allowed)
     ids = ids_of(connection, sorted({ranked.revision for ranking in rankings for ranked in ranking}))
     pages = [
         sorted(
@@ -153,14 +155,14 @@ def begin(connection: sqlite3.Connection, index: Index) -> View:
 
 
 def _resolved(
-    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query]
+    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query], collection: str
 ) -> tuple[list[Query], list[int | None]]:
     """Queries by id with the vectors that are stored, and the revisions that are not to be their own hits."""
     resolved, own = [], []
     for query in queries:
         revision = None
         if query.like is not None:
-            stored = vector_of(connection, generation.number, query.like)
+            stored = vector_of(connection, generation.number, query.like, collection)
             if stored is None:
                 raise NotFound(f"There is no document {query.like[:512]!r}.")
             revision, vector = stored
@@ -186,7 +188,7 @@ def _rankings(
 ) -> list[list[Ranked]]:
     """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
     if view is None:
-        return [_lexical(connection, query, search.reach, allowed) for query in queries]
+        return [_lexical(connection, query, search.reach, allowed, search.collection) for query in queries]
     vectors = np.array([query.vector for query in queries])
     if search.mode == "dense":
         # One more, because a document is the first of those that are like it.
@@ -194,7 +196,7 @@ def _rankings(
     depth = CANDIDATES if search.reach <= CANDIDATES else ALL_CANDIDATES
     near = _dense(index, view, vectors, depth, allowed, None)
     return [
-        _fused(ranking[:depth], _lexical(connection, query, depth, allowed)[:depth])
+        _fused(ranking[:depth], _lexical(connection, query, depth, allowed, search.collection)[:depth])
         for query, ranking in zip(queries, near, strict=True)
     ]
 
@@ -219,9 +221,9 @@ def _dense(
 
 
 def _lexical(
-    connection: sqlite3.Connection, query: Query, depth: int, allowed: Revisions | None
+    connection: sqlite3.Connection, query: Query, depth: int, allowed: Revisions | None, collection: str
 ) -> list[Ranked]:
-    revisions, scores = lexical.nearest(connection, query.text, depth, allowed, DEFAULT_COLLECTION)
+    revisions, scores = lexical.nearest(connection, query.text, depth, allowed, collection)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 

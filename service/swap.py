@@ -142,7 +142,7 @@ class Swap:
         while True:
             await self._patiently(builder.embed)
             left_out = generation.left_out
-            if left_out > LEFT_OUT_SHARE * generation.index.documents:
+            if left_out > LEFT_OUT_SHARE * generation.indexes.documents:
                 raise ModelError(f"It fails on {left_out} of the documents; the log names them.")
             generation.whole = True
             await self._compare(generation)

@@ -32,17 +32,20 @@ GROUP_JOBS = 256  # jobs of one commit at most
 class Changes:
     """What a commit did to the vectors: `added[generation]` are (name of a row, vector).
 
+    `removed` are revisions; `elsewhere` names the collection of those that are not of the default one.
     `sequence` is the operation number after it, 0 when nothing was operated on.
     """
 
     added: dict[int, list[tuple[int, NDArray[np.float32]]]] = field(default_factory=dict)
     removed: list[int] = field(default_factory=list)
+    elsewhere: dict[int, str] = field(default_factory=dict)
     sequence: int = 0
 
     def merge(self, later: "Changes") -> None:
         for generation, rows in later.added.items():
             self.added.setdefault(generation, []).extend(rows)
         self.removed.extend(later.removed)
+        self.elsewhere.update(later.elsewhere)
         self.sequence = max(self.sequence, later.sequence)
 
 

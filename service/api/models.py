@@ -117,10 +117,10 @@ async def info(request: Request) -> Response:
             "providers": encoder.providers,
             "threads": runtime.workers,
             "index": {
-                "documents": generation.index.documents,
-                "passages": generation.index.rows,
+                "documents": generation.indexes.documents,
+                "passages": generation.indexes.rows,
                 "kind": "exact",
-                "bytes": generation.index.nbytes,
+                "bytes": generation.indexes.nbytes,
             },
         }
     return json_response(answer)

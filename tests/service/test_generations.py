@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.documents import DEFAULT_COLLECTION
 from service.generations import previous
 from service.index import Index
 from service.library import apply
@@ -71,9 +72,11 @@ def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_wri
         live = place.app.state.runtime.live.generation
         one, two = np.eye(2, live.encoder.dimension, dtype=np.float32)
         changes = Changes({live.number: [(row_of(900), one), (row_of(901), one), (row_of(900), two)]})
-        changes.sequence = live.index.view.sequence + 1
+        changes.sequence = live.indexes.sequence + 1
         apply(live, changes)
-        np.testing.assert_array_equal(live.index.vectors([row_of(900), row_of(901)]), [two, one])
+        np.testing.assert_array_equal(
+            live.indexes.of(DEFAULT_COLLECTION).vectors([row_of(900), row_of(901)]), [two, one]
+        )
 
 
 def test_within_its_grace_the_version_before_follows_every_write(place: Place) -> None:
@@ -84,8 +87,8 @@ def test_within_its_grace_the_version_before_follows_every_write(place: Place) -
         client.delete("/documents/d3")
         [warm] = place.app.state.runtime.live.followers
         assert warm.version == place.a
-        assert warm.index.documents == 60
-        assert warm.index.view.sequence == place.app.state.runtime.live.generation.index.view.sequence
+        assert warm.indexes.documents == 60
+        assert warm.indexes.sequence == place.app.state.runtime.live.generation.indexes.sequence
 
 
 def test_a_build_whose_index_cannot_follow_a_write_is_loaded_again_and_finished(
@@ -99,7 +102,7 @@ def test_a_build_whose_index_cannot_follow_a_write_is_loaded_again_and_finished(
         apply = Index.apply
 
         def broken(self: Index, *arguments: Any, **others: Any) -> None:
-            if self is building.index:
+            if self is building.indexes.of(DEFAULT_COLLECTION):
                 raise MemoryError("injected")
             apply(self, *arguments, **others)
 

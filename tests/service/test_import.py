@@ -287,7 +287,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         def body() -> Iterator[bytes]:
             yield first
             place.until(
-                lambda: place.runtime.live.generation.index.documents == GROUP_DOCUMENTS * UNDER_WAY, 5
+                lambda: place.runtime.live.generation.indexes.documents == GROUP_DOCUMENTS * UNDER_WAY, 5
             )
             connection.execute("PRAGMA query_only = 1")
             for at in range(300):

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.documents import DEFAULT_COLLECTION
 from service.index import Index
 from service.settings import Settings
 from tests.service.conftest import new_settings, wait_until_ready
@@ -173,7 +174,7 @@ def test_sending_a_document_again_mends_its_lost_vector(filled: Settings) -> Non
     with TestClient(app) as client:
         wait_until_ready(client)
         damage(filled, "DELETE FROM vectors WHERE revision = 5")
-        app.state.runtime.live.generation.index.apply(None, [5])
+        app.state.runtime.live.generation.indexes.of(DEFAULT_COLLECTION).apply(None, [5])
         text = str(DOCUMENTS[4]["text"])
         assert "d004" not in dict(ranking(client))
         assert (

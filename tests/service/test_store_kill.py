@@ -65,7 +65,7 @@ def test_forty_kills_lose_no_answered_write_and_leave_the_index_equal_to_the_sto
         expected = dict(stored)  # what was in hand is settled now
 
         damaged: list[int] = []
-        index = Index.load(DIMENSION, vectors(connection, GENERATION, DIMENSION, damaged))
+        index = Index.load(DIMENSION, vectors(connection, GENERATION, DIMENSION, damaged, DEFAULT_COLLECTION))
         assert damaged == []
         texts = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         np.testing.assert_array_equal(index.revisions(), sorted(texts))

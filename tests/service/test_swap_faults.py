@@ -150,7 +150,7 @@ def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pyt
     monkeypatch.setattr("service.watch.LINGER_SECONDS", 0.1)
     with place.serving(grace_seconds=0.1):
         place.fill()
-        first = weakref.ref(place.app.state.runtime.live.generation.index)
+        first = weakref.ref(place.app.state.runtime.live.generation.indexes)
         place.activate(place.b)
         place.until(lambda: place.app.state.runtime.live.followers == ())
         deadline = time.monotonic() + 5

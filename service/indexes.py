@@ -1,0 +1,81 @@
+"""The indexes of one model version: one for each collection, all at the same moment of the store."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.documents import DEFAULT_COLLECTION
+from service.index import Index
+from service.rows import RowNames
+
+Added = tuple[RowNames, NDArray[np.float32]]
+
+
+class Indexes:
+    """Changed by one thread at a time, the writer's; read by any."""
+
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        # Never changed, always replaced: a reader goes through the one that it took.
+        self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: Index(dimension)}
+
+    def of(self, collection: str) -> Index:
+        """The index of a collection; of one that has no vector yet, an empty one of this moment."""
+        index = self._of.get(collection)
+        if index is None:
+            index = Index(self.dimension)
+            index.apply(sequence=self.sequence)
+        return index
+
+    @property
+    def sequence(self) -> int:
+        """The store's operation number that all of them are at."""
+        return self._of[DEFAULT_COLLECTION].view.sequence
+
+    @property
+    def collections(self) -> Mapping[str, Index]:
+        return self._of
+
+    @property
+    def documents(self) -> int:
+        """Living documents of all collections."""
+        return sum(index.documents for index in self._of.values())
+
+    @property
+    def rows(self) -> int:
+        """Living rows: passages of all documents."""
+        return sum(index.rows for index in self._of.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of vectors and names, dead rows included, in bytes."""
+        return sum(index.nbytes for index in self._of.values())
+
+    def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
+        """Bring every collection to the moment `sequence`; each changes as `Index.apply` says.
+
+        A search that finds an index a moment before the store looks again (searching.py), so they need not
+        change in one step. An index that is left empty goes.
+        """
+        indexes = dict(self._of)
+        for collection in {*indexes, *added}:
+            if collection not in indexes:
+                indexes[collection] = Index(self.dimension)
+            indexes[collection].apply(added.get(collection), removed.get(collection, ()), sequence)
+        self._of = {
+            collection: index
+            for collection, index in indexes.items()
+            if index.rows or collection == DEFAULT_COLLECTION
+        }
+
+    def replace(self, indexes: Mapping[str, Index]) -> None:
+        """All of them at once, as they were loaded; the default collection's is among them."""
+        before, self._of = self._of, dict(indexes)
+        for index in before.values():
+            index.close()
+
+    def close(self) -> None:
+        """Stop merging. What is stored can still be searched."""
+        for index in self._of.values():
+            index.close()
