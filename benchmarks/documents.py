@@ -26,8 +26,7 @@ from benchmarks.server import Server
 from benchmarks.wire import get
 from service.documents import Document
 from service.revisions import Embedding, upsert
-from service.runtime import DATABASE
-from service.schema import connect
+from service.schema import DATABASE, connect
 from service.writer import Transaction
 
 DOCUMENTS = 50_000

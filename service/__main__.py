@@ -1,4 +1,5 @@
 """`python -m service`: settings in, the service up. `check`: say what would run. `keys`: who may call it.
+`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
 answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (supervisor.py).
@@ -25,6 +26,8 @@ from fastapi import FastAPI
 
 from service import check, distributions, keyring, logs
 from service.app import create_app
+from service.commands import backup, checking, exporting, importing, restore
+from service.commands.errors import CommandError
 from service.keys import KeysError
 from service.protocol import Protocol
 from service.runtime import Runtime
@@ -82,7 +85,16 @@ def main() -> None:
     )
     commands = parser.add_subparsers(dest="command")
     commands.add_parser("serve", help="serve; also what happens without a command")
-    commands.add_parser("check", help="print each setting and what would run, and start nothing")
+    checking_parser = commands.add_parser(
+        "check", help="print each setting and what would run, and start nothing"
+    )
+    checking_parser.add_argument(
+        "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
+    )
+    importing.describe(commands.add_parser("import", help="documents out of files, into a running service"))
+    exporting.describe(commands.add_parser("export", help="documents as JSON lines"))
+    backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
+    restore.describe(commands.add_parser("restore", help="a backup into a data directory that nobody uses"))
     keyring.describe(commands.add_parser("keys", help="make, list and remove the keys of callers"))
     arguments = parser.parse_args()
     try:
@@ -90,17 +102,28 @@ def main() -> None:
             logs.install("info", "text")
             print(keyring.run(arguments))
             return
+        if arguments.command in {"import", "export"}:
+            module = importing if arguments.command == "import" else exporting
+            if said := module.run(arguments):
+                print(said)
+            return
         distributions.refuse_clashes()
         settings = read()
         if arguments.command == "check":
-            print(check.report(settings))
+            print(checking.run(settings) if arguments.data else check.report(settings))
+            return
+        if arguments.command in {"backup", "restore"}:
+            print((backup if arguments.command == "backup" else restore).run(arguments, settings))
             return
         serve(settings)
     except StartupError as error:
         sys.exit(f"Simile cannot start: {error}")
-    except KeysError as error:
+    except (KeysError, CommandError) as error:
         sys.exit(str(error))
-    except KeyboardInterrupt:  # before the service was up; what was begun is begun again by the next start
+    except KeyboardInterrupt:
+        if arguments.command not in {None, "serve"}:
+            sys.exit("Stopped. What was answered or renamed into place stays.")
+        # Before the service was up; what was begun is begun again by the next start.
         sys.exit("Stopped before it had started.")
 
 

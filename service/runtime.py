@@ -28,7 +28,7 @@ from service.live import Generation, Live, Retired
 from service.metrics import Metrics
 from service.ownership import Ownership
 from service.scheduled import show_schedule
-from service.schema import connect, migrate
+from service.schema import DATABASE, connect, migrate
 from service.settings import Settings
 from service.supervisor import Heartbeat, Supervisor, lasting
 from service.tracing import Tracing
@@ -37,7 +37,6 @@ from service.writer import Changes, Transaction, Writer
 
 log = logging.getLogger(__name__)
 
-DATABASE = "simile.db"
 RETRY_SECONDS = 2
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25

@@ -110,6 +110,7 @@ MIGRATIONS = (
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
+DATABASE = "simile.db"  # in the data directory
 BUSY_SECONDS = 30.0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.documents import page, vectors
+from service.documents import DEFAULT_COLLECTION, page, vectors
 from service.index import Index
 from service.rows import row_of
 from service.schema import connect, migrate

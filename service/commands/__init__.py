@@ -1,0 +1,1 @@
+"""`python -m service import | export | backup | restore | check --data`: a store, from outside."""

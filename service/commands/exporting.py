@@ -1,0 +1,157 @@
+"""`python -m service export FILE`: every document, or those that pass a filter, as JSON lines.
+
+From a running service, a page at a time; or with --data-dir straight from the store, at one moment, whether a
+service runs there or not. The file appears whole or not at all.
+"""
+
+import argparse
+import contextlib
+import gzip
+import os
+import secrets
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from models.fsync import sync
+from service.commands.errors import CommandError
+from service.commands.importing import connect_to
+from service.commands.progress import Progress
+from service.commands.reading import Bytes
+from service.commands.remote import Remote
+from service.documents import count, page
+from service.filters import FilterError, Where, compile_filter, parse_filter
+from service.schema import DATABASE, SCHEMA_VERSION
+
+PAGE = 1000
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind `export`."""
+    parser.add_argument("file", metavar="FILE", help="`-` is stdout; a name that ends in .gz is packed")
+    parser.add_argument("--filter", metavar="JSON", help="only documents that pass, as in GET /documents")
+    parser.add_argument("--data-dir", type=Path, help="read the store there, and ask no service")
+    connect_to(parser)
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Do it; what to print.
+
+    Raises:
+        CommandError: it cannot be read or written. Nothing was left behind.
+
+    """
+    if arguments.data_dir is None:
+        found = _from_service(Remote(arguments.url, arguments.key_file), arguments.filter)
+    else:
+        found = _from_store(arguments.data_dir / DATABASE, arguments.filter)
+    try:
+        with written(arguments.file) as out:
+            number = _write(found, out)
+    except OSError as error:
+        raise CommandError(f"{arguments.file} cannot be written ({error.strerror or error}).") from error
+    return "" if arguments.file == "-" else f"{number} documents are in {arguments.file}."
+
+
+def _write(pages: Iterator[tuple[list[dict[str, Any]], int]], out: Bytes) -> int:
+    number, progress = 0, None
+    try:
+        for documents, total in pages:
+            progress = progress or Progress("documents", total)
+            out.writelines(orjson.dumps(document) + b"\n" for document in documents)
+            number += len(documents)
+            progress.tell(number, number)
+    finally:
+        if progress is not None:
+            progress.end()
+    return number
+
+
+@contextlib.contextmanager
+def written(name: str) -> Iterator[Bytes]:
+    """A file that is written aside and renamed at the end; after an error there is none."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    file = Path(name)
+    aside = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
+    try:
+        with aside.open("xb") as raw:
+            if file.suffix == ".gz":
+                with gzip.open(raw, "wb", compresslevel=6) as out:
+                    yield out
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync(file.parent)
+
+
+def _from_service(remote: Remote, condition: str | None) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    asked = {} if condition is None else {"filter": condition}
+    with contextlib.closing(remote):
+        total = _asked(remote, "/documents/count", asked)["count"]
+        after: str | None = ""
+        while after is not None:
+            part = _asked(remote, "/documents", asked | {"after": after, "limit": str(PAGE)})
+            yield part["documents"], total
+            after = part["next"]
+
+
+def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
+    answer = remote.send("GET", f"{path}?{urlencode(parameters)}")
+    if answer.status != 200:
+        raise CommandError(f"{remote.url} refused: {answer.error}")
+    found: dict[str, Any] = answer.value
+    return found
+
+
+def _from_store(path: Path, condition: str | None) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    where = _compiled(condition)
+    with reading(path) as connection:
+        total, after, more = count(connection, where), "", True
+        while more:
+            part, more = page(connection, after, PAGE, where)
+            yield [{"id": row.id, "text": row.text, "metadata": row.metadata} for row in part], total
+            after = part[-1].id if part else after
+
+
+def _compiled(condition: str | None) -> Where | None:
+    try:
+        return None if condition is None else compile_filter(parse_filter(condition))
+    except FilterError as error:
+        raise CommandError(f"--filter: {error}") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The store at `path`, at one moment, while a service may be writing it.
+
+    Raises:
+        CommandError: there is none, it is of another schema, or it cannot be read.
+
+    """
+    if not path.is_file():
+        raise CommandError(f"There is no store at {path}. Name a data directory that a service has used.")
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = 1")
+            [schema] = connection.execute("PRAGMA user_version").fetchone()
+            if schema != SCHEMA_VERSION:
+                what = "a newer Simile wrote it" if schema > SCHEMA_VERSION else "start the service once"
+                raise CommandError(
+                    f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
+                )
+            connection.execute("BEGIN")
+            yield connection
+    except sqlite3.Error as error:
+        raise CommandError(f"{path} cannot be read ({error}). `check --data` says more.") from error

@@ -1,0 +1,181 @@
+"""`python -m service import | export`: files into a running service and out of it, as processes."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.keyed import KEYS, keys_file
+from tests.service.process import Service, free_port, plain_environment
+from tests.service.swapping import TEXTS
+
+
+def run(*arguments: object, given: bytes | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command of the service; a traceback is never an answer."""
+    done = subprocess.run(
+        [sys.executable, "-m", "service", *map(str, arguments)],
+        input=given,
+        env=plain_environment(**variables),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout.decode(), done.stderr.decode()
+    assert "Traceback" not in said[1], said[1]
+    return subprocess.CompletedProcess(done.args, done.returncode, *said)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    with Service(tmp_path_factory.mktemp("commands"), tiny_models_dir) as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def _empty_at_first(service: Service) -> None:
+    everything = {"filter": '{"nothing": {"$exists": false}}'}
+    service.client.delete("/documents", params=everything).raise_for_status()
+
+
+def put(service: Service, *arguments: object, given: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    return run("import", *arguments, "--url", str(service.client.base_url), given=given)
+
+
+def metadata(service: Service, id: str) -> dict[str, object]:
+    found: dict[str, object] = service.client.get(f"/documents/{id}").json()["metadata"]
+    return found
+
+
+def test_json_lines_go_in_and_come_out_as_they_were_and_go_in_again(service: Service, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"é/{at:04}", "text": TEXTS[at % 300], "metadata": {"n": at, "deep": {"a": [1, "x"]}}}
+        for at in range(2500)
+    ]
+    file, out = tmp_path / "rows.jsonl.gz", tmp_path / "out.jsonl"
+    file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    done = put(service, file)
+    assert (done.returncode, done.stdout) == (0, "2500 documents are stored.\n"), done.stderr
+    done = run("export", out, "--url", service.client.base_url)
+    assert (done.returncode, done.stdout) == (0, f"2500 documents are in {out}.\n"), done.stderr
+    assert [json.loads(line) for line in out.read_bytes().splitlines()] == rows
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl.gz"]
+    before = service.client.delete("/documents/nobody").json()["sequence"]
+    assert put(service, out).returncode == 0
+    assert service.client.delete("/documents/nobody").json()["sequence"] == before, "nothing had changed"
+
+
+def test_an_export_of_the_store_itself_and_by_a_filter_is_the_same(service: Service, tmp_path: Path) -> None:
+    lines = [json.dumps({"id": f"{at:03}", "text": TEXTS[at], "metadata": {"n": at}}) for at in range(50)]
+    assert put(service, "-", "--format", "jsonl", given="\n".join(lines).encode()).returncode == 0
+    condition = ("--filter", '{"n": {"$lt": 20}}')
+    first = run("export", "-", *condition, "--url", service.client.base_url)
+    second = run("export", tmp_path / "out.gz", *condition, "--data-dir", service.folder / "data")
+    assert second.returncode == 0, second.stderr
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode() == first.stdout
+    assert [json.loads(line)["id"] for line in first.stdout.splitlines()] == [f"{at:03}" for at in range(20)]
+
+
+def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_text("before")
+    for more in (["--url", service.client.base_url], ["--data-dir", service.folder / "data"]):
+        done = run("export", out, "--filter", '{"a": {"$like": 1}}', *more)
+        assert done.returncode == 1
+        assert "$like" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+        assert out.read_text() == "before"
+
+
+def test_csv_columns_become_id_text_and_metadata(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(
+        b"\xef\xbb\xbfkey,body,colour,size\r\n"
+        b'1,"red, ""quoted""\nriver",red,10\r\n'
+        b"2,short\r\n"
+        b"3,\xff\xfe,red,1\r\n"
+        b",no key,red,1\r\n"
+        b"4,green garden,green,20\r\n"
+    )
+    done = put(service, file, "--id", "key", "--text", "body", "--metadata", "colour")
+    assert done.returncode == 1
+    said = done.stderr.splitlines()
+    assert [line.removeprefix(f"{file}:").split(":")[0] for line in said[:3]] == ["4", "5", "6"]
+    assert "2 cells" in said[0]
+    assert "UTF-8" in said[1]
+    assert "no id in 'key'" in said[2]
+    assert said[3] == "3 lines failed; 2 documents are stored."
+    assert service.stored() == {"1": 'red, "quoted"\nriver', "4": "green garden"}
+    assert metadata(service, "1") == {"colour": "red"}
+    put(service, file, "--id", "key", "--text", "body", "--metadata-all")
+    assert metadata(service, "4") == {"colour": "green", "size": "20"}
+
+
+def test_fields_of_json_lines_can_be_named_and_what_fails_is_told_with_file_and_line(
+    service: Service, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.ndjson"
+    good.write_text('{"doc": 7, "body": "red river", "year": 1999, "tag": null}\n')
+    bad.write_bytes(b'\n{"doc": "b", "body": ""}\n{"doc": "c"}\n[]\n\xff\n{"doc": "d", "body": "stone"}')
+    done = put(service, good, bad, "--id", "doc", "--text", "body", "--metadata", "year")
+    assert done.returncode == 1
+    told = [line.removeprefix(f"{bad}:") for line in done.stderr.splitlines()]
+    assert [line.split(":")[0] for line in told[:5]] == ["2", "3", "4", "5", "6"]
+    assert "no field 'body'" in told[1]
+    assert "'year'" in told[4]
+    assert service.stored() == {"7": "red river"}
+    assert metadata(service, "7") == {"year": 1999}
+    done = put(service, bad, "--id", "doc", "--text", "body")
+    assert f"{bad}:2: text is empty" in done.stderr
+    assert service.stored() == {"7": "red river", "d": "stone"}
+
+
+def test_text_is_a_document_per_line_or_per_file(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("red river\n\n  stone  \nred river\n")
+    assert put(service, file).stdout == "3 documents are stored.\n"
+    assert sorted(service.stored().values()) == ["red river", "stone"]
+    assert put(service, file, "--per-file").returncode == 0
+    assert service.client.get(f"/documents/{file!s}").status_code == 200
+    assert service.stored()[str(file)] == file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.jsonl", None, "No such file"),
+        ("what.dat", b"x", "--format"),
+        ("empty-header.csv", b"a,b\n1,2\n", "no column 'text'"),
+        ("torn.jsonl.gz", gzip.compress(b'{"text": "a"}\n' * 50_000)[:200], "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    service: Service, tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = put(service, tmp_path / name)
+    assert done.returncode == 1
+    assert name in done.stderr
+    assert words in done.stderr
+
+
+def test_a_key_is_read_from_a_file_and_one_that_may_not_write_is_refused(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with Service(tmp_path, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys_file(tmp_path))) as service:
+        for who, words in (("reader", "role write"), ("writer", "1 documents are stored")):
+            (tmp_path / who).write_text(KEYS[who] + "\n")
+            done = put(service, "-", "--format", "text", "--key-file", tmp_path / who, given=b"red river")
+            assert words in done.stdout + done.stderr
+            assert done.returncode == (0 if who == "writer" else 1)
+
+
+def test_nobody_who_answers_is_said_with_the_address() -> None:
+    done = run("import", "-", "--format", "text", "--url", f"http://127.0.0.1:{free_port()}", given=b"a")
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
+    assert "0 documents were stored before that" in done.stderr
