@@ -1,30 +1,28 @@
-"""FAISS over the vectors of one model version: exact, and searched while it changes.
+"""FAISS over the vectors of one model version, searched while it changes.
 
     apply() ──▶ new view ──▶ one reference is replaced ◀── search() takes it once, and no lock
                    ▲
-    merging ───────┘   one niced thread, at most: equal segments become one, dead rows go
+    merging ───────┘   one niced thread, at most: several segments become one, dead rows go
 
 FAISS crashes when one thread searches an index that another adds to (it did in four runs of four), and a lock
 around both would let every write wait for every search. So nothing that is searched is ever changed:
 vectors lie in segments that are written once, a removal makes a new bitmap of living rows, and each step
-ends in a new `View` (service/view.py). New rows join the few small segments in one new one; segments of
-like size are merged, `FAN` at a time, so that their number grows with the logarithm of the rows.
+ends in a new `View` (service/view.py). New rows join the few small segments in one new one; segments are
+merged in the background (service/tiers.py), and the largest is searched approximately (service/ivf.py).
 
 A row is one passage of a document; its int64 name (service/rows.py) holds the revision, which the document
 store makes once and never uses again for another text. What is searched for is documents.
 
 Not here: documents, their ids and metadata (the store has them, and can always make this index again),
-files (a `View` never changes, so a snapshot can be written from one at leisure), anything approximate, and
-a memory of removed revisions: who adds must know that the revision still lives.
+files (a `View` never changes, so a snapshot can be written from one at leisure), and a memory of removed
+revisions: who adds must know that the revision still lives.
 """
 
 import contextlib
 import logging
-import math
 import os
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -32,17 +30,13 @@ import faiss
 import numpy as np
 from numpy.typing import ArrayLike
 
+from service import ivf, tiers
 from service.rows import Revisions, RowNames, passages_of, revisions_of
-from service.segments import Cancelled, Part, Rows, Segment, Vectors, build
+from service.segments import Cancelled, Exact, Part, Rows, Segment, Vectors, build
 from service.view import Hits, View
 
 log = logging.getLogger(__name__)
 
-SMALL_ROWS = (
-    1024  # a segment below this is written anew by each apply(): half a millisecond at 384 dimensions
-)
-FAN = 4  # segments of one size class that make one of the next
-DEAD_SHARE = 0.2  # a segment with more dead rows than this is written anew
 NICE = 10
 
 
@@ -70,12 +64,14 @@ class Index:
         base = faiss.IndexFlatIP(dimension)
         named = [np.empty(0, np.int64)]
         for batch in batches:
-            rows = index._checked(*batch)
-            named.append(rows.names)
-            base.add(rows.vectors)
+            rows, matrix = index._checked(*batch)
+            named.append(rows)
+            base.add(matrix)
         names = np.concatenate(named)
         parts = (Part.whole(_in_order(dimension, names, base)),) if len(names) else ()
         index._view = View(parts, sequence)
+        with index._writing:
+            index._start_merging()
         return index
 
     @property
@@ -97,6 +93,11 @@ class Index:
     def nbytes(self) -> int:
         """Memory of the vectors and their names, dead rows included, in bytes."""
         return sum(part.nbytes for part in self._view.parts)
+
+    @property
+    def kind(self) -> str:
+        """`exact`, or FAISS's name for the largest segment, when that is searched approximately."""
+        return "IVF,SQ8" if any(part.segment.half for part in self._view.parts) else "exact"
 
     @property
     def segments(self) -> int:
@@ -168,16 +169,17 @@ class Index:
 
         """
         removed = np.unique(np.asarray(remove, np.int64))
-        fresh = None if add is None else self._checked(*add)
-        if fresh is not None:
-            kept = ~np.isin(revisions_of(fresh.names), removed)
-            fresh = Rows(fresh.names[kept], fresh.vectors, fresh.positions[kept])
+        fresh = None
+        if add is not None:
+            names, vectors = self._checked(*add)
+            kept = np.flatnonzero(~np.isin(revisions_of(names), removed))
+            fresh = Rows(names[kept], vectors, kept)
         with self._writing:
             parts = _living(part.without(part.segment.positions(removed)) for part in self._view.parts)
             if fresh is not None and len(fresh.names):
                 parts = _without(parts, fresh.names)
-                small = [part.rows() for part in parts if len(part) < SMALL_ROWS]
-                large = [part for part in parts if len(part) >= SMALL_ROWS]
+                large = [part for part in parts if len(part) >= tiers.SMALL_ROWS]
+                small = [part.rows() for part in parts if len(part) < tiers.SMALL_ROWS]
                 parts = [*large, Part.whole(build(self.dimension, [*small, fresh]))]
             self._view = View(tuple(parts), max(sequence, self._view.sequence))
             self._start_merging()
@@ -190,13 +192,13 @@ class Index:
         if merger is not None:
             merger.join()
 
-    def _checked(self, rows: ArrayLike, vectors: ArrayLike) -> Rows:
+    def _checked(self, rows: ArrayLike, vectors: ArrayLike) -> tuple[RowNames, Vectors]:
         names = np.asarray(rows, np.int64)
         matrix = self._matrix(vectors, "vector")
         if names.shape != (len(matrix),):
             raise ValueError(f"{len(matrix)} vectors came with names of shape {names.shape}; give one each.")
         _refuse_twice(names)
-        return Rows(names, matrix, np.arange(len(names)))
+        return names, matrix
 
     def _matrix(self, vectors: ArrayLike, noun: str) -> Vectors:
         matrix = np.ascontiguousarray(vectors, np.float32)
@@ -210,7 +212,7 @@ class Index:
 
     def _start_merging(self) -> None:
         """With `_writing` held: see that someone merges when there is something to merge."""
-        if self._merger is None and not self._closing.is_set() and _due(self._view.parts):
+        if self._merger is None and not self._closing.is_set() and tiers.due(self._view.parts):
             self._merger = threading.Thread(target=self._keep_merging, name="index-merge", daemon=True)
             self._merger.start()
 
@@ -219,7 +221,7 @@ class Index:
         try:
             while True:
                 with self._writing:
-                    sources = _due(self._view.parts)
+                    sources = tiers.due(self._view.parts)
                     if self._closing.is_set() or not sources:
                         self._merger = None
                         return
@@ -233,7 +235,11 @@ class Index:
                 self._merger = None
 
     def _merge(self, sources: Sequence[Part]) -> Segment:
-        return build(self.dimension, [part.rows() for part in sources], self._closing.is_set)
+        rows = [part.rows() for part in sources]
+        if sum(part.count for part in sources) <= tiers.BASE_ROWS:
+            return build(self.dimension, rows, self._closing.is_set)
+        trained = [part.segment.training for part in sources if isinstance(part.segment, ivf.Clustered)]
+        return ivf.build(self.dimension, rows, trained[0] if trained else None, self._closing.is_set)
 
     def _publish(self, sources: Sequence[Part], merged: Segment) -> None:
         """Put `merged` in the place of `sources`, without the rows that died while it was made."""
@@ -244,12 +250,12 @@ class Index:
         self._view = View(parts, self._view.sequence)
 
 
-def _in_order(dimension: int, names: RowNames, index: faiss.IndexFlatIP) -> Segment:
+def _in_order(dimension: int, names: RowNames, index: faiss.IndexFlatIP) -> Exact:
     """The rows of `index` as a segment, written anew when they are not in the order of their names."""
     if (np.diff(names) > 0).all():
-        return Segment(names, index)
+        return Exact(names, index)
     _refuse_twice(names)
-    unsorted = Segment(names, index)
+    unsorted = Exact(names, index)
     return build(dimension, [Rows(names, unsorted.vectors, np.arange(len(names)))])
 
 
@@ -272,21 +278,6 @@ def _without(parts: Iterable[Part], names: RowNames) -> list[Part]:
 def _living(parts: Iterable[Part]) -> list[Part]:
     """Those that have a living row."""
     return [part for part in parts if part.count]
-
-
-def _due(parts: Iterable[Part]) -> list[Part]:
-    """The segments to merge into one next; none when all is well. Small ones are left to `apply`."""
-    tiers: defaultdict[int, list[Part]] = defaultdict(list)
-    for part in parts:
-        if len(part) >= SMALL_ROWS:
-            tiers[int(math.log(len(part) / SMALL_ROWS, FAN))].append(part)
-    for _, tier in sorted(tiers.items()):
-        if len(tier) >= FAN:
-            return tier
-        for part in tier:
-            if part.count < (1 - DEAD_SHARE) * len(part):
-                return [part]
-    return []
 
 
 def _be_nice() -> None:

@@ -1,14 +1,16 @@
 """Vectors that never change, and which of them are alive.
 
     Part ─ a segment, and a bitmap of the rows that are alive in one moment
-     └─ Segment ─ a FAISS index that nobody adds to any more, and the name of each row
+     └─ Segment ─ FAISS indexes that nobody adds to any more, and the name of each row
+         ├─ Exact ─ every search scores every row
+         └─ Clustered (service/ivf.py) ─ for many rows
 
 Nothing here is changed once made; service/index.py puts parts together to the next view (service/view.py) and
-replaces one reference. A segment is exact (inner product, float32). Another kind, such as IVF, is another
-class with the members of `Segment`: `names`, `firsts`, `vectors`, `positions`, `nearest` and `at_least`.
+replaces one reference.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -20,6 +22,7 @@ from service.rows import PASSAGE_BITS, Revisions, RowNames, passages_of, revisio
 
 Positions: TypeAlias = NDArray[np.int64]  # rows within one segment
 Vectors: TypeAlias = NDArray[np.float32]
+Stored: TypeAlias = NDArray[np.float32] | NDArray[np.float16]
 Bitmap: TypeAlias = NDArray[np.uint8]  # bit i % 8 of byte i // 8, as faiss.IDSelectorBitmap reads it
 Scores: TypeAlias = NDArray[np.float32]
 
@@ -31,18 +34,28 @@ class Cancelled(Exception):
     """The segment is not wanted any more."""
 
 
-class Segment:
-    """Rows in the order of their names, and an exact search over them."""
+class Selection(NamedTuple):
+    """The rows of one segment that a search looks at."""
 
-    def __init__(self, names: RowNames, index: faiss.IndexFlatIP) -> None:
+    bitmap: Bitmap | None  # None: every row
+    rows: int
+
+
+class Segment(ABC):
+    """Rows in the order of their names, and a search over them."""
+
+    half = False  # its vectors are stored as float16, and its scores are of those
+    labels: NDArray[np.int32] | None = None  # the inverted list of each row, where there are lists
+
+    def __init__(self, names: RowNames, vectors: Stored) -> None:
         self.names = names
-        self.firsts = _firsts(names)
-        self._index = index
-        flat = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
-        self.vectors: Vectors = flat.reshape(
-            index.ntotal, index.d
-        )  # FAISS's memory, valid while this segment lives
+        self.vectors = vectors
         self.vectors.flags.writeable = False
+        self.firsts = _firsts(names)
+
+    @property
+    def nbytes(self) -> int:
+        return self.vectors.nbytes + self.names.nbytes
 
     def positions(self, revisions: Revisions) -> Positions:
         """Where the rows of `revisions` are; these may come in any order."""
@@ -54,17 +67,36 @@ class Segment:
         positions: Positions = np.repeat(starts - before, counts) + np.arange(counts.sum())
         return positions
 
-    def nearest(self, queries: Vectors, k: int, selected: Bitmap | None) -> tuple[Scores, Positions]:
+    def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
+        """As `scan`, or nearly so, and faster."""
+        return self.scan(queries, k, selection)
+
+    @abstractmethod
+    def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
         """The best `k` of the selected rows, (q, k) each.
 
         `k` is at most their number: FAISS would fill the places it cannot fill with position -1.
         """
-        scores, positions = self._index.search(queries, k, params=_parameters(selected))
+
+    @abstractmethod
+    def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
+        """Every selected row that scores more than `score` for the one `query` (1, d), in no order."""
+
+
+class Exact(Segment):
+    """Every search scores every row."""
+
+    def __init__(self, names: RowNames, index: faiss.IndexFlatIP) -> None:
+        flat = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
+        super().__init__(names, flat.reshape(index.ntotal, index.d))  # FAISS's memory
+        self._index = index
+
+    def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
+        scores, positions = self._index.search(queries, k, params=parameters(selection))
         return scores, positions
 
-    def at_least(self, query: Vectors, score: float, selected: Bitmap | None) -> tuple[Scores, Positions]:
-        """Every selected row that scores more than `score` for the one `query` (1, d), in no order."""
-        _, scores, positions = self._index.range_search(query, score, params=_parameters(selected))
+    def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
+        _, scores, positions = self._index.range_search(query, score, params=parameters(selection))
         return scores, positions
 
 
@@ -74,34 +106,59 @@ def _firsts(names: RowNames) -> Bitmap | None:
     return None if first.all() else np.packbits(first, bitorder="little")
 
 
-def _parameters(selected: Bitmap | None) -> Any:
-    if selected is None:
+def parameters(selection: Selection) -> Any:
+    """What makes FAISS look at the selected rows only."""
+    if selection.bitmap is None:
         return None
     swig: Any = faiss  # its type stubs know the C++ constructors only
-    return swig.SearchParameters(sel=swig.IDSelectorBitmap(selected))
+    return swig.SearchParameters(sel=swig.IDSelectorBitmap(selection.bitmap))
 
 
 class Rows(NamedTuple):
     """Rows to put into a new segment: the vector of `names[i]` is `vectors[positions[i]]`."""
 
     names: RowNames
-    vectors: Vectors
+    vectors: Stored
     positions: Positions
+    labels: NDArray[np.int32] | None = None  # of `vectors`, as in `Segment`
 
 
-def build(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool] = bool) -> Segment:
-    """One segment of all rows of `sources`, in whatever order they come.
+def build(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool] = bool) -> Exact:
+    """One exact segment of all rows of `sources`, in whatever order they come.
 
     Raises:
         Cancelled: `cancelled()` became true.
 
     """
+    names, owners, positions = in_order(sources)
+    index = faiss.IndexFlatIP(dimension)
+    for chunk in gathered(dimension, sources, owners, positions, cancelled):
+        index.add(chunk)
+    return Exact(names, index)
+
+
+def in_order(sources: Sequence[Rows]) -> tuple[RowNames, NDArray[np.int64], Positions]:
+    """The names of all rows, sorted; and for each the number of its source, and its position there."""
     names = np.concatenate([rows.names for rows in sources])
     order = np.argsort(names, kind="stable")
-    positions = np.concatenate([rows.positions for rows in sources])[order]
-    owners = np.repeat(np.arange(len(sources)), [len(rows.names) for rows in sources])[order]
-    index = faiss.IndexFlatIP(dimension)
-    for start in range(0, len(order), CHUNK_ROWS):
+    owners = np.repeat(np.arange(len(sources)), [len(rows.names) for rows in sources])
+    return names[order], owners[order], np.concatenate([rows.positions for rows in sources])[order]
+
+
+def gathered(
+    dimension: int,
+    sources: Sequence[Rows],
+    owners: NDArray[np.int64],
+    positions: Positions,
+    cancelled: Callable[[], bool],
+) -> Iterator[Vectors]:
+    """The vectors of these rows, in chunks.
+
+    Raises:
+        Cancelled: `cancelled()` became true.
+
+    """
+    for start in range(0, len(owners), CHUNK_ROWS):
         if cancelled():
             raise Cancelled
         owner, position = owners[start : start + CHUNK_ROWS], positions[start : start + CHUNK_ROWS]
@@ -109,8 +166,7 @@ def build(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool]
         for number in np.unique(owner):
             mine = owner == number
             chunk[mine] = sources[number].vectors[position[mine]]
-        index.add(chunk)
-    return Segment(names[order], index)
+        yield chunk
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +194,7 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        return self.segment.vectors.nbytes + self.segment.names.nbytes + self.alive.nbytes
+        return self.segment.nbytes + self.alive.nbytes
 
     def find(self, names: RowNames) -> tuple[NDArray[np.bool_], Positions]:
         """Which of `names` are alive here, and the positions of those."""
@@ -149,7 +205,7 @@ class Part:
     def rows(self) -> Rows:
         """The alive rows."""
         positions = np.flatnonzero(np.unpackbits(self.alive, count=len(self), bitorder="little"))
-        return Rows(self.segment.names[positions], self.segment.vectors, positions)
+        return Rows(self.segment.names[positions], self.segment.vectors, positions, self.segment.labels)
 
     def without(self, positions: Positions) -> "Part":
         """The same segment with the rows at `positions` dead."""
@@ -160,12 +216,12 @@ class Part:
         bits = self.alive if later is None else self.alive & ~later.alive
         return self._with(bits).rows().names
 
-    def selection(self, allowed: Revisions | None) -> tuple[Bitmap | None, int]:
-        """The bitmap (None: every row) and the number of the alive rows, of `allowed` when given."""
+    def selection(self, allowed: Revisions | None) -> Selection:
+        """The alive rows, those of `allowed` when given."""
         if allowed is None:
-            return (None if self.count == len(self) else self.alive), self.count
+            return Selection(None if self.count == len(self) else self.alive, self.count)
         bitmap = self._bitmap(self.segment.positions(allowed)) & self.alive
-        return bitmap, int(np.bitwise_count(bitmap).sum())
+        return Selection(bitmap, int(np.bitwise_count(bitmap).sum()))
 
     def _bitmap(self, positions: Positions) -> Bitmap:
         bits = np.zeros(len(self), bool)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.rows import Revisions, RowNames, revisions_of
-from service.segments import Bitmap, Part, Positions, Scores, Segment, Vectors
+from service.segments import Part, Positions, Scores, Segment, Selection, Vectors
 
 Exact: TypeAlias = NDArray[np.float64]  # rounded to `DECIMALS`, so that equal means tied
 Hits: TypeAlias = tuple[Scores, RowNames]
@@ -22,6 +22,7 @@ Hits: TypeAlias = tuple[Scores, RowNames]
 DECIMALS = 6  # two float32 sums of one product differ in the seventh
 TIES = 1000
 SPARE = 16  # ties with the k-th up to this number are found without a second scan
+HALF_ERROR = 2.0**-11  # of a unit vector's score, when it is stored as float16
 FURTHER = 4  # times as many rows, when those of few documents crowd the top
 
 
@@ -29,8 +30,27 @@ class _Choice(NamedTuple):
     """The rows of one segment that a search looks at."""
 
     segment: Segment
-    selected: Bitmap | None
-    rows: int
+    selection: Selection
+    half: bool  # a segment of the view has float16 vectors: all are scored as if they were, by the same sums
+
+    def nearest(self, queries: Vectors, k: int, *, exact: bool) -> tuple[Scores, RowNames]:
+        """As the segment's, with names."""
+        search = self.segment.scan if exact else self.segment.nearest
+        scores, positions = search(queries, min(k, self.selection.rows), self.selection)
+        return self._scored(scores, positions, queries[:, None]), self.segment.names[positions]
+
+    def at_least(self, query: Vectors, score: float) -> tuple[Scores, RowNames]:
+        """As the segment's, with names; some may score a little less."""
+        margin = 10.0**-DECIMALS + (HALF_ERROR if self.half else 0)
+        scores, positions = self.segment.at_least(query, score - margin, self.selection)
+        return self._scored(scores, positions, query), self.segment.names[positions]
+
+    def _scored(self, scores: Scores, positions: Positions, queries: Vectors) -> Scores:
+        if not self.half:
+            return scores
+        vectors = self.segment.vectors[positions].astype(np.float16, copy=False).astype(np.float32)
+        again: Scores = np.vecdot(vectors, queries)
+        return again
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,22 +73,35 @@ class View:
         """Living documents; every one has a first passage."""
         return sum(part.documents for part in self.parts)
 
-    def search(self, queries: Vectors, k: int, allowed: Revisions | None) -> list[Hits]:
-        """As `Index.search`, in this moment; `queries` are checked."""
-        choices = [_Choice(part.segment, *part.selection(allowed)) for part in self.parts]
-        choices = [choice for choice in choices if choice.rows]
+    def search(
+        self, queries: Vectors, k: int, allowed: Revisions | None, *, exact: bool = False
+    ) -> list[Hits]:
+        """As `Index.search`, in this moment; `queries` are checked. With `exact`, every row is scored."""
+        half = any(part.segment.half for part in self.parts)
+        choices = [_Choice(part.segment, part.selection(allowed), half) for part in self.parts]
+        choices = [choice for choice in choices if choice.selection.rows]
         if not choices:
             return [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]
         rows = (k + SPARE) * -(-self.rows // max(1, self.documents))
-        found = zip(*_nearest(choices, queries, rows), strict=True)
-        return [_documents(choices, queries[at : at + 1], k, rows, *row) for at, row in enumerate(found)]
+        found = zip(*_nearest(choices, queries, rows, exact=exact), strict=True)
+        return [
+            _documents(choices, queries[at : at + 1], k, rows, *row, exact=exact)
+            for at, row in enumerate(found)
+        ]
 
 
 def _documents(
-    choices: Sequence[_Choice], query: Vectors, k: int, rows: int, scores: Exact, names: RowNames
+    choices: Sequence[_Choice],
+    query: Vectors,
+    k: int,
+    rows: int,
+    scores: Exact,
+    names: RowNames,
+    *,
+    exact: bool,
 ) -> Hits:
     """The best `k` documents for one query (1, d), of which the best `rows` rows are at hand."""
-    every = sum(choice.rows for choice in choices)
+    every = sum(choice.selection.rows for choice in choices)
     while True:
         best = _best_rows(choices, names)
         if rows >= every:  # these are all
@@ -81,7 +114,7 @@ def _documents(
             best = _best_rows(choices, names)
             return _cut(scores[best], names[best], k)
         rows *= FURTHER
-        scores, names = (row[0] for row in _nearest(choices, query, rows))
+        scores, names = (row[0] for row in _nearest(choices, query, rows, exact=exact))
 
 
 def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
@@ -91,21 +124,15 @@ def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
     return np.sort(np.unique(revisions_of(names), return_index=True)[1])
 
 
-def _nearest(choices: Sequence[_Choice], queries: Vectors, k: int) -> tuple[Exact, RowNames]:
+def _nearest(choices: Sequence[_Choice], queries: Vectors, k: int, *, exact: bool) -> tuple[Exact, RowNames]:
     """The best rows of all segments together, (q, m) each; the first `k` of a row are the best there are."""
-    found = []
-    for segment, selected, rows in choices:
-        scores, positions = segment.nearest(queries, min(k, rows), selected)
-        found.append((scores, segment.names[positions]))
+    found = [choice.nearest(queries, k, exact=exact) for choice in choices]
     return _ranked(*(np.concatenate(columns, axis=1) for columns in zip(*found, strict=True)))
 
 
 def _scan(choices: Sequence[_Choice], query: Vectors, score: float) -> tuple[Exact, RowNames]:
     """Every row that scores at least `score` after rounding, and perhaps some just below."""
-    found = []
-    for segment, selected, _ in choices:
-        scores, positions = segment.at_least(query, score - 10.0**-DECIMALS, selected)
-        found.append((scores, segment.names[positions]))
+    found = [choice.at_least(query, score) for choice in choices]
     return _ranked(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service import index as index_module
-from service import segments
+from service import segments, tiers
 from service.index import Index
 from service.rows import PASSAGE_BITS, RowNames, revisions_of
 
@@ -53,7 +52,8 @@ def settle(index: Index) -> None:
         assert not merger.is_alive(), "merging never ended"
 
 
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = tiers.BASE_ROWS) -> None:
     """A few dozen rows go through what tens of thousands go through."""
-    monkeypatch.setattr(index_module, "SMALL_ROWS", 8)
+    monkeypatch.setattr(tiers, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(tiers, "SMALL_ROWS", 8)
     monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

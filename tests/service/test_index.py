@@ -129,8 +129,11 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.index.close()
 
 
-def test_after_any_changes_the_index_answers_as_a_dictionary_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
+@pytest.mark.parametrize("base_rows", [50_000, 40])
+def test_after_any_changes_the_index_answers_as_a_dictionary_would(
+    base_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch, base_rows)
     run_state_machine_as_test(
         AgainstADictionary, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )

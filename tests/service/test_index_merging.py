@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from service import index as index_module
+from service import ivf, tiers
 from service.index import Index
 from service.rows import revisions_of, row_of
 from service.segments import Part, Segment
@@ -230,8 +231,14 @@ class Mover:
                 self.complaints.append(f"pair {pair}: {one[0]} and {two[0]} are of two steps")
 
 
-def test_readers_never_see_a_removed_row_or_half_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SMALL_ROWS", 64)
+@pytest.mark.parametrize("base_rows", [50_000, 300])
+def test_readers_never_see_a_removed_row_or_half_a_step(
+    base_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "SMALL_ROWS", 64)
+    monkeypatch.setattr(tiers, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(ivf, "FEW_ROWS", 0)
+    monkeypatch.setattr(ivf, "LOOKED_AT", 1.0)
     mover = Mover()
     readers = [threading.Thread(target=mover.read, args=(seed,)) for seed in range(3)]
     for reader in readers:
@@ -244,12 +251,13 @@ def test_readers_never_see_a_removed_row_or_half_a_step(monkeypatch: pytest.Monk
             reader.join(WAIT_SECONDS)
     settle(mover.index)
     assert mover.complaints == []
+    assert mover.index.kind == ("IVF,SQ8" if base_rows == 300 else "exact")
     for pair, (_, names) in enumerate(mover.index.search(mover.axes[:PAIRS], 1)):
         assert names[0] == row_of(mover.committed[pair])
 
 
 def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SMALL_ROWS", 16)
+    monkeypatch.setattr(tiers, "SMALL_ROWS", 16)
     index, kept = Index(4), 400
 
     def write(start: int) -> None:

@@ -79,8 +79,11 @@ class Passages(RuleBasedStateMachine):
         self.index.close()
 
 
-def test_after_any_changes_documents_are_found_by_their_best_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
+@pytest.mark.parametrize("base_rows", [50_000, 40])
+def test_after_any_changes_documents_are_found_by_their_best_rows(
+    base_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch, base_rows)
     run_state_machine_as_test(
         Passages, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )

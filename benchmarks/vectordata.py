@@ -1,0 +1,80 @@
+"""Vectors to measure an index with: made from a mixture, or real sentences embedded by the default model.
+
+synthetic()   clusters in 32 dimensions, lifted to many with noise: easier than text, any number of them
+wiki()        Wikipedia sentences; embedding 100,000 takes some minutes, so they are kept for the next run
+"""
+
+import gzip
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.__main__ import SCRATCH
+from benchmarks.workloads import PROJECT, WIKIPEDIA
+from models.builtin import publish_named
+from models.publish import silent
+from models.store import Store
+
+Vectors = NDArray[np.float32]
+CLUSTERS, INNER, SPREAD, NOISE = 2000, 32, 0.5, 0.15
+CHUNK_ROWS = 50_000
+GROUP_TEXTS = 256
+
+
+def synthetic(rows: int, dimension: int, queries: int, seed: int = 0) -> tuple[Vectors, Vectors]:
+    """Unit vectors (rows, dimension), and as many queries of the same mixture that are not among them."""
+    chance = np.random.default_rng(seed)
+    centres = chance.standard_normal((CLUSTERS, INNER))
+    lift = chance.standard_normal((INNER, dimension)) / np.sqrt(INNER)
+    vectors = np.empty((rows + queries, dimension), np.float32)
+    for start in range(0, len(vectors), CHUNK_ROWS):
+        chunk = vectors[start : start + CHUNK_ROWS]
+        inner = centres[chance.integers(0, CLUSTERS, len(chunk))]
+        inner = inner + SPREAD * chance.standard_normal((len(chunk), INNER))
+        chunk[:] = inner @ lift + NOISE * chance.standard_normal((len(chunk), dimension))
+        chunk /= np.linalg.norm(chunk, axis=1, keepdims=True)
+    return vectors[:rows], vectors[rows:]
+
+
+def wiki(rows: int, queries: int) -> tuple[Vectors, Vectors]:
+    """Vectors of `rows` distinct Wikipedia sentences, and of `queries` that are not among them."""
+    file = SCRATCH / f"wiki-{rows + queries}.npy"
+    if not file.exists():
+        texts = list(_sentences(rows + queries))
+        if len(texts) < rows + queries:
+            sys.exit(f"{WIKIPEDIA} has only {len(texts)} sentences; ask for fewer with --rows.")
+        np.save(file, _embedded(texts))
+    vectors: Vectors = np.load(file)
+    chosen = np.random.default_rng(0).permutation(len(vectors))
+    return vectors[chosen[:rows]], vectors[chosen[rows:]]
+
+
+def _sentences(count: int) -> Iterator[str]:
+    folder = Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
+    file = folder / WIKIPEDIA
+    if not file.is_file():
+        sys.exit(f"{WIKIPEDIA} is not in {folder}; set SIMILE_EVAL_DATA, or measure without --corpus wiki.")
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        distinct = dict.fromkeys(line.strip() for line in islice(lines, 1, 2 * count))
+    yield from islice(filter(None, distinct), count)
+
+
+def _embedded(texts: list[str]) -> Vectors:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        store = Store(Path(folder))
+        encoder = store.open(publish_named(store, "default", say=silent).version)
+        vectors = np.empty((len(texts), encoder.dimension), np.float32)
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        for start in range(0, len(texts), GROUP_TEXTS):
+            group = order[start : start + GROUP_TEXTS]
+            vectors[group] = encoder.encode([texts[at] for at in group]).vectors
+            if start % (40 * GROUP_TEXTS) == 0:
+                print(f"bench: embedded {start} of {len(texts)} …", file=sys.stderr, flush=True)
+        encoder.close()
+    return vectors
