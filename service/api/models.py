@@ -34,6 +34,8 @@ class IndexInfo(BaseModel):
     documents: int
     kind: str
     bytes: int
+    recall_at_10: float | None
+    recall_queries: int | None
 
 
 class Info(BaseModel):
@@ -94,10 +96,15 @@ class Report(RootModel[dict[str, Any]]):
 
 @router.get("/info", **describe(Role.READ, None, Info))
 async def info(request: Request) -> Response:
-    """The model in service and how it runs; text-embeddings-inference's keys and our own."""
+    """The model in service and how it runs; text-embeddings-inference's keys and our own.
+
+    `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
+    ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
+    """
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
+        measured = generation.index.measured
         answer = {
             "model_id": manifest.origin,
             "model_sha": manifest.fingerprint,
@@ -117,8 +124,10 @@ async def info(request: Request) -> Response:
             "threads": runtime.workers,
             "index": {
                 "documents": generation.index.documents,
-                "kind": "exact",
+                "kind": generation.index.kind,
                 "bytes": generation.index.nbytes,
+                "recall_at_10": measured and round(measured.recall, 4),
+                "recall_queries": measured and measured.queries,
             },
         }
     return json_response(answer)
