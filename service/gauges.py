@@ -6,6 +6,7 @@ sample()    for as long as the service runs: how late the event loop is
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
@@ -23,10 +24,16 @@ def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], s
     metrics.serve(live.generation.manifest)
     metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
     metrics.index_missing.set_function(lambda: live.generation.missing)
+    metrics.index_recall.set_function(lambda: _recall(live))
     loop = asyncio.get_running_loop()
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     metrics.healthy.set_function(lambda: health.illness is None)
     metrics.ready.set_function(lambda: not_ready() is None)
+
+
+def _recall(live: Live) -> float:
+    measured = live.generation.indexes.largest.measured
+    return math.nan if measured is None else measured.recall
 
 
 def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:

@@ -30,14 +30,16 @@ import faiss
 import numpy as np
 from numpy.typing import ArrayLike
 
-from service import ivf, tiers
-from service.rows import Revisions, RowNames, passages_of, revisions_of
+from service import given, ivf, tiers
+from service import recall as recalls
+from service.rows import Revisions, RowNames, revisions_of
 from service.segments import Cancelled, Exact, Part, Rows, Segment, Vectors, build
 from service.view import Hits, View
 
 log = logging.getLogger(__name__)
 
 NICE = 10
+EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
 
 class Index:
@@ -48,6 +50,7 @@ class Index:
         self._view = View()
         self._writing = threading.Lock()
         self._merger: threading.Thread | None = None
+        self._recall = recalls.Watch()
         self._closing = threading.Event()
 
     @classmethod
@@ -64,7 +67,7 @@ class Index:
         base = faiss.IndexFlatIP(dimension)
         named = [np.empty(0, np.int64)]
         for batch in batches:
-            rows, matrix = index._checked(*batch)
+            rows, matrix = given.rows(*batch, dimension)
             named.append(rows)
             base.add(matrix)
         names = np.concatenate(named)
@@ -97,7 +100,7 @@ class Index:
     @property
     def kind(self) -> str:
         """`exact`, or FAISS's name for the largest segment, when that is searched approximately."""
-        return "IVF,SQ8" if any(part.segment.half for part in self._view.parts) else "exact"
+        return APPROXIMATE if any(part.segment.half for part in self._view.parts) else EXACT
 
     @property
     def segments(self) -> int:
@@ -124,7 +127,7 @@ class Index:
             vectors[found] = part.segment.vectors[positions]
             missing &= ~found
         if missing.any():
-            raise KeyError(f"The index has no vector of {_in_words(wanted[missing])}.")
+            raise KeyError(f"The index has no vector of {given.in_words(wanted[missing])}.")
         return vectors
 
     def search(
@@ -148,7 +151,29 @@ class Index:
         # FAISS counts threads per calling thread, and a new one would take every core from its neighbours.
         faiss.omp_set_num_threads(1)
         among = None if allowed is None else np.asarray(allowed, np.int64)
-        return (view or self._view).search(self._matrix(queries, "query"), k, among)
+        matrix = given.matrix(queries, self.dimension, "query")
+        self._recall.remember(matrix)
+        if self._recall_due() and self._writing.acquire(blocking=False):
+            try:
+                self._start_merging()
+            finally:
+                self._writing.release()
+        return (view or self._view).search(matrix, k, among)
+
+    def recall(self, queries: ArrayLike, k: int = recalls.K) -> float:
+        """Of the `k` nearest documents of `queries` (q, dimension), the share that `search` finds.
+
+        Raises:
+            ValueError: as `search`.
+
+        """
+        faiss.omp_set_num_threads(1)
+        return recalls.recall(self._view, given.matrix(queries, self.dimension, "query"), k)
+
+    @property
+    def measured(self) -> recalls.Measured | None:
+        """Recall of the latest real queries; None while the index is exact, or nothing was measured."""
+        return self._recall.measured
 
     def apply(
         self,
@@ -171,7 +196,7 @@ class Index:
         removed = np.unique(np.asarray(remove, np.int64))
         fresh = None
         if add is not None:
-            names, vectors = self._checked(*add)
+            names, vectors = given.rows(*add, self.dimension)
             kept = np.flatnonzero(~np.isin(revisions_of(names), removed))
             fresh = Rows(names[kept], vectors, kept)
         with self._writing:
@@ -192,27 +217,11 @@ class Index:
         if merger is not None:
             merger.join()
 
-    def _checked(self, rows: ArrayLike, vectors: ArrayLike) -> tuple[RowNames, Vectors]:
-        names = np.asarray(rows, np.int64)
-        matrix = self._matrix(vectors, "vector")
-        if names.shape != (len(matrix),):
-            raise ValueError(f"{len(matrix)} vectors came with names of shape {names.shape}; give one each.")
-        _refuse_twice(names)
-        return names, matrix
-
-    def _matrix(self, vectors: ArrayLike, noun: str) -> Vectors:
-        matrix = np.ascontiguousarray(vectors, np.float32)
-        if matrix.ndim != 2 or matrix.shape[1] != self.dimension:
-            raise ValueError(f"Expected an array of shape (n, {self.dimension}), got {matrix.shape}.")
-        # The square of a float32 is infinite from 2e19 on, so no score can be either.
-        finite = np.isfinite(np.vecdot(matrix, matrix))
-        if not finite.all():
-            raise ValueError(f"The {noun} at position {np.argmin(finite)} has a number that is not finite.")
-        return matrix
-
     def _start_merging(self) -> None:
-        """With `_writing` held: see that someone merges when there is something to merge."""
-        if self._merger is None and not self._closing.is_set() and tiers.due(self._view.parts):
+        """With `_writing` held: see that someone merges, or measures, when there is something to do."""
+        if self._merger is not None or self._closing.is_set():
+            return
+        if tiers.due(self._view.parts) or self._recall_due():
             self._merger = threading.Thread(target=self._keep_merging, name="index-merge", daemon=True)
             self._merger.start()
 
@@ -222,9 +231,12 @@ class Index:
             while True:
                 with self._writing:
                     sources = tiers.due(self._view.parts)
-                    if self._closing.is_set() or not sources:
+                    if self._closing.is_set() or not (sources or self._recall_due()):
                         self._merger = None
                         return
+                if not sources:
+                    self._recall.measure(self._view, self._wait)
+                    continue
                 merged = self._merge(sources)
                 with self._writing:
                     self._publish(sources, merged)
@@ -233,6 +245,13 @@ class Index:
                 log.exception("Merging index segments failed; searches go on over more of them")
             with self._writing:
                 self._merger = None
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether there is something better to do than to measure, after some seconds."""
+        return self._closing.wait(seconds) or bool(tiers.due(self._view.parts))
+
+    def _recall_due(self) -> bool:
+        return self.kind != EXACT and self._recall.due()
 
     def _merge(self, sources: Sequence[Part]) -> Segment:
         rows = [part.rows() for part in sources]
@@ -248,26 +267,17 @@ class Index:
         whole = Part.whole(merged)
         parts = (*now.values(), *_without([whole], np.concatenate(died)))
         self._view = View(parts, self._view.sequence)
+        if any(segment.half for segment in (merged, *(source.segment for source in sources))):
+            self._recall.forget()
 
 
 def _in_order(dimension: int, names: RowNames, index: faiss.IndexFlatIP) -> Exact:
     """The rows of `index` as a segment, written anew when they are not in the order of their names."""
     if (np.diff(names) > 0).all():
         return Exact(names, index)
-    _refuse_twice(names)
+    given.refuse_twice(names)
     unsorted = Exact(names, index)
     return build(dimension, [Rows(names, unsorted.vectors, np.arange(len(names)))])
-
-
-def _refuse_twice(rows: RowNames) -> None:
-    names, counts = np.unique(rows, return_counts=True)
-    if len(names) < len(rows):
-        raise ValueError(f"{_in_words(names[counts > 1])} came twice; a row has one vector.".capitalize())
-
-
-def _in_words(names: RowNames) -> str:
-    """The first of `names`, for a message."""
-    return f"revision {revisions_of(names)[0]}, passage {passages_of(names)[0]}"
 
 
 def _without(parts: Iterable[Part], names: RowNames) -> list[Part]:

@@ -43,6 +43,11 @@ class Indexes:
         return sum(index.documents for index in self._of.values())
 
     @property
+    def largest(self) -> Index:
+        """The one with the most rows, which says how well the service searches."""
+        return max(self._of.values(), key=lambda index: index.rows)
+
+    @property
     def rows(self) -> int:
         """Living rows: passages of all documents."""
         return sum(index.rows for index in self._of.values())

@@ -146,6 +146,10 @@ class Metrics:
         self.index_missing = self._gauge(
             "simile_index_missing_documents", "Stored documents that the index does not hold yet"
         )
+        self.index_recall = self._gauge(
+            "simile_index_recall_at_10",
+            "Share of the ten nearest documents found, where search is approximate",
+        )
         self.index_lag_seconds = self._seconds(
             "simile_index_lag_seconds", "Seconds from a commit to its documents being searchable"
         )

@@ -35,6 +35,8 @@ class IndexInfo(BaseModel):
     passages: int = Field(description="Their parts, one at least of each; those are what is searched")
     kind: str
     bytes: int
+    recall_at_10: float | None
+    recall_queries: int | None
 
 
 class Info(BaseModel):
@@ -95,10 +97,16 @@ class Report(RootModel[dict[str, Any]]):
 
 @router.get("/info", **describe(Role.READ, None, Info))
 async def info(request: Request) -> Response:
-    """The model in service and how it runs; text-embeddings-inference's keys and our own."""
+    """The model in service and how it runs; text-embeddings-inference's keys and our own.
+
+    `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
+    ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
+    """
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
+        largest = generation.indexes.largest
+        measured = largest.measured
         answer = {
             "model_id": manifest.origin,
             "model_sha": manifest.fingerprint,
@@ -119,8 +127,10 @@ async def info(request: Request) -> Response:
             "index": {
                 "documents": generation.indexes.documents,
                 "passages": generation.indexes.rows,
-                "kind": "exact",
+                "kind": largest.kind,
                 "bytes": generation.indexes.nbytes,
+                "recall_at_10": measured and round(measured.recall, 4),
+                "recall_queries": measured and measured.queries,
             },
         }
     return json_response(answer)

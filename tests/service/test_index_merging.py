@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from service import index as index_module
-from service import ivf, tiers
+from service import ivf, recall, tiers
 from service.index import Index
 from service.rows import revisions_of, row_of
 from service.segments import Part, Segment
@@ -239,6 +239,7 @@ def test_readers_never_see_a_removed_row_or_half_a_step(
     monkeypatch.setattr(tiers, "BASE_ROWS", base_rows)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 1.0)
+    monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
     mover = Mover()
     readers = [threading.Thread(target=mover.read, args=(seed,)) for seed in range(3)]
     for reader in readers:
