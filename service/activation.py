@@ -30,21 +30,21 @@ def active_generation(connection: sqlite3.Connection, store: Store, settings: Se
         row = connection.execute(
             "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        return _first(connection, store, settings) if row is None else _again(store, *row)
+        return _first(connection, store, settings) if row is None else _again(store, settings, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
 
 
-def _again(store: Store, number: int, version: str, fingerprint: str) -> Generation:
+def _again(store: Store, settings: Settings, number: int, version: str, fingerprint: str) -> Generation:
     """What was live when the service stopped."""
     encoder = store.open(version)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
         )
-    return Generation(number, encoder)
+    return Generation(number, encoder, settings.snapshots_dir)
 
 
 def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
@@ -63,4 +63,4 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
     if settings.examples:
         connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
     connection.execute("COMMIT")
-    return Generation(number, encoder)
+    return Generation(number, encoder, settings.snapshots_dir)

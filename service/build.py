@@ -17,7 +17,6 @@ from functools import partial
 
 from service.documents import by_revision, collections, count_all, last_revision, sequence, vectors
 from service.errors import Backend, ServiceError, Tokenizer, Validation
-from service.index import Index
 from service.library import Library
 from service.live import Generation, Retired
 from service.progress import Progress
@@ -41,17 +40,16 @@ def load_all(transaction: Transaction, generation: Generation) -> None:
     """
     number, dimension = generation.number, generation.encoder.dimension
     connection = transaction.connection
-    now = sequence(connection)
     damaged: list[int] = []
-    indexes = {
-        name: Index.load(dimension, vectors(connection, number, dimension, damaged, name), now)
-        for name in collections(connection)
-    }
+    generation.indexes.load(
+        collections(connection),
+        lambda collection: vectors(connection, number, dimension, damaged, collection),
+        sequence(connection),
+    )
     if damaged:
-        for index in indexes.values():
+        for index in generation.indexes.collections.values():
             index.apply(remove=damaged)  # passages of them that are sound
     forget(transaction, number, damaged)
-    generation.indexes.replace(indexes)
 
 
 class Builder:

@@ -18,10 +18,7 @@ files (a `View` never changes, so a snapshot can be written from one at leisure)
 revisions: who adds must know that the revision still lives.
 """
 
-import contextlib
 import logging
-import os
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Self
@@ -32,21 +29,24 @@ from numpy.typing import ArrayLike
 
 from service import given, ivf, tiers
 from service import recall as recalls
+from service.bases import Bases
+from service.niceness import be_nice
 from service.rows import Revisions, RowNames, revisions_of
 from service.segments import Cancelled, Exact, Part, Rows, Segment, Vectors, build
 from service.view import Hits, View
 
 log = logging.getLogger(__name__)
 
-NICE = 10
 EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 
 
 class Index:
     """Vectors of `dimension` numbers by name; of unit length, so that scores are cosines."""
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, bases: Bases | None = None) -> None:
+        """bases: where the lists of a large segment are kept."""
         self.dimension = dimension
+        self._bases = bases
         self._view = View()
         self._writing = threading.Lock()
         self._merger: threading.Thread | None = None
@@ -54,7 +54,13 @@ class Index:
         self._closing = threading.Event()
 
     @classmethod
-    def load(cls, dimension: int, batches: Iterable[tuple[ArrayLike, ArrayLike]], sequence: int = 0) -> Self:
+    def load(
+        cls,
+        dimension: int,
+        batches: Iterable[tuple[ArrayLike, ArrayLike]],
+        sequence: int = 0,
+        bases: Bases | None = None,
+    ) -> Self:
         """An index of all rows of `batches`, as (names, vectors) each. Fastest in the order of names.
 
         `sequence` is the store's operation number at that moment.
@@ -63,7 +69,7 @@ class Index:
             ValueError: as `apply`.
 
         """
-        index = cls(dimension)
+        index = cls(dimension, bases)
         base = faiss.IndexFlatIP(dimension)
         named = [np.empty(0, np.int64)]
         for batch in batches:
@@ -71,11 +77,24 @@ class Index:
             named.append(rows)
             base.add(matrix)
         names = np.concatenate(named)
-        parts = (Part.whole(_in_order(dimension, names, base)),) if len(names) else ()
-        index._view = View(parts, sequence)
+        if len(names):
+            segment = index._known(_in_order(dimension, names, base), sequence)
+            index._view = View((Part.whole(segment),), sequence)
+        else:
+            index._view = View((), sequence)
         with index._writing:
             index._start_merging()
         return index
+
+    def _known(self, rows: Exact, sequence: int) -> Segment:
+        """`rows` in the lists that were kept, where there are some that suit them; else as they are."""
+        if self._bases is None or len(rows.names) <= tiers.BASE_ROWS:
+            return rows
+        known = self._bases.read(sequence)
+        if known is None or not known.training.suits(len(rows.names)):
+            return rows
+        labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.labels_of(rows.names))
+        return ivf.build(self.dimension, [labelled], known.training, self._closing.is_set)
 
     @property
     def documents(self) -> int:
@@ -226,7 +245,7 @@ class Index:
             self._merger.start()
 
     def _keep_merging(self) -> None:
-        _be_nice()
+        be_nice()
         try:
             while True:
                 with self._writing:
@@ -240,6 +259,8 @@ class Index:
                 merged = self._merge(sources)
                 with self._writing:
                     self._publish(sources, merged)
+                if self._bases is not None and isinstance(merged, ivf.Clustered):
+                    self._bases.keep(merged, self._view.sequence)
         except Exception as error:  # a search needs no merge; the next write tries again
             if not isinstance(error, Cancelled):
                 log.exception("Merging index segments failed; searches go on over more of them")
@@ -288,10 +309,3 @@ def _without(parts: Iterable[Part], names: RowNames) -> list[Part]:
 def _living(parts: Iterable[Part]) -> list[Part]:
     """Those that have a living row."""
     return [part for part in parts if part.count]
-
-
-def _be_nice() -> None:
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
-        thread = threading.get_native_id()
-        with contextlib.suppress(OSError):  # a sandbox may forbid it
-            os.setpriority(os.PRIO_PROCESS, thread, max(NICE, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -1,24 +1,40 @@
 """The indexes of one model version: one for each collection, all at the same moment of the store."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.bases import Bases
 from service.documents import DEFAULT_COLLECTION
 from service.index import Index
 from service.rows import RowNames
+from service.snapshots import Origin
 
-Added = tuple[RowNames, NDArray[np.float32]]
+Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
+Read: TypeAlias = Callable[[str], Iterable[Added]]
 
 
 class Indexes:
     """Changed by one thread at a time, the writer's; read by any."""
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self, dimension: int, root: Path | None = None, origin: Origin | None = None) -> None:
+        """root: the folder of snapshots, each of which is of `origin`; without one there are none."""
         self.dimension = dimension
+        self._root = root
+        self._origin = origin
         # Never changed, always replaced: a reader goes through the one that it took.
-        self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: Index(dimension)}
+        self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
+
+    def _new(self, collection: str) -> Index:
+        return Index(self.dimension, self._bases(collection))
+
+    def _bases(self, collection: str) -> Bases | None:
+        if self._root is None or self._origin is None:
+            return None
+        return Bases(self._root / collection, self._origin)
 
     def of(self, collection: str) -> Index:
         """The index of a collection; of one that has no vector yet, an empty one of this moment."""
@@ -66,7 +82,7 @@ class Indexes:
         indexes = dict(self._of)
         for collection in {*indexes, *added}:
             if collection not in indexes:
-                indexes[collection] = Index(self.dimension)
+                indexes[collection] = self._new(collection)
             indexes[collection].apply(added.get(collection), removed.get(collection, ()), sequence)
         self._of = {
             collection: index
@@ -74,9 +90,16 @@ class Indexes:
             if index.rows or collection == DEFAULT_COLLECTION
         }
 
-    def replace(self, indexes: Mapping[str, Index]) -> None:
-        """All of them at once, as they were loaded; the default collection's is among them."""
-        before, self._of = self._of, dict(indexes)
+    def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
+        """All of them anew, at the moment `sequence`; the default collection is among them.
+
+        read: the rows of a collection, as `Index.load` takes them.
+        """
+        loaded = {
+            collection: Index.load(self.dimension, read(collection), sequence, self._bases(collection))
+            for collection in collections
+        }
+        before, self._of = self._of, loaded
         for index in before.values():
             index.close()
 

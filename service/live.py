@@ -12,12 +12,14 @@ model. Who uses a generation does not own its life: the last borrower of a retir
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
 from service.errors import Conflict
 from service.indexes import Indexes
+from service.snapshots import Origin
 
 
 class Retired(Exception):
@@ -27,10 +29,12 @@ class Retired(Exception):
 class Generation:
     """One model version and its index. `number` names its vectors in the document store."""
 
-    def __init__(self, number: int, encoder: Encoder) -> None:
+    def __init__(self, number: int, encoder: Encoder, snapshots: Path | None = None) -> None:
+        """snapshots: the folder where what takes long to make of its indexes is kept."""
         self.number = number
         self.encoder = encoder
-        self.indexes = Indexes(encoder.dimension)
+        origin = Origin(number, encoder.fingerprint, encoder.dimension)
+        self.indexes = Indexes(encoder.dimension, snapshots, origin)
         self.loaded = False  # the indexes hold every stored vector of it
         self.whole = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known

@@ -19,9 +19,10 @@ from service.activation import active_generation
 from service.batcher import Batcher
 from service.build import Builder, load_all
 from service.derived import bring_up_to_date
-from service.documents import Documents
+from service.documents import Documents, collections
 from service.errors import ServiceError
 from service.examples import load_examples
+from service.generations import kept_numbers
 from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
@@ -30,6 +31,7 @@ from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
 from service.settings import Settings
+from service.snapshots import tidy
 from service.supervisor import Heartbeat, Supervisor, lasting
 from service.tracing import Tracing
 from service.watch import Watcher
@@ -93,6 +95,7 @@ class Runtime:
             self._connection = connect(self.database)
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection)
+            tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
             self.live = Live(active_generation(self._connection, self.store, self.settings))
             undo.pop_all()
         self._ownership = ownership

@@ -83,6 +83,11 @@ class Settings(BaseSettings):
     service_key: SecretStr | None = None
     service_key_file: Path | None = None
 
+    @property
+    def snapshots_dir(self) -> Path:
+        """What can be made again from the document store, and takes long."""
+        return self.data_dir / "indexes"
+
     @model_validator(mode="before")
     @classmethod
     def _models_beside_the_data(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Files that are worth keeping because they take long to make, and can always be made again.
 
-    DATA_DIR/indexes/
+    DATA_DIR/indexes/default/     of a collection
     ├── 2-000000041377/       generation 2, at operation 41,377; never changed after its rename
     │   ├── manifest.json     what it is of, the size and SHA-256 of each file, and its own
-    │   └── base.faiss  base-rows.npy
+    │   └── lists.faiss  rows.npy  labels.npy
     └── .tmp-9f8e7d6c/        being written; swept at the next start
 
 Nothing here is the truth. Whatever is wrong with a snapshot, an older one or none is used, and the log says
@@ -17,7 +17,7 @@ import logging
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -54,6 +54,7 @@ class Snapshot(NamedTuple):
 
     folder: Path
     sequence: int  # the store's operation number of its moment
+    facts: Mapping[str, int]
 
 
 class Snapshots:
@@ -62,12 +63,13 @@ class Snapshots:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def sweep(self) -> None:
-        """Remove what writers that died have left. For the owner of the data directory, at its start."""
-        for folder in self._root.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def write(self, origin: Origin, sequence: int, files: Mapping[str, Callable[[Path], None]]) -> None:
+    def write(
+        self,
+        origin: Origin,
+        sequence: int,
+        files: Mapping[str, Callable[[Path], None]],
+        facts: Mapping[str, int] | None = None,
+    ) -> None:
         """Write a snapshot of `files` (name to what writes it), then remove all but the newest.
 
         Raises:
@@ -83,7 +85,13 @@ class Snapshots:
                 write(making / name)
                 sealed[name] = _sealed(making / name)
                 sync(making / name)
-            said = {"format": FORMAT, "sequence": sequence, "origin": asdict(origin), "files": sealed}
+            said = {
+                "format": FORMAT,
+                "sequence": sequence,
+                "origin": asdict(origin),
+                "files": sealed,
+                "facts": dict(facts or {}),
+            }
             (making / MANIFEST).write_text(json.dumps({**said, "sha256": _digest(said)}), encoding="utf-8")
             sync(making / MANIFEST)
             sync(making)
@@ -103,15 +111,20 @@ class Snapshots:
         """
         for folder in self._of(origin.generation):
             try:
-                return read(Snapshot(folder, _checked(folder, origin)))
+                return read(Snapshot(folder, *_checked(folder, origin)))
             except (Damaged, OSError) as error:
                 log.warning("The index snapshot %s is not used: %s", folder.name, error)
         return None
 
-    def drop(self, generation: int) -> None:
-        """Remove every snapshot of a generation that is gone."""
-        for folder in self._of(generation):
-            shutil.rmtree(folder, ignore_errors=True)
+    def keep_only(self, generations: Container[int]) -> None:
+        """Remove the snapshots of all other generations, and what writers that died have left.
+
+        For the owner of the data directory, before anything is written.
+        """
+        for folder in self._root.iterdir() if self._root.is_dir() else []:
+            named = _NAME.fullmatch(folder.name)
+            if folder.name.startswith(_TEMPORARY) or (named and int(named[1]) not in generations):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def damage(self) -> list[str]:
         """What is wrong with any of them, one line each; reads every byte."""
@@ -134,8 +147,17 @@ class Snapshots:
         return [folder for _, folder in sorted(found, reverse=True)]
 
 
-def _checked(folder: Path, origin: Origin | None) -> int:
-    """The sequence of the snapshot in `folder`, every byte of which is as it was written.
+def tidy(root: Path, collections: Container[str], generations: Container[int]) -> None:
+    """As `keep_only`, for the snapshots of all collections; those of collections that are gone go too."""
+    for folder in root.iterdir() if root.is_dir() else []:
+        if folder.name in collections:
+            Snapshots(folder).keep_only(generations)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _checked(folder: Path, origin: Origin | None) -> tuple[int, Mapping[str, int]]:
+    """The sequence and the facts of the snapshot in `folder`, every byte of which is as it was written.
 
     Raises:
         Damaged: it is not, or it is of another origin than `origin`.
@@ -152,7 +174,7 @@ def _checked(folder: Path, origin: Origin | None) -> int:
         for name, sealed in said["files"].items():
             if _sealed(folder / name) != sealed:
                 raise Damaged(f"{name} is not what was written")
-        return int(said["sequence"])
+        return int(said["sequence"]), dict(said["facts"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"its manifest cannot be read ({type(error).__name__})") from error
 

@@ -219,7 +219,8 @@ class Swap:
                 return follower
         await self._wait_for_memory()
         encoder = await asyncio.to_thread(self._open_encoder)
-        generation = Generation(await self._begin(encoder.manifest), encoder)
+        number = await self._begin(encoder.manifest)
+        generation = Generation(number, encoder, self._settings.snapshots_dir)
         live.follow(generation)
         self._metrics.versions({other.version for other in live.generations})
         return generation

@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 import pytest
 
-from service import index as index_module
 from service import ivf, recall, tiers
 from service.index import Index
+from service.niceness import NICE
 from service.rows import revisions_of, row_of
 from service.segments import Part, Segment
 from tests.service.brute_force import (
@@ -169,7 +169,7 @@ def test_merging_is_nicer_than_the_threads_that_answer() -> None:
         index.apply((firsts(range(start, start + 8)), coarse_vectors(8, 4, seed=start)))
     settle(index)
     mine = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    assert priorities == [max(index_module.NICE, mine)]
+    assert priorities == [max(NICE, mine)]
 
 
 def test_a_search_uses_one_thread_of_faiss_whoever_calls_it() -> None:

@@ -58,7 +58,7 @@ def test_two_are_kept_and_a_generation_that_is_gone_takes_its_own_with_it(tmp_pa
         "2-000000000020",
         "2-3000000000000",
     ]
-    snapshots.drop(2)
+    snapshots.keep_only({12, 13})
     assert [folder.name for folder in tmp_path.iterdir()] == ["12-000000000007"]
 
 
@@ -161,5 +161,5 @@ def test_what_a_killed_writer_leaves_is_no_snapshot_and_is_swept(
     with caplog.at_level(logging.WARNING):
         assert snapshots.newest(ORIGIN, read) == (1, b"old ")
     assert not caplog.records
-    snapshots.sweep()
+    snapshots.keep_only({2})
     assert [folder.name for folder in tmp_path.iterdir()] == ["2-000000000001"]
