@@ -36,7 +36,7 @@ LISTS_PER_ROOT = (
     2  # lists over the square root of the rows, to a power of two: 512 from 50,000 on, 2,048 at 1M
 )
 SAMPLE_PER_LIST = 48  # rows to find a centre by
-LOOKED_AT, POWER = 5.0, 0.75  # a search looks at 5 n^0.75 of n rows: 33 % of 50,000, 16 % of a million
+LOOKED_AT, POWER = 4.0, 0.75  # a search looks at 4 n^0.75 of n rows: 27 % of 50,000, 13 % of a million
 PER_HIT = 32  # and at least this many for each that is asked for
 OVER = 4  # candidates for each that is asked for: the 8-bit codes err
 # With this many rows allowed, or this part of a segment, it is about as fast to score all of them.

@@ -105,7 +105,7 @@ def test_a_search_through_lists_looks_at_a_part_of_the_rows_only(made: Made) -> 
     [base] = [part.segment for part in made.index.view.parts if isinstance(part.segment, ivf.Clustered)]
     [probes] = base._probes(made.queries[:1], K, Selection(None, len(base.names)))
     assert base._lists.nlist == 256  # 2 x the root of 11,500 is 214
-    assert probes == int(np.ceil(256 * 5 * 11_500**0.75 / 11_500))
+    assert probes == int(np.ceil(256 * 4 * 11_500**0.75 / 11_500))
     half = np.packbits(np.arange(len(base.names)) % 2 == 0, bitorder="little")
     [more] = base._probes(made.queries[:1], K, Selection(half, len(base.names) // 2))
     assert 1.8 * probes < more < 256
