@@ -1,10 +1,10 @@
 """kill -9 a thousand times: `python -m benchmarks.sigkill --kills 1000`.
 
 A process writes to the real store from several threads: documents one by one and several at once, deletes by
-id and by a filter, builds of generations, swaps, trims of the log. It says what was answered, and is killed at a
-random moment. Then the store is opened and held to all that was said: nothing answered is missing, nothing is
-half there, and the index that is loaded has every vector bit by bit. The suite does the same forty times. What
-is killed is the process, not the power.
+id and by a filter, builds of generations, swaps, trims of the log. It says what was answered, and is killed
+at a random moment. Then the store is opened and held to all that was said: nothing answered is missing,
+nothing is half there, and the index that is loaded has every vector bit by bit. The suite does the same forty
+times. What is killed is the process, not the power.
 """
 
 import argparse
