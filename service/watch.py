@@ -38,6 +38,7 @@ from service.generations import (
 from service.library import Library
 from service.live import Generation
 from service.metrics import Metrics
+from service.operations import is_long, trim
 from service.settings import Settings
 from service.swap import READY, RETRY_SECONDS, Swap
 
@@ -118,7 +119,7 @@ class Watcher:
         await self._step("following what is wanted", self._follow)
         await self._step("closing generations", self._expire)
         await self._step("writing state.json", self._write_state)
-        await self._step("deleting vectors", self._purge)
+        await self._step("deleting what is not needed", self._purge)
         return self._more_to_purge
 
     async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -146,6 +147,8 @@ class Watcher:
         idle = self.swap is None or self.swap.state == READY
         if idle and (await self._known()).dropped:
             self._more_to_purge = await self._library.writer.run(purge)
+        if idle and await self._library.documents.read(is_long):
+            self._more_to_purge |= await self._library.writer.run(trim)
 
     async def _follow(self) -> None:
         wish = await asyncio.to_thread(self._store.wish)

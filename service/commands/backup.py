@@ -29,7 +29,7 @@ from models.store import Store
 from service.commands.errors import CommandError
 from service.commands.exporting import reading
 from service.commands.progress import Progress
-from service.documents import count, sequence
+from service.documents import count_all, sequence
 from service.generations import ACTIVE, DROPPED
 from service.schema import DATABASE, SCHEMA_VERSION
 from service.settings import Settings
@@ -114,7 +114,7 @@ def _copy_store(path: Path, folder: Path) -> Contents:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             schema=SCHEMA_VERSION,
             sequence=sequence(copy),
-            documents=count(copy),
+            documents=count_all(copy),
             judgements=int(copy.execute("SELECT count(*) FROM feedback").fetchone()[0]),
             active=versions[0][0],
             versions=list(dict.fromkeys(version for version, _ in versions)),

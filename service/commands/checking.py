@@ -12,10 +12,11 @@ from models.store import Store
 from service.commands.errors import CommandError
 from service.commands.exporting import reading
 from service.commands.progress import Progress
-from service.documents import count, is_sound, sequence
+from service.documents import count_all, is_sound, sequence
 from service.generations import ACTIVE, DROPPED
 from service.schema import DATABASE
 from service.settings import Settings
+from service.snapshots import Snapshots
 
 _SHOWN = 5  # examples of one kind of problem
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
@@ -39,6 +40,10 @@ def run(settings: Settings) -> str:
     path = settings.data_dir / DATABASE
     with reading(path) as connection:
         found = list(_look(connection, Store(settings.models_dir)))
+        found += [
+            Found(f"the index snapshot {one}. It is not used, and another is made; check the disk.")
+            for one in Snapshots(settings.data_dir / "indexes").damage()
+        ]
         facts = _facts(connection)
     lines = [f"{path}: {facts}"]
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
@@ -52,7 +57,7 @@ def _facts(connection: sqlite3.Connection) -> str:
     [vectors] = connection.execute("SELECT count(*) FROM vectors").fetchone()
     [judgements] = connection.execute("SELECT count(*) FROM feedback").fetchone()
     return (
-        f"{count(connection)} documents, {vectors} vectors, {judgements} judgements, operation "
+        f"{count_all(connection)} documents, {vectors} vectors, {judgements} judgements, operation "
         f"{sequence(connection)}"
     )
 

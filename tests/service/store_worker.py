@@ -1,9 +1,15 @@
-"""A process to be killed: it writes to a document store from several threads and says what it was told.
+"""A process to be killed: it does everything that a store can do, from several threads, and says so.
 
     python -m tests.service.store_worker FOLDER SEED
 
-prints `try THREAD ID TEXT` before each write and `ack THREAD ID TEXT` once it was answered; a text of `-`
-means that the document is deleted.
+prints `try THREAD OPERATION` before each operation and `ack THREAD OPERATION` once it was answered (JSON).
+Each writing thread has ids of its own. A last thread builds generations, one after the other, and swaps them
+in.
+
+    {"put": {id: text, …}}     several documents, in one transaction
+    {"delete": id}
+    {"filter": parity}         every document of the thread whose text's step is even (0) or odd (1)
+    {"swap": number}           the generation that is live from now on
 """
 
 import os
@@ -13,75 +19,140 @@ import threading
 import zlib
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from service.documents import Document
-from service.filters import Where
+from models.manifest import Manifest
+from service.documents import Document, by_revision
+from service.filters import Where, compile_filter
+from service.generations import begin, go_live, kept_numbers, live_number, purge
 from service.index import Index
-from service.revisions import Embedding, delete, upsert
+from service.operations import trim
+from service.revisions import Embedding, add_vectors, delete, lacking, upsert
 from service.schema import connect, migrate
-from service.writer import Changes, Writer
+from service.writer import Changes, Transaction, Writer
 
 THREADS = 3
+BUILDER = THREADS  # the number of that thread
 IDS_PER_THREAD = 12
 DIMENSION = 8
-GENERATION = 1
+STEP = 5  # documents that a build embeds at a time
+GAPS = 0.5  # how often a write leaves the generations that follow to their builder
 
 
-def vector_of(text: str) -> NDArray[np.float32]:
+def vector_of(text: str, generation: int) -> NDArray[np.float32]:
     """The one vector that `text` has here."""
-    raw = np.random.default_rng(zlib.crc32(text.encode())).standard_normal(DIMENSION)
+    seed = zlib.crc32(f"{generation} {text}".encode())
+    raw = np.random.default_rng(seed).standard_normal(DIMENSION)
     return (raw / np.linalg.norm(raw)).astype(np.float32)
 
 
-def open_store(folder: Path, index: Index) -> Writer:
+def parity_of(text: str) -> int:
+    """Of its step, which is its fourth word."""
+    return int(text.split("-")[3]) % 2
+
+
+def embedding(text: str, generation: int) -> Embedding:
+    return Embedding(vector_of(text, generation), truncated=False)
+
+
+def open_store(folder: Path) -> Writer:
     path = folder / "simile.db"
     migrate(path)
     connection = connect(path)
     connection.execute(
-        "INSERT OR IGNORE INTO generations (number, version, fingerprint, form, dimension, state) "
-        "VALUES (?, 'v', 'f', 'form', ?, 'active')",
-        (GENERATION, DIMENSION),
+        "INSERT INTO generations (version, fingerprint, form, dimension, state) "
+        "SELECT 'v0', 'f', 'form', ?, 'active' WHERE NOT EXISTS (SELECT 1 FROM generations)",
+        (DIMENSION,),
     )
+    indexes: dict[int, Index] = {}
 
     def follow(changes: Changes) -> None:
-        rows = changes.added.get(GENERATION, [])
-        vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(-1, DIMENSION)
-        index.apply((np.array([row[0] for row in rows], dtype=np.int64), vectors), changes.removed)
+        for number in {*indexes, *changes.added}:
+            rows = changes.added.get(number, [])
+            vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(-1, DIMENSION)
+            index = indexes.setdefault(number, Index(DIMENSION))
+            index.apply((np.array([row[0] for row in rows], dtype=np.int64), vectors), changes.removed)
 
     return Writer(connection, follow, lambda seconds: None)
 
 
-def say(*words: str) -> None:
-    os.write(1, (" ".join(words) + "\n").encode())  # one write, so that lines of two threads never mix
+def say(word: str, thread: int, operation: dict[str, Any]) -> None:
+    # One write, so that lines of two threads never mix.
+    os.write(1, f"{word} {thread} ".encode() + orjson.dumps(operation) + b"\n")
+
+
+def put(transaction: Transaction, documents: list[Document], *, gaps: bool) -> None:
+    connection = transaction.connection
+    numbers = {live_number(connection)} if gaps else kept_numbers(connection)
+    given = {
+        number: {at: embedding(document.text, number) for at, document in enumerate(documents)}
+        for number in numbers
+    }
+    upsert(transaction, documents, given)
 
 
 def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
     rng = random.Random(seed * 100 + thread)
+    operation: dict[str, Any]
     for step in range(1_000_000):
-        id = f"{thread}-{rng.randrange(IDS_PER_THREAD)}"
-        text = "-" if rng.random() < 0.3 else f"text-{seed}-{thread}-{step}-" + "x" * rng.randrange(3000)
-        say("try", str(thread), id, text)
-        if text == "-":
-            where = Where("id = ?", [id])
+        ids = [f"{thread}-{at}" for at in rng.sample(range(IDS_PER_THREAD), rng.choice([1, 1, 1, 4]))]
+        kind = rng.choices(["put", "delete", "filter"], [10, 3, 1])[0]
+        if kind == "put":
+            texts = {id: f"text-{seed}-{thread}-{step}-{id}-" + "x" * rng.randrange(3000) for id in ids}
+            metadata = {"thread": thread, "odd": step % 2}
+            documents = [Document(id, text, metadata) for id, text in texts.items()]
+            say("try", thread, operation := {"put": texts})
+            writer.submit(partial(put, documents=documents, gaps=rng.random() < GAPS)).result()
+        elif kind == "delete":
+            where = Where("id = ?", [ids[0]])
+            say("try", thread, operation := {"delete": ids[0]})
             writer.submit(partial(delete, where=where)).result()
         else:
-            document = Document(id, text, {"step": step})
-            given = {GENERATION: {0: Embedding(vector_of(text), truncated=False)}}
-            job = partial(upsert, documents=[document], embedded=given)
-            writer.submit(job).result()
-        say("ack", str(thread), id, text)
+            say("try", thread, operation := {"filter": step % 2})
+            where = compile_filter({"thread": thread, "odd": step % 2})
+            writer.submit(partial(delete, where=where)).result()
+        say("ack", thread, operation)
+
+
+def build_for_ever(writer: Writer, seed: int) -> None:
+    """One generation after the other, a step at a time, as the service's builder and swap do it."""
+    for step in range(1_000_000):
+        named = SimpleNamespace(version=f"v{seed}-{step}", fingerprint="f", dimension=DIMENSION)
+        manifest = cast("Manifest", named)
+        number = writer.submit(partial(begin, manifest=manifest, form="form")).result()
+        while not writer.submit(partial(build_or_swap, number=number)).result():
+            pass
+        say("ack", BUILDER, {"swap": number})
+        while writer.submit(purge).result():
+            pass
+        writer.submit(trim).result()
+
+
+def build_or_swap(transaction: Transaction, number: int) -> bool:
+    """Embed some documents that lack a vector; when there are none, go live. Whether it did."""
+    step = lacking(transaction.connection, number, 0, STEP)
+    if step:
+        texts = by_revision(transaction.connection, step)
+        rows = {revision: embedding(document.text, number) for revision, document in texts.items()}
+        add_vectors(transaction, number, rows)
+        return False
+    go_live(transaction, number, "", rollback=False)
+    return True
 
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-    writer = open_store(folder, Index(DIMENSION))
+    writer = open_store(folder)
     threads = [
         threading.Thread(target=write_for_ever, args=(writer, number, seed), daemon=True)
         for number in range(THREADS)
     ]
+    threads.append(threading.Thread(target=build_for_ever, args=(writer, seed), daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:

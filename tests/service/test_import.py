@@ -286,9 +286,8 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
 
         def body() -> Iterator[bytes]:
             yield first
-            place.until(
-                lambda: place.runtime.live.generation.indexes.documents == GROUP_DOCUMENTS * UNDER_WAY, 5
-            )
+            stored = GROUP_DOCUMENTS * UNDER_WAY
+            place.until(lambda: place.runtime.live.generation.indexes.documents == stored, 5)
             connection.execute("PRAGMA query_only = 1")
             for at in range(300):
                 yield line(f"b{at}", TEXTS[at])

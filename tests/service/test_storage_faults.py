@@ -1,11 +1,13 @@
 """A disk that is full or read-only: 507, nothing half-stored, and all is well once there is room."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.service.process import Service
@@ -60,6 +62,37 @@ def test_a_full_disk_is_507_and_room_heals_it(tmp_path: Path, tiny_models_dir: P
         in_its_namespace(service, f'mount -o remount,size=64m "{service.folder}/data"')
         assert service.put({"after": "green garden"}).status_code == 200
         assert service.stored() == stored | {"after": "green garden"}
+    finally:
+        service.kill()
+        service.client.close()
+
+
+def line(id: str, text: str) -> bytes:
+    return orjson.dumps({"id": id, "text": text}) + b"\n"
+
+
+@needs_mounts
+def test_a_disk_that_fills_up_in_an_import_is_507_and_what_it_says_was_stored_is_stored(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    service = Service(tmp_path, tiny_models_dir)
+    start_on(service, "size=8m")
+    headers = {"Content-Type": "application/x-ndjson"}
+    documents = {f"{at}": f"red river {at} " + "x" * 5000 for at in range(3000)}
+    body = b"".join(line(id, text) for id, text in documents.items())
+    try:
+        response = service.client.post("/documents", content=body, headers=headers)
+        assert (response.status_code, response.json()["error_type"]) == (507, "Storage")
+        said = re.search(r"(\d+) documents were stored, and all lines up to (\d+)", response.json()["error"])
+        assert said is not None, response.text
+        stored = service.stored()
+        assert len(stored) == int(said[1]) > 0
+        assert stored.items() <= documents.items()
+        assert {f"{at}" for at in range(int(said[2]))} <= stored.keys()
+        in_its_namespace(service, f'mount -o remount,size=128m "{service.folder}/data"')
+        again = service.client.post("/documents", content=body, headers=headers)
+        assert (again.status_code, again.json()["upserted"]) == (200, 3000)
+        assert service.stored() == documents
     finally:
         service.kill()
         service.client.close()

@@ -1,0 +1,49 @@
+"""kill -9 a thousand times: `python -m benchmarks.sigkill --kills 1000`.
+
+A process writes to the real store from several threads: documents one by one and several at once, deletes by
+id and by a filter, builds of generations, swaps, trims of the log. It says what was answered, and is killed
+at a random moment. Then the store is opened and held to all that was said: nothing answered is missing,
+nothing is half there, and the index that is loaded has every vector bit by bit. The suite does the same forty
+times. What is killed is the process, not the power.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.__main__ import SCRATCH
+from tests.service.kills import Store
+
+SECONDS = 10.0  # between two words of how far it is
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sigkill", description=__doc__)
+    parser.add_argument("--kills", type=int, default=1000, help="(%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments (%(default)s)")
+    options = parser.parse_args()
+    SCRATCH.mkdir(exist_ok=True)
+    began = told = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        store = Store(Path(folder), options.seed)
+        try:
+            while store.kills < options.kills:
+                store.check(store.run_and_kill())
+                if time.monotonic() - told > SECONDS:
+                    told = time.monotonic()
+                    print(f"{store.kills} kills, {store.acknowledged} operations answered", file=sys.stderr)
+        except AssertionError as error:
+            when = f"kill {store.kills} (seed {options.seed})"
+            sys.exit(f"After {when} the store was not what it said: {error}")
+    kinds = ", ".join(f"{count} x {kind}" for kind, count in sorted(store.kinds.items()))
+    seconds = time.monotonic() - began
+    print(
+        f"{store.kills} kills in {seconds:.0f} s; {store.acknowledged} operations were answered ({kinds}): "
+        "none was lost, none was half done, and every index was equal to its store."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A store whose process is killed again and again, and looked at after each kill.
+
+Used by the suite and by benchmarks/sigkill.py.
+"""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from service.documents import DEFAULT_COLLECTION, page, vectors
+from service.generations import kept_numbers, live_number
+from service.index import Index
+from service.rows import row_of
+from service.schema import connect, migrate
+from tests.service.store_worker import BUILDER, DIMENSION, THREADS, parity_of, vector_of
+
+Texts = dict[str, str]  # id to text, of one thread
+
+
+def applied(texts: Texts, operation: dict[str, Any]) -> Texts:
+    """What a thread's documents are after an operation of its own."""
+    if "put" in operation:
+        put: Texts = operation["put"]
+        return texts | put
+    if "delete" in operation:
+        return {id: text for id, text in texts.items() if id != operation["delete"]}
+    return {id: text for id, text in texts.items() if parity_of(text) != operation["filter"]}
+
+
+class Store:
+    """The one in `folder`. `check` raises AssertionError when anything is not as it was answered."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._rng = random.Random(seed)
+        self._expected: list[Texts] = [{} for _ in range(THREADS)]
+        self._swapped = 0  # the newest generation of which it was said that it is live
+        self.acknowledged = 0
+        self.kinds: dict[str, int] = {}
+        self.kills = 0
+
+    def run_and_kill(self) -> list[dict[str, Any] | None]:
+        """Let a worker write for a while, then kill it; per thread, the operation that was not answered."""
+        lines, seconds = self._rng.randrange(1, 150), self._rng.uniform(0.0, 0.01)
+        command = [sys.executable, "-m", "tests.service.store_worker", str(self._folder), str(self.kills)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+            assert worker.stdout is not None
+            said = b"".join(worker.stdout.readline() for _ in range(lines))
+            time.sleep(seconds)
+            worker.kill()
+            said += worker.stdout.read()
+        self.kills += 1
+        in_hand: list[dict[str, Any] | None] = [None] * THREADS
+        for line in said.split(b"\n")[:-1]:  # the last one may be torn
+            word, thread, told = line.split(b" ", 2)
+            operation = orjson.loads(told)
+            if word == b"try":
+                in_hand[int(thread)] = operation
+                continue
+            self.acknowledged += 1
+            [kind] = operation
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+            if int(thread) == BUILDER:
+                self._swapped = operation["swap"]
+            else:
+                self._expected[int(thread)] = applied(self._expected[int(thread)], operation)
+                in_hand[int(thread)] = None
+        return in_hand
+
+    def check(self, in_hand: list[dict[str, Any] | None]) -> None:
+        """All that was answered is there; what was not is there whole, or not at all."""
+        path = self._folder / "simile.db"
+        migrate(path)
+        connection = connect(path, read_only=True)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        documents, _ = page(connection, "", 10_000, None)
+        for thread in range(THREADS):
+            found = {row.id: row.text for row in documents if row.metadata["thread"] == thread}
+            before, operation = self._expected[thread], in_hand[thread]
+            allowed = [before] if operation is None else [before, applied(before, operation)]
+            assert found in allowed, f"kill {self.kills}, thread {thread}: {operation}"
+            assert all(
+                row.metadata["odd"] == parity_of(row.text)
+                for row in documents
+                if row.metadata["thread"] == thread
+            )
+            self._expected[thread] = found  # what was in hand is settled now
+        live = live_number(connection)
+        assert live >= self._swapped, f"kill {self.kills}: a swap that was answered is undone"
+        [active] = connection.execute("SELECT count(*) FROM generations WHERE state = 'active'").fetchone()
+        assert active == 1
+        texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
+        for number in kept_numbers(connection):
+            damaged: list[int] = []
+            index = Index.load(DIMENSION, vectors(connection, number, DIMENSION, damaged, DEFAULT_COLLECTION))
+            assert damaged == []
+            _check_index(index, number, texts, whole=number == live)
+            index.close()
+        [orphans] = connection.execute(
+            "SELECT count(*) FROM vectors WHERE revision NOT IN (SELECT revision FROM documents) "
+            "AND generation IN (SELECT number FROM generations WHERE state <> 'dropped')"
+        ).fetchone()
+        assert orphans == 0
+        connection.close()
+
+
+def _check_index(index: Index, generation: int, texts: dict[int, str], *, whole: bool) -> None:
+    """Bit by bit the vectors that its documents have."""
+    revisions = index.revisions().tolist()
+    if whole:
+        assert revisions == sorted(texts)
+    if revisions:
+        found = index.vectors([row_of(revision) for revision in revisions])
+        wanted = np.array([vector_of(texts[revision], generation) for revision in revisions])
+        np.testing.assert_array_equal(found, wanted)
