@@ -34,12 +34,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.documents import FEW_REVISIONS
 from service.rows import Revisions
 
 RULES = f"1, Unicode {unicodedata.unidata_version}"  # raise the number with any change of what is indexed
 MAX_TERMS = 256  # of a query: the first that differ
 TIES = 1000  # with the last hit
-FEW = 10_000  # revisions that SQLite is given one by one
 SPARE = 16
 
 # They say how a sentence is built and not what it is about; parts of contractions are with them.
@@ -142,7 +142,7 @@ def nearest(
     if not match or (allowed is not None and not len(allowed)):
         return np.empty(0, np.int64), np.empty(0, np.float32)
     among, parameters = "", [match, collection]
-    if allowed is not None and len(allowed) <= FEW:
+    if allowed is not None and len(allowed) <= FEW_REVISIONS:
         # The plus keeps SQLite from asking FTS5 once for each revision.
         among = "AND +lexical.rowid IN (SELECT value FROM json_each(?))"
         parameters.append(orjson.dumps(allowed, option=orjson.OPT_SERIALIZE_NUMPY).decode())

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.documents import Document
-from service.filters import Where
 from service.index import Index
 from service.revisions import Embedding, delete, upsert
 from service.schema import connect, migrate
+from service.where import Where
 from service.writer import Changes, Writer
 
 THREADS = 3

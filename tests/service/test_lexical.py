@@ -174,7 +174,7 @@ def test_only_allowed_documents_of_the_collection_are_found(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     """Whether SQLite is told what is allowed, or its rows are looked through here."""
-    monkeypatch.setattr(lexical, "FEW", few)
+    monkeypatch.setattr(lexical, "FEW_REVISIONS", few)
     put(store, *(f"river {'stone ' * (at % 7)}" for at in range(300)))
     store.execute("UPDATE documents SET collection = 'other' WHERE revision = 6")
     allowed = np.array([6, 50, 51, 299])
