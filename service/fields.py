@@ -63,7 +63,7 @@ def _select(name: str) -> str:
         f"SELECT collection, ?1, {_value(last)}, revision FROM documents, {tables} "
         f"WHERE revision BETWEEN ?2 AND ?3 AND {names} UNION ALL "
         f"SELECT collection, ?1, {_value('member')}, revision FROM documents, {tables}, {members} "
-        f"WHERE revision BETWEEN ?2 AND ?3 AND {names} AND member.type NOT IN ('array', 'object')"
+        f"WHERE revision BETWEEN ?2 AND ?3 AND {names}"
     )
 
 

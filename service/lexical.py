@@ -17,9 +17,8 @@ tell the least. They are indexed, so "to be or not to be" is found.
 
 FTS5's own `unicode61` is not used: its tables end with Unicode 6.1, and it takes vowel signs for spaces. Its
 `trigram` finds no word of two characters. The table is contentless, because documents hold the texts already:
-for 1,000 words of English it takes a third of the space of one with content. Who removes a document must
-therefore cut its text once more by the rules that it was indexed by; `refresh` indexes all anew where they
-have changed.
+100,000 sentences of Wikipedia take 9 MB, and 24 with content. Who removes a document must therefore cut its
+text once more by the rules that it was indexed by; derived.py indexes all anew where they have changed.
 
 Not here: stems of other languages, synonyms, phrases, and scripts without spaces other than those above (a
 run of Thai is one word).

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from service import derived, matching
+from service import derived, fields, matching
 from service.app import create_app
 from service.derived import bring_up_to_date
 from service.documents import DEFAULT_COLLECTION, FEW_REVISIONS, count, page
@@ -79,7 +79,7 @@ def put(store: sqlite3.Connection, *rows: dict[str, Any]) -> None:
 
 
 def passing(store: sqlite3.Connection, where: Where) -> list[int]:
-    found = matching.matching(store, where, DEFAULT_COLLECTION).tolist()
+    found: list[int] = matching.matching(store, where, DEFAULT_COLLECTION).tolist()
     assert found == sorted(set(found))
     assert count(store, where) == len(found)
     return found
@@ -115,8 +115,8 @@ def test_random_filters_over_random_documents_pass_the_same(
     case: tuple[dict[str, Any], list[dict[str, Any]]], data: st.DataObject
 ) -> None:
     filter, rows = case
-    fields = sorted(named(filter))
-    declared = data.draw(st.lists(st.sampled_from(fields), unique=True), "declared") if fields else []
+    names = sorted(named(filter))
+    declared = data.draw(st.lists(st.sampled_from(names), unique=True), "declared") if names else []
     store = sqlite3.connect(":memory:", isolation_level=None)
     store.executescript(
         "CREATE TABLE documents (revision INTEGER PRIMARY KEY, collection TEXT, metadata TEXT);"
@@ -125,23 +125,23 @@ def test_random_filters_over_random_documents_pass_the_same(
     )
     stored = [(DEFAULT_COLLECTION, orjson.dumps(row).decode()) for row in rows]
     store.executemany("INSERT INTO documents (collection, metadata) VALUES (?, ?)", stored)
-    derived.fields.add(store, declared, (1, len(rows)))
+    fields.add(store, declared, (1, len(rows)))
     where = compile_filter(filter, declared)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matching, "FEW", data.draw(st.sampled_from([0, 1, 1000]), "few"))
         assert matching.matching(store, where, DEFAULT_COLLECTION).tolist() == expected(filter, rows)
     for revision in range(1, len(rows) + 1):
-        derived.fields.remove(store, declared, revision)
+        fields.remove(store, declared, revision)
     assert store.execute("SELECT count(*) FROM fields").fetchone() == (0,)
     store.close()
 
 
 def named(filter: dict[str, Any]) -> set[str]:
     """The fields of a filter."""
-    fields: set[str] = set()
+    names: set[str] = set()
     for key, value in filter.items():
-        fields |= {key} if not key.startswith("$") else set().union(*map(named, value))
-    return fields
+        names |= {key} if not key.startswith("$") else set().union(*map(named, value))
+    return names
 
 
 def test_a_lookup_reads_no_metadata(store: sqlite3.Connection) -> None:
