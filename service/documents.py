@@ -23,15 +23,17 @@ import orjson
 from numpy.typing import NDArray
 
 from service.errors import storage_error
-from service.filters import Where
+from service.matching import matching, scoped
 from service.rows import MAX_PASSAGES, PASSAGE_BITS, row_of
 from service.schema import connect
+from service.where import Where
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
 
 DEFAULT_COLLECTION = "default"
 READERS = 4
+FEW_REVISIONS = 10_000  # that SQLite is given one by one
 
 
 class TooMuch(Exception):
@@ -119,6 +121,11 @@ def page(
     Fewer when they would have more than `most` characters together, but the first one always.
     """
     sql, parameters = scoped(where, collection)
+    if where is not None and where.indexed:
+        passing = matching(connection, where, collection)
+        if len(passing) <= FEW_REVISIONS:  # else enough of them come soon by the order of ids
+            listed = orjson.dumps(passing, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+            sql, parameters = "revision IN (SELECT value FROM json_each(?))", [listed]
     rows = connection.execute(
         f"SELECT id, text, metadata FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
         [*parameters, after, limit + 1],
@@ -141,6 +148,8 @@ def count_all(connection: sqlite3.Connection) -> int:
 def count(
     connection: sqlite3.Connection, where: Where | None = None, collection: str = DEFAULT_COLLECTION
 ) -> int:
+    if where is not None and where.indexed:
+        return len(matching(connection, where, collection))
     sql, parameters = scoped(where, collection)
     return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
 
@@ -211,13 +220,6 @@ def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int
     return dict(rows.fetchall())
 
 
-def matching(connection: sqlite3.Connection, where: Where, collection: str) -> NDArray[np.int64]:
-    """The revisions that pass a filter, rising."""
-    sql, parameters = scoped(where, collection)
-    rows = connection.execute(f"SELECT revision FROM documents WHERE {sql} ORDER BY revision", parameters)
-    return np.fromiter((row[0] for row in rows), dtype=np.int64)
-
-
 def vectors(
     connection: sqlite3.Connection,
     generation: int,
@@ -282,13 +284,6 @@ def elsewhere(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[
         (orjson.dumps(revisions).decode(), DEFAULT_COLLECTION),
     )
     return dict(rows.fetchall())
-
-
-def scoped(where: Where | None, collection: str) -> tuple[str, list[Any]]:
-    """SQL and parameters for the documents of a collection that pass `where`."""
-    if where is None:
-        return "collection = ?", [collection]
-    return f"collection = ? AND ({where.sql})", [collection, *where.parameters]
 
 
 def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:

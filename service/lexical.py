@@ -17,9 +17,8 @@ tell the least. They are indexed, so "to be or not to be" is found.
 
 FTS5's own `unicode61` is not used: its tables end with Unicode 6.1, and it takes vowel signs for spaces. Its
 `trigram` finds no word of two characters. The table is contentless, because documents hold the texts already:
-for 1,000 words of English it takes a third of the space of one with content. Who removes a document must
-therefore cut its text once more by the rules that it was indexed by; `refresh` indexes all anew where they
-have changed.
+100,000 sentences of Wikipedia take 9 MB, and 24 with content. Who removes a document must therefore cut its
+text once more by the rules that it was indexed by; derived.py indexes all anew where they have changed.
 
 Not here: stems of other languages, synonyms, phrases, and scripts without spaces other than those above (a
 run of Thai is one word).
@@ -34,12 +33,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.documents import FEW_REVISIONS
 from service.rows import Revisions
 
 RULES = f"1, Unicode {unicodedata.unidata_version}"  # raise the number with any change of what is indexed
 MAX_TERMS = 256  # of a query: the first that differ
 TIES = 1000  # with the last hit
-FEW = 10_000  # revisions that SQLite is given one by one
 SPARE = 16
 
 # They say how a sentence is built and not what it is about; parts of contractions are with them.
@@ -142,7 +141,7 @@ def nearest(
     if not match or (allowed is not None and not len(allowed)):
         return np.empty(0, np.int64), np.empty(0, np.float32)
     among, parameters = "", [match, collection]
-    if allowed is not None and len(allowed) <= FEW:
+    if allowed is not None and len(allowed) <= FEW_REVISIONS:
         # The plus keeps SQLite from asking FTS5 once for each revision.
         among = "AND +lexical.rowid IN (SELECT value FROM json_each(?))"
         parameters.append(orjson.dumps(allowed, option=orjson.OPT_SERIALIZE_NUMPY).decode())

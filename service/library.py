@@ -20,11 +20,11 @@ from service.calls import Lane
 from service.documents import DEFAULT_COLLECTION, Document, Documents, texts
 from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
-from service.filters import Where
 from service.live import Generation, Live
 from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
 from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
+from service.where import Where
 from service.writer import Changes, Writer
 
 log = logging.getLogger(__name__)

@@ -23,12 +23,12 @@ from service.documents import (
     by_revision,
     elsewhere,
     is_sound,
-    matching,
     sequence,
 )
-from service.filters import Where
 from service.generations import kept_numbers, live_number
+from service.matching import matching
 from service.rows import row_of
+from service.where import Where
 from service.writer import Transaction
 
 

@@ -30,7 +30,7 @@ from service.metrics import Metrics
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
-from service.settings import Settings
+from service.settings import Settings, indexed_fields
 from service.snapshots import tidy
 from service.supervisor import Heartbeat, Supervisor, lasting
 from service.tracing import Tracing
@@ -53,6 +53,7 @@ class Runtime:
         self.tracing = Tracing() if settings.otel else None
         self.leaving = False  # a stop signal came: not ready, and still serving
         self.stopping = False  # nothing new is taken any more
+        self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
         self.workers = settings.workers or cpus.available()
         self.store = Store(settings.models_dir)
@@ -94,7 +95,7 @@ class Runtime:
             migrate(self.database)
             self._connection = connect(self.database)
             undo.callback(self._connection.close)
-            bring_up_to_date(self._connection)
+            bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
             self.live = Live(active_generation(self._connection, self.store, self.settings))
             undo.pop_all()

@@ -10,6 +10,7 @@
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
     feedback     what users said of their hits: one judgement per query and document's id
     lexical      the words of each revision, for search by words
+    fields       the values of declared metadata fields, for filters
     facts        single values, such as whether the example corpus was loaded
 
 A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
@@ -107,6 +108,15 @@ MIGRATIONS = (
     # Contentless: `documents` has the texts. Filled by derived.py, also with what is stored already.
     """
     CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');
+    """,
+    """
+    CREATE TABLE fields (
+        collection TEXT NOT NULL,
+        field      TEXT NOT NULL,     -- dots between its names
+        value      NOT NULL,          -- of no type, so that it is compared as it came
+        revision   INTEGER NOT NULL,
+        PRIMARY KEY (collection, field, value, revision)
+    ) WITHOUT ROWID;
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -25,18 +25,18 @@ from service.documents import (
     TooMuch,
     by_revision,
     ids_of,
-    matching,
     passages,
     sequence,
     vector_of,
 )
 from service.errors import Conflict, NotFound
-from service.filters import Where
 from service.fusion import fuse
 from service.index import Index
 from service.live import Generation
+from service.matching import matching
 from service.rows import Revisions, revisions_of
 from service.view import View
+from service.where import Where
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
 
 PREFIX = "SIMILE_"
 MAX_CANARY_LINES = 1000
+MAX_INDEXED_FIELDS = 32
 
 
 class StartupError(Exception):
@@ -69,6 +71,7 @@ class Settings(BaseSettings):
     canary_queries: int = Field(20, ge=0, le=1000)  # 0: none, not those of the file either
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
+    indexed_fields: str = ""  # separated by commas
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
@@ -120,6 +123,7 @@ class Settings(BaseSettings):
                 "something in front keeps strangers out."
             )
         allowed_origins(self.cors_origins)
+        indexed_fields(self.indexed_fields)
         _check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
@@ -150,6 +154,27 @@ def allowed_origins(text: str) -> list[str]:
                 "when it is not the usual one, such as https://app.example.org or http://127.0.0.1:3000."
             )
     return origins
+
+
+def indexed_fields(text: str) -> list[str]:
+    """The fields of `SIMILE_INDEXED_FIELDS`, each once.
+
+    Raises:
+        ValueError: a name that no filter can have, or too many.
+
+    """
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if len(names) > MAX_INDEXED_FIELDS:
+        raise ValueError(
+            f"{PREFIX}INDEXED_FIELDS names {len(names)} fields; at most {MAX_INDEXED_FIELDS}, because each "
+            "of them is written with every document."
+        )
+    for name in names:
+        try:
+            check_field(name)
+        except FilterError as error:
+            raise ValueError(f"{PREFIX}INDEXED_FIELDS: {error}") from error
+    return names
 
 
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")

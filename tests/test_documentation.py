@@ -25,7 +25,7 @@ def commands(text: str) -> list[str]:
     joined = "\n".join(blocks)
     return [
         part.strip()
-        for part in re.split(r"^(?=curl |make )", joined, flags=re.MULTILINE)
+        for part in re.split(r"^(?=curl |make |\.venv/)", joined, flags=re.MULTILINE)
         if part.startswith("curl ")
     ]
 
@@ -70,6 +70,24 @@ def test_every_curl_of_the_readme_answers_as_it_says(service: Service) -> None:
     filtered = said[2]
     assert [hit["id"] for hit in filtered["hits"]] == ["ticket-1"]
     assert said[4]["deleted"] == 320
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_every_curl_about_search_finds_something(service: Service) -> None:
+    service.client.post("/documents", json={"documents": examples()})
+    found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
+    assert len(found) == 4
+    for command in found:
+        here = command.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")
+        done = subprocess.run(
+            ["bash", "-c", here + " --silent --show-error --fail-with-body"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        said = json.loads(done.stdout)
+        assert said["hits"] if "hits" in said else said["results"][0]
 
 
 def test_the_example_queries_find_their_documents(service: Service) -> None:

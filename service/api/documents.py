@@ -19,7 +19,7 @@ from service.audit import audit
 from service.bodies import NDJSON
 from service.documents import Document, count, get, page
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
-from service.filters import Where
+from service.where import Where
 
 
 class Anything(Convertor[str]):
@@ -164,7 +164,7 @@ async def list_documents(
     known_parameters(request, "after", "limit", "filter")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    where = where_of(filter)
+    where = where_of(runtime, filter)
     most = runtime.settings.max_answer_mb * MILLION
     shown, more = await runtime.library.documents.read(
         lambda connection: page(connection, after, limit, where, most)
@@ -178,7 +178,7 @@ async def count_documents(request: Request, filter: FilterText = None) -> Respon
     """How many documents pass the filter, or are stored in all."""
     runtime = runtime_of(request)
     known_parameters(request, "filter")
-    where = where_of(filter)
+    where = where_of(runtime, filter)
     return json_response({"count": await runtime.library.documents.read(lambda c: count(c, where))})
 
 
@@ -200,7 +200,7 @@ async def delete_documents(request: Request) -> Response:
     """Delete every document that passes the filter."""
     runtime = runtime_of(request)
     known_parameters(request, "filter")
-    where = where_of(request.query_params.get("filter"))
+    where = where_of(runtime, request.query_params.get("filter"))
     if where is None or not where.parameters:  # every condition binds something; `{}` has none
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     deleted, sequence = await runtime.library.delete(where)

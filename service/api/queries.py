@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
 from service.calls import Answer, Timing
 from service.errors import Conflict, Empty, Validation
-from service.filters import FilterError, Where, compile_filter, parse_filter
+from service.filters import FilterError, compile_filter, parse_filter
 from service.live import Generation
 from service.runtime import Runtime
 from service.searching import Hit, Query
+from service.where import Where
 
 MAX_K = 1000
 MAX_OFFSET = 10_000
@@ -22,12 +23,13 @@ MODES = ("dense", "lexical", "hybrid")
 METADATA = "metadata"
 
 
-def where_of(filter: object) -> Where | None:
+def where_of(runtime: Runtime, filter: object) -> Where | None:
     """A filter as SQL, None for none."""
     if filter is None:
         return None
     try:
-        return compile_filter(parse_filter(filter) if isinstance(filter, str) else filter)
+        parsed = parse_filter(filter) if isinstance(filter, str) else filter
+        return compile_filter(parsed, runtime.declared)
     except FilterError as error:
         raise Validation(f"filter: {error}") from error
 

@@ -145,7 +145,13 @@ async def search_one(
     query = _one(q, id, mode, prompt_name)
     shown = shown_of(None if fields is None else [field for field in fields.split(",") if fields])
     search = _search(
-        runtime, k=k, offset=offset, mode=mode, where=where_of(filter), min_score=min_score, shown=shown
+        runtime,
+        k=k,
+        offset=offset,
+        mode=mode,
+        where=where_of(runtime, filter),
+        min_score=min_score,
+        shown=shown,
     )
     version = pinned(request, None, ())
     with runtime.live.borrow(version) as generation:
@@ -188,7 +194,7 @@ async def search_many(request: Request) -> Response:
         k=body.k,
         offset=body.offset,
         mode=body.mode,
-        where=where_of(body.filter),
+        where=where_of(runtime, body.filter),
         min_score=body.min_score,
         shown=shown,
     )

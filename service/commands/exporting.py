@@ -25,8 +25,9 @@ from service.commands.progress import Progress
 from service.commands.reading import Bytes
 from service.commands.remote import Remote
 from service.documents import count, page
-from service.filters import FilterError, Where, compile_filter, parse_filter
+from service.filters import FilterError, compile_filter, parse_filter
 from service.schema import DATABASE, SCHEMA_VERSION
+from service.where import Where
 
 PAGE = 1000
 

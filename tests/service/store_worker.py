@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from service.documents import Document, by_revision
-from service.filters import Where, compile_filter
+from service.filters import compile_filter
 from service.generations import begin, go_live, kept_numbers, live_number, purge
 from service.index import Index
 from service.operations import trim
 from service.revisions import Embedding, add_vectors, delete, lacking, upsert
 from service.schema import connect, migrate
+from service.where import Where
 from service.writer import Changes, Transaction, Writer
 
 THREADS = 3

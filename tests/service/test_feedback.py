@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from service.errors import NotFound
 from service.feedback import Judgement, store
-from service.filters import Where
 from service.revisions import delete
 from service.runtime import Runtime
+from service.where import Where
 from service.writer import Transaction
 from tests.service.test_http_errors import refused
 

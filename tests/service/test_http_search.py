@@ -1,5 +1,6 @@
 """`/search` by words, by both, by id, in pages, and with less than all of each hit."""
 
+import sqlite3
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ from service import searching
 from service.fusion import fuse
 from service.lexical import FUNCTION_WORDS
 from service.runtime import Runtime
+from service.schema import DATABASE
+from service.settings import Settings
 
 WORDS = (
     "red green blue river stone market letter engine garden bridge paper window forest harbour cat dog"
@@ -95,7 +98,7 @@ def test_words_are_searched_while_the_index_is_rebuilt(
         assert client.get("/search", params={"q": "harbour", "mode": mode}).status_code == 503
 
 
-def test_words_follow_every_write(client: TestClient) -> None:
+def test_words_follow_every_write(client: TestClient, settings: Settings) -> None:
     put(client, {"東京": "東京は日本の首都です", "서울": "서울은 한국의 수도입니다"})
     assert [id for id, _ in hits(client, q="東京", mode="lexical")] == ["東京"]
     assert [id for id, _ in hits(client, q="서울", mode="lexical")] == ["서울"]
@@ -104,6 +107,10 @@ def test_words_follow_every_write(client: TestClient) -> None:
     assert [id for id, _ in hits(client, q="寺", mode="lexical")] == ["東京"]
     delete(client, "東京", "서울")
     assert hits(client, q="寺 서울", mode="lexical") == []
+    store = sqlite3.connect(settings.data_dir / DATABASE)
+    kept = store.execute("SELECT id FROM lexical_docsize").fetchall()
+    assert kept == store.execute("SELECT revision FROM documents ORDER BY revision").fetchall()
+    store.close()
 
 
 def test_words_and_metadata_filters_go_together(client: TestClient) -> None:

@@ -1,0 +1,100 @@
+"""What a filter costs before any vector is compared: `python -m benchmarks.filters`.
+
+A million documents with small metadata are put into a store by SQL, without texts worth reading or vectors;
+then `matching` is timed for filters that pass about 0.01 %, 1 % and 50 %, with their fields declared and not.
+"""
+
+import argparse
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.workloads import PROJECT
+from service.derived import bring_up_to_date
+from service.documents import DEFAULT_COLLECTION
+from service.filters import compile_filter
+from service.matching import matching
+from service.schema import connect, migrate
+
+DECLARED = ("topic", "year", "owner", "half", "price")
+FILTERS: dict[str, dict[str, Any]] = {
+    "0.01 %, equal": {"owner": 77},
+    "0.01 %, $in of 10 (of 100,000)": {"topic": {"$in": [f"t{at}" for at in range(10)]}},
+    "0.01 %, between": {"price": {"$gte": 5000, "$lt": 5001}},
+    "0.01 % and 50 %": {"owner": 77, "half": True},
+    "0.01 % or 0.01 %": {"$or": [{"owner": 77}, {"owner": 78}]},
+    "1 %, equal": {"year": 7},
+    "1 % of 50 %": {"half": True, "year": {"$in": [7, 8]}},
+    "50 %, equal": {"half": True},
+    "50 %, range": {"price": {"$gte": 5000}},
+    "50 %, not": {"half": {"$ne": True}},
+    "25 %, two of 50 %": {"half": True, "price": {"$gte": 5000}},
+}
+_FILL = """
+    INSERT INTO documents (collection, id, text, metadata)
+    WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ?2 - 1)
+    SELECT ?1, printf('document-%08d', i), 'a text of no length', json_object(
+        'topic', 't' || (i * 7919 % 100000), 'year', i % 100, 'owner', i * 104729 % 10000,
+        'half', json(iif(i % 2, 'true', 'false')), 'price', i * 31 % 1000003 * 0.01
+    ) FROM n
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.filters", description=__doc__)
+    parser.add_argument("--documents", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=PROJECT) as folder:
+        path = Path(folder) / "simile.db"
+        migrate(path)
+        store = connect(path)
+        store.execute("BEGIN")
+        store.execute(_FILL, (DEFAULT_COLLECTION, options.documents))
+        store.execute("COMMIT")
+        before = path.stat().st_size
+        started = time.perf_counter()
+        bring_up_to_date(store)
+        say(f"words of {options.documents:,} documents: {time.perf_counter() - started:.1f} s")
+        started = time.perf_counter()
+        bring_up_to_date(store, DECLARED)
+        seconds = time.perf_counter() - started
+        store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        grown = (path.stat().st_size - before) / 1e6
+        say(f"{len(DECLARED)} fields: {seconds:.1f} s; words and fields take {grown:.0f} MB")
+        print("| filter | passes | declared: median ms (least to most) | not declared: ms |")
+        print("|---|---|---|---|")
+        for name, filter in FILTERS.items():
+            found, times = timed(store, filter, DECLARED, options.repeats)
+            scanned, [scan] = timed(store, filter, (), 1)
+            if not np.array_equal(found, scanned):
+                sys.exit(f"{name}: a lookup and a scan differ")
+            spread = f"{np.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
+            print(f"| {name} | {len(found):,} | {spread} | {scan:.0f} |")
+        store.close()
+
+
+def timed(
+    store: sqlite3.Connection, filter: dict[str, Any], declared: Sequence[str], repeats: int
+) -> tuple[Any, list[float]]:
+    """What passes, and the milliseconds of each time."""
+    milliseconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        found = matching(store, compile_filter(filter, declared), DEFAULT_COLLECTION)
+        milliseconds.append((time.perf_counter() - started) * 1000)
+    return found, milliseconds
+
+
+def say(progress: str) -> None:
+    print(f"filters: {progress}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
