@@ -12,7 +12,18 @@ from starlette.types import ASGIApp
 
 from service import errors
 from service.access import Access
-from service.api import cohere, documents, feedback, models, openai, operation, search, tei, tokens
+from service.api import (
+    cohere,
+    collections,
+    documents,
+    feedback,
+    models,
+    openai,
+    operation,
+    search,
+    tei,
+    tokens,
+)
 from service.api.contract import openapi
 from service.cors import Cors
 from service.entrance import Entrance
@@ -72,9 +83,11 @@ def create_app(settings: Settings) -> FastAPI:
     keys = settings.api_keys_file
     app.state.access = None if keys is None else Access(keys, settings, runtime.metrics)
     errors.install(app)
-    for module in (tei, tokens, openai, cohere, search, documents, feedback, models, operation):
+    for module in (tei, tokens, openai, cohere, search, documents, feedback, collections, models, operation):
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)
+    for module in (search, documents, feedback):
+        app.router.routes.extend(collections.in_collections(module.router).routes)
     runtime.metrics.routes(
         (method, route.path, getattr(route, "status_code", None) or 200)
         for route in app.router.routes

@@ -140,6 +140,15 @@ def page(
     return found, False
 
 
+def counts(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Every collection and how many documents it has, by name."""
+    rows = connection.execute(
+        "SELECT name, count(id) FROM collections LEFT JOIN documents ON collection = name "
+        "GROUP BY name ORDER BY name"
+    )
+    return rows.fetchall()
+
+
 def count_all(connection: sqlite3.Connection) -> int:
     """Documents of every collection."""
     return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])

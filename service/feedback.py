@@ -15,7 +15,6 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.documents import DEFAULT_COLLECTION
 from service.errors import NotFound
 from service.writer import Transaction
 
@@ -36,7 +35,7 @@ class Judgement:
     relevant: bool
 
 
-def store(transaction: Transaction, judgements: Sequence[Judgement]) -> int:
+def store(transaction: Transaction, judgements: Sequence[Judgement], collection: str) -> int:
     """Store `judgements`, all or none; of two about the same query and document the last wins.
 
     Returns:
@@ -48,7 +47,7 @@ def store(transaction: Transaction, judgements: Sequence[Judgement]) -> int:
     """
     connection = transaction.connection
     distinct = dict.fromkeys(judgement.id for judgement in judgements)
-    unknown = [id for id in distinct if not _exists(connection, id)]
+    unknown = [id for id in distinct if not _exists(connection, id, collection)]
     if unknown:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
@@ -57,36 +56,38 @@ def store(transaction: Transaction, judgements: Sequence[Judgement]) -> int:
         )
     connection.executemany(
         "INSERT OR REPLACE INTO feedback (collection, query, id, relevant) VALUES (?, ?, ?, ?)",
-        ((DEFAULT_COLLECTION, given.query, given.id, given.relevant) for given in judgements),
+        ((collection, given.query, given.id, given.relevant) for given in judgements),
     )
     return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0])
 
 
-def forget(transaction: Transaction, query: str | None, id: str | None) -> int:
+def forget(transaction: Transaction, query: str | None, id: str | None, collection: str) -> int:
     """Delete the judgements of a query, of an id, or of the two together. Returns how many there were."""
     given = {name: value for name, value in (("query", query), ("id", id)) if value is not None}
     conditions = " AND ".join(f"{name} = ?" for name in given)
     return transaction.connection.execute(
-        f"DELETE FROM feedback WHERE collection = ? AND {conditions}", [DEFAULT_COLLECTION, *given.values()]
+        f"DELETE FROM feedback WHERE collection = ? AND {conditions}", [collection, *given.values()]
     ).rowcount
 
 
-def page(connection: sqlite3.Connection, after: int, limit: int) -> list[tuple[int, Judgement]]:
+def page(
+    connection: sqlite3.Connection, after: int, limit: int, collection: str
+) -> list[tuple[int, Judgement]]:
     """At most `limit` judgements of living documents, each with its number, in order, those after `after`."""
     rows = connection.execute(
         f"SELECT sequence, query, id, relevant {_LISTED} ORDER BY sequence LIMIT ?",
-        (DEFAULT_COLLECTION, after, limit),
+        (collection, after, limit),
     )
     return [(number, Judgement(query, id, bool(relevant))) for number, query, id, relevant in rows]
 
 
-def count(connection: sqlite3.Connection) -> int:
+def count(connection: sqlite3.Connection, collection: str) -> int:
     """How many judgements `page` lists in all."""
-    return int(connection.execute(f"SELECT count(*) {_LISTED}", (DEFAULT_COLLECTION, 0)).fetchone()[0])
+    return int(connection.execute(f"SELECT count(*) {_LISTED}", (collection, 0)).fetchone()[0])
 
 
-def _exists(connection: sqlite3.Connection, id: str) -> bool:
+def _exists(connection: sqlite3.Connection, id: str, collection: str) -> bool:
     row = connection.execute(
-        "SELECT 1 FROM documents WHERE collection = ? AND id = ?", (DEFAULT_COLLECTION, id)
+        "SELECT 1 FROM documents WHERE collection = ? AND id = ?", (collection, id)
     ).fetchone()
     return row is not None

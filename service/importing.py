@@ -76,8 +76,9 @@ class Tally:
 class Import:
     """One import. `close()` it at its end, however it ended."""
 
-    def __init__(self, library: Library, flow: Flow, stopping: Stopping) -> None:
+    def __init__(self, library: Library, collection: str, flow: Flow, stopping: Stopping) -> None:
         self._library = library
+        self._collection = collection
         self._flow = flow
         self._stopping = stopping
         self._group = Group()
@@ -190,7 +191,7 @@ class Import:
     async def _patiently(self, documents: list[Document]) -> Stored:
         while True:
             try:
-                return await self._library.put(documents)
+                return await self._library.put(documents, self._collection)
             except (Overloaded, Unhealthy):
                 if self._stopping():
                     raise

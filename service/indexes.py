@@ -84,11 +84,11 @@ class Indexes:
             if collection not in indexes:
                 indexes[collection] = self._new(collection)
             indexes[collection].apply(added.get(collection), removed.get(collection, ()), sequence)
-        self._of = {
-            collection: index
-            for collection, index in indexes.items()
-            if index.rows or collection == DEFAULT_COLLECTION
-        }
+        empty = [name for name, index in indexes.items() if not index.rows and name != DEFAULT_COLLECTION]
+        gone = [indexes.pop(name) for name in empty]
+        self._of = indexes
+        for index in gone:
+            index.close()
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
         """All of them anew, at the moment `sequence`; the default collection is among them.

@@ -124,7 +124,7 @@ def describe(
     if answer is not None:
         said["model"] = answer
     responses: dict[int | str, Any] = dict.fromkeys(statuses, said)
-    return {"openapi_extra": extra, "responses": responses | _refusals(kinds, family)}
+    return {"openapi_extra": extra, "responses": responses | refusals(kinds, family)}
 
 
 def _raw(kind: str) -> dict[str, str]:
@@ -132,7 +132,8 @@ def _raw(kind: str) -> dict[str, str]:
     return {"type": "string", **binary}
 
 
-def _refusals(kinds: set[type[ServiceError]], family: str) -> dict[int | str, Any]:
+def refusals(kinds: set[type[ServiceError]], family: str) -> dict[int | str, Any]:
+    """The `responses` of a route that refuses with `kinds`, worded as a family of routes does."""
     named: dict[int, list[str]] = {}
     for kind in sorted(kinds, key=lambda kind: kind.error_type):
         named.setdefault(errors.status_in(family, kind.status), []).append(kind.error_type)

@@ -9,6 +9,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from service.api.body import Direct, known_parameters, read_body, validated
+from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
 from service.api.importing import Imported, import_lines
 from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
@@ -107,14 +108,14 @@ async def upsert(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     if "flow" in request.scope:
-        return await import_lines(request, runtime, _document_of)
+        return await import_lines(request, runtime, _document_of, collection_of(request))
     body = await read_body(request, DocumentsRequest)
     check_count(body.documents, runtime.settings.max_inputs, "documents")
     given = [validated(DocumentIn, value, f"documents.{at}") for at, value in enumerate(body.documents)]
     documents = [_document(document, f"documents[{at}].") for at, document in enumerate(given)]
     # Of two equal ids the last wins.
     distinct = list({document.id: document for document in documents}.values())
-    stored = await runtime.library.put(distinct)
+    stored = await runtime.library.put(distinct, collection_of(request))
     answer: dict[str, Any] = {
         "upserted": len(documents),
         "truncated": stored.truncated,
@@ -165,9 +166,10 @@ async def list_documents(
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
     where = where_of(runtime, filter)
+    collection = await existing(request, runtime)
     most = runtime.settings.max_answer_mb * MILLION
     shown, more = await runtime.library.documents.read(
-        lambda connection: page(connection, after, limit, where, most)
+        lambda connection: page(connection, after, limit, where, most, collection)
     )
     following = shown[-1].id if more else None
     return json_response({"documents": [_as_json(document) for document in shown], "next": following})
@@ -179,14 +181,17 @@ async def count_documents(request: Request, filter: FilterText = None) -> Respon
     runtime = runtime_of(request)
     known_parameters(request, "filter")
     where = where_of(runtime, filter)
-    return json_response({"count": await runtime.library.documents.read(lambda c: count(c, where))})
+    collection = await existing(request, runtime)
+    found = await runtime.library.documents.read(lambda connection: count(connection, where, collection))
+    return json_response({"count": found})
 
 
 @router.get("/{id:anything}", **describe(Role.READ, None, DocumentOut, raises=[NotFound, Storage]))
 async def get_document(request: Request, id: str) -> Response:
     """One document, by its percent-encoded id."""
     runtime = runtime_of(request)
-    document = await runtime.library.documents.read(lambda connection: get(connection, id))
+    collection = await existing(request, runtime)
+    document = await runtime.library.documents.read(lambda connection: get(connection, id, collection))
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
     return json_response(_as_json(document))
@@ -203,7 +208,7 @@ async def delete_documents(request: Request) -> Response:
     where = where_of(runtime, request.query_params.get("filter"))
     if where is None or not where.parameters:  # every condition binds something; `{}` has none
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
-    deleted, sequence = await runtime.library.delete(where)
+    deleted, sequence = await runtime.library.delete(where, await existing(request, runtime))
     audit("delete", request.scope, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 
@@ -212,7 +217,8 @@ async def delete_documents(request: Request) -> Response:
 async def delete_document(request: Request, id: str) -> Response:
     """Delete one document; an id that is not there deletes 0."""
     runtime = runtime_of(request)
-    deleted, sequence = await runtime.library.delete(Where("id = ?", [id]))
+    collection = await existing(request, runtime)
+    deleted, sequence = await runtime.library.delete(Where("id = ?", [id]), collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, Strict
 from starlette.responses import Response
 
 from service.api.body import Direct, known_parameters, read_body, validated
+from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
 from service.api.inference import check_count, json_response, runtime_of
@@ -80,7 +81,10 @@ async def judge(request: Request) -> Response:
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest)
     judgements = _judgements(body.root, runtime.settings.max_inputs)
-    sequence = await runtime.library.writer.run(lambda transaction: store(transaction, judgements))
+    collection = await existing(request, runtime)
+    sequence = await runtime.library.writer.run(
+        lambda transaction: store(transaction, judgements, collection)
+    )
     for judgement in judgements:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
     return json_response({"stored": len(judgements), "sequence": sequence})
@@ -115,7 +119,10 @@ async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100)
         raise Validation("after must be the number of a judgement (its sequence), or 0 to begin.")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    found = await runtime.library.documents.read(lambda connection: page(connection, after, limit + 1))
+    collection = await existing(request, runtime)
+    found = await runtime.library.documents.read(
+        lambda connection: page(connection, after, limit + 1, collection)
+    )
     shown = found[:limit]
     following = shown[-1][0] if len(found) > limit else None
     rows = [
@@ -129,7 +136,9 @@ async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100)
 async def count_feedback(request: Request) -> Response:
     """How many judgements are listed in all."""
     runtime = runtime_of(request)
-    return json_response({"count": await runtime.library.documents.read(count)})
+    collection = await existing(request, runtime)
+    found = await runtime.library.documents.read(lambda connection: count(connection, collection))
+    return json_response({"count": found})
 
 
 @router.delete("", **describe(Role.WRITE, None, Forgotten, raises=[Empty, Storage]))
@@ -143,5 +152,6 @@ async def delete_feedback(request: Request, query: _Name = None, id: _Name = Non
         # An unset variable of the caller's: by the other name alone, more would go than was meant.
         if value == "":
             raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
-    deleted = await runtime.library.writer.run(lambda transaction: forget(transaction, query, id))
+    collection = await existing(request, runtime)
+    deleted = await runtime.library.writer.run(lambda transaction: forget(transaction, query, id, collection))
     return json_response({"deleted": deleted})

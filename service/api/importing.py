@@ -37,14 +37,14 @@ class Imported(BaseModel):
     sequence: int
 
 
-async def import_lines(request: Request, runtime: Runtime, parse: Parse) -> Response:
+async def import_lines(request: Request, runtime: Runtime, parse: Parse, collection: str) -> Response:
     """Store the documents of an NDJSON body, which may be as long as it likes; `parse` makes them of objects.
 
     Raises:
         ServiceError: it cannot go on. The message says what was stored.
 
     """
-    importing = Import(runtime.library, request.scope["flow"], lambda: runtime.stopping)
+    importing = Import(runtime.library, collection, request.scope["flow"], lambda: runtime.stopping)
     lines = Lines()
     try:
         async with aclosing(_pieces(request)) as pieces:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from service import searching
 from service.api.body import Direct, known_parameters, read_body
+from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     VERSION_HEADER,
@@ -146,6 +147,7 @@ async def search_one(
     shown = shown_of(None if fields is None else [field for field in fields.split(",") if fields])
     search = _search(
         runtime,
+        collection=await existing(request, runtime),
         k=k,
         offset=offset,
         mode=mode,
@@ -191,6 +193,7 @@ async def search_many(request: Request) -> Response:
     shown = shown_of(body.fields)
     search = _search(
         runtime,
+        collection=await existing(request, runtime),
         k=body.k,
         offset=body.offset,
         mode=body.mode,

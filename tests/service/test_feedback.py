@@ -8,6 +8,7 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
+from service.documents import DEFAULT_COLLECTION
 from service.errors import NotFound
 from service.feedback import Judgement, store
 from service.revisions import delete
@@ -207,10 +208,10 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
         return Judgement("q", id, relevant=True)
 
     held = writer.submit(hold)
-    early = writer.submit(lambda transaction: store(transaction, [of("a")]))
+    early = writer.submit(lambda transaction: store(transaction, [of("a")], DEFAULT_COLLECTION))
     gone = writer.submit(lambda transaction: delete(transaction, Where("id = ?", ["a"])))
-    late = writer.submit(lambda transaction: store(transaction, [of("b"), of("a")]))
-    other = writer.submit(lambda transaction: store(transaction, [of("c")]))
+    late = writer.submit(lambda transaction: store(transaction, [of("b"), of("a")], DEFAULT_COLLECTION))
+    other = writer.submit(lambda transaction: store(transaction, [of("c")], DEFAULT_COLLECTION))
     gate.set()
     held.result(20)
     assert other.result(20) == early.result(20) + 1, "what was refused took a number"

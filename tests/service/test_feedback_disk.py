@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx2
 
+from service.documents import DEFAULT_COLLECTION
 from service.feedback import Judgement, count, page, store
 from service.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.writer import Transaction
@@ -28,12 +29,12 @@ def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_pa
     connection = connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     judgement = Judgement("q", "a", relevant=False)
-    assert store(Transaction(connection), [judgement]) == 1
+    assert store(Transaction(connection), [judgement], DEFAULT_COLLECTION) == 1
     connection.close()
     migrate(path)  # the next start
     connection = connect(path, read_only=True)
-    assert page(connection, 0, 10) == [(1, judgement)]
-    assert count(connection) == 1
+    assert page(connection, 0, 10, DEFAULT_COLLECTION) == [(1, judgement)]
+    assert count(connection, DEFAULT_COLLECTION) == 1
     assert connection.execute("SELECT id, text FROM documents").fetchall() == [("a", "red")]
     connection.close()
 
@@ -44,7 +45,7 @@ def test_a_page_is_read_in_order_and_never_sorted(tmp_path: Path) -> None:
     connection = connect(tmp_path / "simile.db")
     run: list[str] = []
     connection.set_trace_callback(run.append)
-    assert page(connection, 0, 10) == []
+    assert page(connection, 0, 10, DEFAULT_COLLECTION) == []
     connection.set_trace_callback(None)
     [query] = run
     plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {query}")]

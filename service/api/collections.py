@@ -1,0 +1,120 @@
+"""Collections: documents that are searched apart from all others. The plain routes are the default one's.
+
+    /collections/{collection}/documents  /search  /feedback      as the plain routes
+    GET /collections   DELETE /collections/{collection}
+
+A collection is there from its first document until it is deleted. All of them are embedded by one model and
+change to the next one in the same moment.
+"""
+
+import re
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from service.api.body import Direct
+from service.api.contract import Role, describe, refusals
+from service.api.inference import json_response, runtime_of
+from service.audit import audit
+from service.documents import DEFAULT_COLLECTION, collections, counts
+from service.errors import NotFound, Storage, Validation
+from service.revisions import drop
+from service.runtime import Runtime
+
+PARAMETER = "collection"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also a folder's name, on any system
+_DESCRIBED = {
+    "in": "path",
+    "name": PARAMETER,
+    "required": True,
+    "schema": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+}
+
+router = APIRouter(prefix="/collections", route_class=Direct, tags=["collections"])
+
+
+class CollectionOut(BaseModel):
+    name: str
+    documents: int
+
+
+class CollectionsOut(BaseModel):
+    collections: list[CollectionOut]
+
+
+class Dropped(BaseModel):
+    deleted: int
+    sequence: int
+
+
+def collection_of(request: Request) -> str:
+    """The collection that the path names.
+
+    Raises:
+        Validation: no collection can have such a name.
+
+    """
+    name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION)
+    if not _NAME.fullmatch(name):
+        raise Validation(
+            f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
+            f"{name[:80]!r}; a letter, a digit or an underscore comes first."
+        )
+    return name
+
+
+async def existing(request: Request, runtime: Runtime) -> str:
+    """As `collection_of`, for a route that only reads.
+
+    Raises:
+        NotFound: there is no such collection.
+
+    """
+    name = collection_of(request)
+    if name != DEFAULT_COLLECTION and name not in await runtime.library.documents.read(collections):
+        raise NotFound(
+            f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
+        )
+    return name
+
+
+def in_collections(plain: APIRouter) -> APIRouter:
+    """The routes of `plain`, for any collection."""
+    scoped = APIRouter(prefix=f"/collections/{{{PARAMETER}}}", route_class=Direct)
+    for route in plain.routes:
+        assert isinstance(route, APIRoute)  # noqa: S101  all of ours are
+        extra: dict[str, Any] = dict(route.openapi_extra or {})
+        extra["parameters"] = [_DESCRIBED, *extra.get("parameters", [])]
+        scoped.add_api_route(
+            route.path,
+            route.endpoint,
+            methods=sorted(route.methods or ()),
+            openapi_extra=extra,
+            responses={**route.responses, **refusals({NotFound}, "native")},
+            tags=["collections"],
+            summary=f"{route.summary or route.name.replace('_', ' ').capitalize()}, in a collection",
+        )
+    return scoped
+
+
+@router.get("", **describe(Role.READ, None, CollectionsOut, raises=[Storage]))
+async def list_collections(request: Request) -> Response:
+    """Every collection, and how many documents it has."""
+    found = await runtime_of(request).library.documents.read(counts)
+    return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
+
+
+@router.delete(
+    f"/{{{PARAMETER}}}",
+    **describe(Role.WRITE, None, Dropped, raises=[NotFound, Storage], parameters=[_DESCRIBED]),
+)
+async def delete_collection(request: Request) -> Response:
+    """Delete a collection with its documents and judgements; the default one is emptied."""
+    runtime = runtime_of(request)
+    name = await existing(request, runtime)
+    deleted, sequence = await runtime.library.writer.run(lambda transaction: drop(transaction, name))
+    audit("delete", request.scope, deleted=deleted)
+    return json_response({"deleted": deleted, "sequence": sequence})

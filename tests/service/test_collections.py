@@ -1,0 +1,204 @@
+"""Collections: documents that are stored, found and deleted apart from all others, by one model."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from models.publish import publish
+from models.store import Store
+from service.app import create_app
+from service.settings import Settings
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.tiny import tiny_source
+
+TEXTS = {
+    "": {"a": "red river", "b": "blue stone market", "c": "the cat sleeps"},
+    "tickets": {"a": "reset the password", "b": "close my account", "d": "red river"},
+    "notes": {"a": "green garden bridge"},
+}
+QUERY = "a red river"
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
+    return new_settings(tmp_path, tiny_models_dir)
+
+
+def serving(settings: Settings) -> Iterator[TestClient]:
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        yield client
+
+
+@pytest.fixture
+def client(place: Settings) -> Iterator[TestClient]:
+    for client in serving(place):
+        fill(client)
+        yield client
+
+
+def prefix(collection: str) -> str:
+    return f"/collections/{collection}" if collection else ""
+
+
+def fill(client: TestClient) -> None:
+    for collection, texts in TEXTS.items():
+        documents = [{"id": id, "text": text, "metadata": {"of": collection}} for id, text in texts.items()]
+        answer = client.post(f"{prefix(collection)}/documents", json={"documents": documents})
+        assert answer.status_code == 200, answer.text
+
+
+def found(client: TestClient, collection: str, **options: Any) -> dict[str, str]:
+    answer = client.get(f"{prefix(collection)}/search", params={"q": QUERY, "k": 100, **options})
+    assert answer.status_code == 200, answer.text
+    return {hit["id"]: hit["text"] for hit in answer.json()["hits"]}
+
+
+def check(client: TestClient, expected: dict[str, dict[str, str]]) -> None:
+    for collection, texts in expected.items():
+        assert found(client, collection) == texts
+        listed = client.get(f"{prefix(collection)}/documents").json()["documents"]
+        assert {document["id"]: document["text"] for document in listed} == texts
+        assert client.get(f"{prefix(collection)}/documents/count").json() == {"count": len(texts)}
+    assert client.get("/info").json()["index"]["documents"] == sum(map(len, expected.values()))
+
+
+def test_each_has_its_own_documents_under_the_same_ids(client: TestClient) -> None:
+    check(client, TEXTS)
+    assert client.get("/collections").json()["collections"] == [
+        {"name": "default", "documents": 3},
+        {"name": "notes", "documents": 1},
+        {"name": "tickets", "documents": 3},
+    ]
+    assert client.get("/collections/default/documents/c").json()["text"] == "the cat sleeps"
+    assert client.get("/collections/tickets/documents/c").status_code == 404
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_every_way_to_search_stays_within_one(client: TestClient, mode: str) -> None:
+    assert found(client, "", mode=mode).get("a") == "red river"
+    assert "a" not in found(client, "tickets", mode="lexical")
+    assert set(found(client, "tickets", mode=mode)) <= set(TEXTS["tickets"])
+    assert found(client, "tickets", mode=mode)["d"] == "red river"
+    filtered = {"mode": mode, "filter": '{"of": "tickets"}'}
+    assert found(client, "", **filtered) == {}
+    assert found(client, "tickets", **filtered)["d"] == "red river"
+
+
+def test_like_a_document_is_of_its_collection(client: TestClient) -> None:
+    answer = client.get("/collections/tickets/search", params={"id": "d", "k": 10})
+    assert {hit["id"] for hit in answer.json()["hits"]} == {"a", "b"}
+    assert client.get("/collections/notes/search", params={"id": "d"}).status_code == 404
+    body = {"queries": [{"id": "a"}, {"id": "b"}]}
+    results = client.post("/collections/tickets/search", json=body).json()["results"]
+    assert [{hit["id"] for hit in hits} for hits in results] == [{"b", "d"}, {"a", "d"}]
+
+
+def test_an_update_or_a_delete_touches_no_other(client: TestClient) -> None:
+    expected = {name: dict(texts) for name, texts in TEXTS.items()}
+    client.post("/collections/tickets/documents", json={"documents": [{"id": "a", "text": "a letter"}]})
+    expected["tickets"]["a"] = "a letter"
+    assert client.delete("/collections/tickets/documents/b").json()["deleted"] == 1
+    del expected["tickets"]["b"]
+    check(client, expected)
+    everything = {"filter": '{"of": {"$exists": true}}'}
+    assert client.delete("/collections/notes/documents", params=everything).json()["deleted"] == 1
+    expected["notes"] = {}
+    check(client, expected)
+    assert client.get("/collections/notes/documents/count").json() == {"count": 0}  # empty, and still there
+
+
+def test_ndjson_goes_into_the_collection_that_the_path_names(client: TestClient) -> None:
+    lines = b'{"id": "n", "text": "open the window"}\n{"id": "m", "text": "paper forest"}\n'
+    answer = client.post(
+        "/collections/imported/documents", content=lines, headers={"content-type": "application/x-ndjson"}
+    )
+    assert answer.json()["upserted"] == 2
+    check(client, {**TEXTS, "imported": {"n": "open the window", "m": "paper forest"}})
+
+
+def test_judgements_belong_to_a_collection(client: TestClient) -> None:
+    judgement = {"query": QUERY, "id": "d", "relevant": True}
+    assert client.post("/feedback", json=judgement).status_code == 404  # of the default one there is no d
+    assert client.post("/collections/tickets/feedback", json=judgement).status_code == 200
+    assert client.get("/feedback/count").json() == {"count": 0}
+    assert client.get("/collections/tickets/feedback/count").json() == {"count": 1}
+    [listed] = client.get("/collections/tickets/feedback").json()["feedback"]
+    assert (listed["query"], listed["id"], listed["relevant"]) == (QUERY, "d", True)
+    assert client.delete("/feedback", params={"id": "d"}).json() == {"deleted": 0}
+    assert client.delete("/collections/tickets/feedback", params={"id": "d"}).json() == {"deleted": 1}
+
+
+def test_a_collection_is_deleted_whole_and_can_be_made_again(client: TestClient) -> None:
+    judgement = {"query": QUERY, "id": "d", "relevant": True}
+    client.post("/collections/tickets/feedback", json=judgement)
+    assert client.delete("/collections/tickets").json()["deleted"] == 3
+    assert client.get("/collections/tickets/search", params={"q": QUERY}).status_code == 404
+    check(client, {"": TEXTS[""], "notes": TEXTS["notes"]})
+    documents = [{"id": "d", "text": "another"}]
+    assert client.post("/collections/tickets/documents", json={"documents": documents}).status_code == 200
+    assert client.get("/collections/tickets/feedback/count").json() == {"count": 0}
+    check(client, {**TEXTS, "tickets": {"d": "another"}})
+    assert client.delete("/collections/default").json()["deleted"] == 3
+    check(client, {"": {}, "tickets": {"d": "another"}, "notes": TEXTS["notes"]})
+
+
+def test_what_only_reads_makes_no_collection(client: TestClient) -> None:
+    for path in ("search?q=x", "documents", "documents/count", "documents/a", "feedback", "feedback/count"):
+        answer = client.get(f"/collections/nowhere/{path}")
+        assert answer.status_code == 404
+        assert answer.json()["error_type"] == "NotFound"
+        assert "GET /collections" in answer.json()["error"]
+    for path in ("", "/documents/a", "/feedback?id=a"):
+        assert client.delete(f"/collections/nowhere{path}").status_code == 404
+    assert client.post("/collections/nowhere/search", json={"queries": ["x"]}).status_code == 404
+    assert [each["name"] for each in client.get("/collections").json()["collections"]] == [
+        "default",
+        "notes",
+        "tickets",
+    ]
+
+
+@pytest.mark.parametrize("name", ["%2E%2E", ".hidden", "a b", "a%2Fb", "-x", "x" * 65, "é", "a%00"])
+def test_a_name_that_is_no_name_is_refused(client: TestClient, name: str) -> None:
+    for answer in (
+        client.post(f"/collections/{name}/documents", json={"documents": [{"id": "x", "text": "red"}]}),
+        client.get(f"/collections/{name}/search", params={"q": "x"}),
+    ):
+        assert answer.status_code in {404, 422}  # an encoded slash leads to another path
+    assert len(client.get("/collections").json()["collections"]) == 3
+
+
+def test_they_are_there_again_after_a_restart(place: Settings) -> None:
+    for client in serving(place):
+        fill(client)
+    for client in serving(place):
+        check(client, TEXTS)
+
+
+def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
+    for client in serving(place):
+        fill(client)
+        source = tiny_source(place.models_dir.parent / "source", seed=9)
+        version = publish(Store(place.models_dir), source).version
+        client.post(f"/models/{version}/activate")
+        deadline = time.monotonic() + 20
+        while client.get("/info").json()["model_version"] != version:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        check(client, TEXTS)
+        encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+        expected = encoder.encode([QUERY, TEXTS["tickets"]["d"]]).vectors
+        [hit] = client.get("/collections/tickets/search", params={"q": QUERY, "k": 1}).json()["hits"][:1]
+        scores = encoder.encode([*TEXTS["tickets"].values()]).vectors @ expected[0]
+        assert hit["score"] == pytest.approx(float(scores.max()), abs=2e-6)
+        client.post("/models/rollback")
+        deadline = time.monotonic() + 20
+        while client.get("/info").json()["model_version"] == version:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        check(client, TEXTS)
