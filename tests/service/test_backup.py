@@ -180,9 +180,14 @@ def test_a_store_that_is_there_or_in_use_is_not_replaced_unless_asked(
 
 
 RESTORE = """
-import argparse, sys
+import argparse, sys, time
 from pathlib import Path
 from service.commands import restore
+def wait(self, target):
+    print("last step", flush=True)
+    time.sleep(60)
+if sys.argv[2:] == ["wait"]:
+    Path.replace = wait
 from service.settings import read
 arguments = argparse.Namespace(folder=Path(sys.argv[1]), data_dir=None, force=True)
 settings = read()
@@ -222,6 +227,30 @@ def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(place: Ser
         assert found in counts
         seen.append(found == now)
     assert 1 <= sum(seen) <= 11, "every kill came before, or behind, the last step"
+
+
+def test_a_restore_that_is_killed_before_its_last_step_has_changed_nothing(
+    place: Service, tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with Service(tmp_path, tiny_models_dir) as service:
+        service.put({"old": "red river"}).raise_for_status()
+        service.kill()  # what it wrote last is still in the write-ahead log
+        assert (tmp_path / "data" / "simile.db-wal").stat().st_size
+        environment = plain_environment(
+            SIMILE_DATA_DIR=str(tmp_path / "data"), SIMILE_MODELS_DIR=str(tmp_path / "models")
+        )
+        command = [sys.executable, "-c", RESTORE, str(place.folder / "backup"), "wait"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as running:
+            assert running.stdout is not None
+            assert [running.stdout.readline() for _ in range(2)] == [b"go\n", b"last step\n"]
+            running.kill()
+        service.start()
+        assert service.stored() == {"old": "red river"}
+        service.kill()
+        assert restore(place.folder / "backup", tmp_path, "--force").returncode == 0
+        service.start()
+        assert service.stored() == DOCUMENTS
+        service.kill()
 
 
 def documents(database: Path) -> int:
