@@ -62,6 +62,12 @@ ROUTES = {
     ("POST", "/models/{version}/activate"): "admin",
     ("POST", "/models/rollback"): "admin",
 }
+ROUTES |= {
+    (method, "/collections/{collection}" + path): role
+    for (method, path), role in ROUTES.items()
+    if path.startswith(("/search", "/documents", "/feedback"))
+}
+ROUTES |= {("GET", "/collections"): "read", ("DELETE", "/collections/{collection}"): "write"}
 CALLERS: dict[str, tuple[str | None, set[str]]] = {
     "no key": (None, {"open"}),
     "wrong key": ("sk-never-made", {"open"}),
@@ -76,6 +82,7 @@ LET_IN = {200, 404, 409, 415, 422}
 def path_of(template: str) -> str:
     for part, value in (
         ("{id:anything}", "no/such"),
+        ("{collection}", "nowhere"),
         ("{version}", "20260101T000000-none-00000000"),
         ("{file}", "report.md"),
     ):
