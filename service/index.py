@@ -150,7 +150,13 @@ class Index:
         return vectors
 
     def search(
-        self, queries: ArrayLike, k: int, allowed: ArrayLike | None = None, view: View | None = None
+        self,
+        queries: ArrayLike,
+        k: int,
+        allowed: ArrayLike | None = None,
+        view: View | None = None,
+        *,
+        firsts: bool = False,
     ) -> list[Hits]:
         """The best `k` documents for each of `queries` (q, dimension), as (scores float32, names int64).
 
@@ -159,7 +165,8 @@ class Index:
         document that ties with the k-th, so it may be longer than `k`, by up to `view.TIES`. It is shorter
         only when fewer documents live (and are allowed).
 
-        With `allowed`, only documents of these revisions are seen. With `view`, that moment is searched.
+        With `allowed`, only documents of these revisions are seen. With `view`, that moment is searched. With
+        `firsts`, a document is seen by its first passage alone.
 
         Raises:
             ValueError: `k` below 1, another dimension, or a number that is not finite.
@@ -177,7 +184,7 @@ class Index:
                 self._start_merging()
             finally:
                 self._writing.release()
-        return (view or self._view).search(matrix, k, among)
+        return (view or self._view).search(matrix, k, among, firsts=firsts)
 
     def recall(self, queries: ArrayLike, k: int = recalls.K) -> float:
         """Of the `k` nearest documents of `queries` (q, dimension), the share that `search` finds.

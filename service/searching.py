@@ -60,8 +60,8 @@ class Query(NamedTuple):
 class Search:
     """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
 
-    `min_score` is for dense search. `most`: characters of all hits together. Without `with_text`
-    their texts are not read.
+    Without `passages` a document is compared by its head alone. `min_score` is for dense search.
+    `most`: characters of all hits together. Without `with_text` their texts are not read.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -70,6 +70,7 @@ class Search:
     mode: Mode = "dense"
     where: Where | None = None
     min_score: float | None = None
+    passages: bool = True
     most: float = inf
     with_text: bool = True
 
@@ -192,9 +193,14 @@ def _rankings(
     vectors = np.array([query.vector for query in queries])
     if search.mode == "dense":
         # One more, because a document is the first of those that are like it.
-        return _dense(index, view, vectors, search.reach + 1, allowed, search.min_score)
+        near = _dense(index, view, vectors, search.reach + 1, allowed, firsts=not search.passages)
+        least = search.min_score
+        return [
+            [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
+            for ranking in near
+        ]
     depth = CANDIDATES if search.reach <= CANDIDATES else ALL_CANDIDATES
-    near = _dense(index, view, vectors, depth, allowed, None)
+    near = _dense(index, view, vectors, depth, allowed, firsts=not search.passages)
     return [
         _fused(ranking[:depth], _lexical(connection, query, depth, allowed, search.collection)[:depth])
         for query, ranking in zip(queries, near, strict=True)
@@ -207,14 +213,14 @@ def _dense(
     vectors: NDArray[np.float32],
     depth: int,
     allowed: Revisions | None,
-    min_score: float | None,
+    *,
+    firsts: bool,
 ) -> list[list[Ranked]]:
-    found = index.search(vectors, depth, allowed, view)
+    found = index.search(vectors, depth, allowed, view, firsts=firsts)
     return [
         [
             Ranked(revision, score, row)
             for score, revision, row in zip(scores, revisions_of(rows).tolist(), rows.tolist(), strict=True)
-            if min_score is None or float(score) >= min_score
         ]
         for scores, rows in found
     ]

@@ -216,11 +216,14 @@ class Part:
         bits = self.alive if later is None else self.alive & ~later.alive
         return self._with(bits).rows().names
 
-    def selection(self, allowed: Revisions | None) -> Selection:
-        """The alive rows, those of `allowed` when given."""
-        if allowed is None:
+    def selection(self, allowed: Revisions | None, *, firsts: bool = False) -> Selection:
+        """The alive rows, those of `allowed` when given; with `firsts`, the first passages alone."""
+        heads = self.segment.firsts if firsts else None
+        if allowed is None and heads is None:
             return Selection(None if self.count == len(self) else self.alive, self.count)
-        bitmap = self._bitmap(self.segment.positions(allowed)) & self.alive
+        bitmap = self.alive if heads is None else self.alive & heads
+        if allowed is not None:
+            bitmap = bitmap & self._bitmap(self.segment.positions(allowed))
         return Selection(bitmap, int(np.bitwise_count(bitmap).sum()))
 
     def _bitmap(self, positions: Positions) -> Bitmap:

@@ -74,11 +74,17 @@ class View:
         return sum(part.documents for part in self.parts)
 
     def search(
-        self, queries: Vectors, k: int, allowed: Revisions | None, *, exact: bool = False
+        self,
+        queries: Vectors,
+        k: int,
+        allowed: Revisions | None,
+        *,
+        exact: bool = False,
+        firsts: bool = False,
     ) -> list[Hits]:
         """As `Index.search`, in this moment; `queries` are checked. With `exact`, every row is scored."""
         half = any(part.segment.half for part in self.parts)
-        choices = [_Choice(part.segment, part.selection(allowed), half) for part in self.parts]
+        choices = [_Choice(part.segment, part.selection(allowed, firsts=firsts), half) for part in self.parts]
         choices = [choice for choice in choices if choice.selection.rows]
         if not choices:
             return [(np.empty(0, np.float32), np.empty(0, np.int64)) for _ in queries]

@@ -34,7 +34,9 @@ def where_of(runtime: Runtime, filter: object) -> Where | None:
         raise Validation(f"filter: {error}") from error
 
 
-def check_options(k: int, offset: int, mode: str, min_score: float | None, prompt_name: str | None) -> None:
+def check_options(
+    k: int, offset: int, mode: str, min_score: float | None, prompt_name: str | None, *, passages: bool
+) -> None:
     if not 1 <= k <= MAX_K:
         raise Validation(f"k must be between 1 and {MAX_K}, not {k}.")
     if not 0 <= offset <= MAX_OFFSET:
@@ -45,6 +47,8 @@ def check_options(k: int, offset: int, mode: str, min_score: float | None, promp
         raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
     if min_score is not None and not np.isfinite(min_score):
         raise Validation("min_score must be a finite number.")
+    if not passages and mode == "lexical":
+        raise Validation("Mode lexical looks for words in whole texts, not in passages. Leave passages out.")
     if prompt_name is not None and mode == "lexical":
         raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
 

@@ -1,10 +1,19 @@
 """`GET /search?q=` and `POST /search`."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
@@ -66,6 +75,9 @@ _FIELDS: dict[str, Any] = {
 }
 
 
+_PASSAGES = "False: compare with the head of each document alone, as if no text were split"
+
+
 class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
@@ -77,6 +89,7 @@ class SearchRequest(BaseModel):
     filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
     mode: StrictStr = Field("dense", json_schema_extra=_MODE)
     min_score: StrictFloat | StrictInt | None = Field(None, description="With mode dense only")
+    passages: StrictBool = Field(True, description=_PASSAGES)
     prompt_name: StrictStr | None = None
     model: StrictStr | None = Field(None, description="Needed for vector queries: the version that made them")
 
@@ -134,15 +147,17 @@ async def search_one(
     filter: FilterText = None,
     mode: Annotated[str, Query(json_schema_extra=_MODE)] = "dense",
     min_score: Annotated[float | None, Query(description="With mode dense only")] = None,
+    passages: Annotated[Literal["true", "false"], Query(description=_PASSAGES)] = "true",
     prompt_name: str | None = None,
 ) -> Response:
     """The documents that answer one query best: give `q` or `id`."""
     runtime = runtime_of(request)
     started = time.perf_counter()
     known_parameters(
-        request, "q", "id", "k", "offset", "fields", "filter", "mode", "min_score", "prompt_name"
+        request, "q", "id", "k", "offset", "fields", "filter", "mode", "min_score", "passages", "prompt_name"
     )
-    check_options(k, offset, mode, min_score, prompt_name)
+    split = passages == "true"
+    check_options(k, offset, mode, min_score, prompt_name, passages=split)
     query = _one(q, id, mode, prompt_name)
     shown = shown_of(None if fields is None else [field for field in fields.split(",") if fields])
     search = _search(
@@ -153,6 +168,7 @@ async def search_one(
         mode=mode,
         where=where_of(runtime, filter),
         min_score=min_score,
+        passages=split,
         shown=shown,
     )
     version = pinned(request, None, ())
@@ -187,7 +203,7 @@ async def search_many(request: Request) -> Response:
     runtime = runtime_of(request)
     started = time.perf_counter()
     body = await read_body(request, SearchRequest)
-    check_options(body.k, body.offset, body.mode, body.min_score, body.prompt_name)
+    check_options(body.k, body.offset, body.mode, body.min_score, body.prompt_name, passages=body.passages)
     queries = queries_of(body.queries, runtime.settings.max_inputs, body.mode, body.prompt_name)
     _check_hits(len(queries) * (body.offset + body.k), runtime.settings.max_hits)
     shown = shown_of(body.fields)
@@ -199,6 +215,7 @@ async def search_many(request: Request) -> Response:
         mode=body.mode,
         where=where_of(runtime, body.filter),
         min_score=body.min_score,
+        passages=body.passages,
         shown=shown,
     )
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.

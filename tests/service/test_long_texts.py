@@ -100,6 +100,32 @@ def check(client: TestClient, texts: dict[str, str]) -> None:
         assert [hit["id"] for hit in hits(client, q, 3)] == [hit["id"] for hit in found[:3]]
 
 
+def test_a_search_without_passages_is_one_of_heads(client: TestClient) -> None:
+    put(client, TEXTS)
+    encoder = model(client)
+    query = encoder.encode(["blue river"]).vectors[0]
+    expected = dict(zip(TEXTS, (encoder.encode([*TEXTS.values()]).vectors @ query).tolist(), strict=True))
+    one = client.get("/search", params={"q": "blue river", "k": 100, "passages": "false"}).json()["hits"]
+    body = {"queries": ["blue river"], "k": 100, "passages": False}
+    [many] = client.post("/search", json=body).json()["results"]
+    assert one == many
+    assert {hit["id"]: hit["score"] for hit in one} == pytest.approx(expected, abs=2e-6)
+    where = split(LONG["long-00"], encoder)
+    assert where is not None
+    [head] = [hit["passage"] for hit in one if hit["id"] == "long-00"]
+    assert head == {"start": 0, "end": where.head.end}
+    refused = client.get("/search", params={"q": "red", "mode": "lexical", "passages": "false"})
+    assert refused.status_code == 422
+    assert client.get("/search", params={"q": "red", "passages": "no"}).status_code == 422
+
+
+def test_hybrid_search_tells_the_passage_too(client: TestClient) -> None:
+    put(client, TEXTS)
+    dense = {hit["id"]: hit.get("passage") for hit in hits(client, "blue river")}
+    answer = client.get("/search", params={"q": "blue river", "k": 100, "mode": "hybrid"}).json()["hits"]
+    assert {hit["id"]: hit.get("passage") for hit in answer} == dense
+
+
 def passages_of(client: TestClient) -> tuple[int, int]:
     index = client.get("/info").json()["index"]
     return index["documents"], index["passages"]
