@@ -25,8 +25,9 @@ from benchmarks.machine import Window, between, snapshot
 from benchmarks.server import Server
 from benchmarks.wire import get
 from service.documents import Document
-from service.revisions import Embedding, upsert
+from service.revisions import upsert
 from service.schema import DATABASE, connect
+from service.vectors import Embedding
 from service.writer import Transaction
 
 DOCUMENTS = 50_000

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from service.documents import by_revision, collections, count_all, last_revision, sequence, vectors
+from service import vectors
+from service.documents import by_revision, collections, count_all, last_revision, sequence
 from service.errors import Backend, ServiceError, Tokenizer, Validation
+from service.gaps import add_stored, add_vectors, count_skipped, forget, lacking, skip
 from service.library import Library
 from service.live import Generation, Retired
 from service.progress import Progress
-from service.revisions import Embedding, add_stored, add_vectors, count_skipped, forget, lacking, skip
+from service.vectors import Embedding
 from service.writer import Transaction
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ def load_all(transaction: Transaction, generation: Generation) -> None:
     damaged: list[int] = []
     generation.indexes.load(
         collections(connection),
-        lambda collection: vectors(connection, number, dimension, damaged, collection),
+        lambda collection: vectors.read(connection, number, dimension, damaged, collection),
         sequence(connection),
     )
     if damaged:

@@ -10,8 +10,7 @@ Not here: the writes themselves (revisions.py), embedding, the index, what a fil
 import asyncio
 import sqlite3
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from math import inf
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from service.errors import storage_error
 from service.matching import matching, scoped
-from service.rows import MAX_PASSAGES, PASSAGE_BITS, row_of
 from service.schema import connect
 from service.where import Where
 
@@ -200,26 +198,6 @@ def by_revision(
     return found
 
 
-def vector_of(
-    connection: sqlite3.Connection, generation: int, id: str, collection: str
-) -> tuple[int, Vector | None] | None:
-    """A document's revision, and its vector of a generation (of its head), None when there is no sound one.
-
-    None when there is no such document.
-    """
-    row = connection.execute(
-        "SELECT d.revision, vector, checksum FROM documents d "
-        "LEFT JOIN vectors v ON generation = ? AND v.revision = d.revision AND passage = 0 "
-        "WHERE collection = ? AND id = ?",
-        (generation, collection, id),
-    ).fetchone()
-    if row is None:
-        return None
-    revision, blob, checksum = row
-    sound = blob is not None and is_sound(blob, checksum, len(blob) // 4)
-    return revision, np.frombuffer(blob, dtype="<f4") if sound else None
-
-
 def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
     """The ids of those of `revisions` that are current."""
     rows = connection.execute(
@@ -227,45 +205,6 @@ def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int
         (orjson.dumps(revisions).decode(),),
     )
     return dict(rows.fetchall())
-
-
-def vectors(
-    connection: sqlite3.Connection,
-    generation: int,
-    dimension: int,
-    damaged: list[int],
-    collection: str,
-    batch: int = 4096,
-) -> Iterator[tuple[NDArray[np.int64], Vector]]:
-    """The sound vectors of a generation's living documents in a collection, in batches, by rising row name.
-
-    The revisions of the others are appended to `damaged`.
-    """
-    cursor = connection.execute(
-        "SELECT revision, passage, vector, checksum FROM vectors JOIN documents USING (revision) "
-        "WHERE generation = ? AND collection = ? ORDER BY revision, passage",
-        (generation, collection),
-    )
-    while rows := cursor.fetchmany(batch):
-        sound = [row[:3] for row in rows if is_sound(row[2], row[3], dimension)]
-        if len(sound) < len(rows):
-            damaged += {row[0] for row in rows if not is_sound(row[2], row[3], dimension)}
-        names = np.array([row_of(revision, passage) for revision, passage, _ in sound], dtype=np.int64)
-        joined = b"".join(blob for *_, blob in sound)
-        yield names, np.frombuffer(joined, dtype="<f4").reshape(len(sound), dimension)
-
-
-def passages(
-    connection: sqlite3.Connection, generation: int, names: Sequence[int]
-) -> dict[int, tuple[int, int]]:
-    """Which characters of their texts the rows of these names stand for, where the text was split."""
-    rows = connection.execute(
-        "SELECT value, start_at, end_at FROM json_each(?1) JOIN vectors "
-        f"ON generation = ?2 AND revision = value >> {PASSAGE_BITS} AND passage = value & {MAX_PASSAGES - 1} "
-        "WHERE end_at IS NOT NULL",
-        (orjson.dumps(names).decode(), generation),
-    )
-    return {name: (start, end) for name, start, end in rows}
 
 
 def last_revision(connection: sqlite3.Connection) -> int:
@@ -293,11 +232,6 @@ def elsewhere(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[
         (orjson.dumps(revisions).decode(), DEFAULT_COLLECTION),
     )
     return dict(rows.fetchall())
-
-
-def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:
-    """Whether a stored vector is what was written, and of this dimension."""
-    return len(blob) == 4 * dimension and zlib.crc32(blob) == checksum
 
 
 def _document(row: Sequence[Any]) -> Document:

@@ -8,7 +8,7 @@ from service.batcher import Batcher
 from service.calls import Answer, Lane
 from service.live import Generation
 from service.passages import Split, split
-from service.revisions import Embedding, Passage
+from service.vectors import Embedding, Passage
 
 
 class DocumentEncoder:

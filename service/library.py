@@ -20,10 +20,12 @@ from service.calls import Lane
 from service.documents import DEFAULT_COLLECTION, Document, Documents, texts
 from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
+from service.gaps import lacking
 from service.live import Generation, Live
-from service.revisions import Embedding, NeedsVectors, delete, lacking, upsert
+from service.revisions import NeedsVectors, delete, upsert
 from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
+from service.vectors import Embedding
 from service.where import Where
 from service.writer import Changes, Writer
 

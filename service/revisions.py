@@ -6,62 +6,18 @@ rollback; a builder's vector is stored only while its revision lives, so it can 
 delete that came after it.
 """
 
-import sqlite3
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from service import derived
-from service.documents import (
-    DEFAULT_COLLECTION,
-    Document,
-    by_revision,
-    elsewhere,
-    is_sound,
-    sequence,
-)
+from service import derived, vectors
+from service.documents import DEFAULT_COLLECTION, Document, sequence
 from service.generations import kept_numbers, live_number
 from service.matching import matching
-from service.rows import row_of
+from service.vectors import Embedding
 from service.where import Where
 from service.writer import Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """Part of a text, from character `start` to before `end` (None: all of it), and its vector."""
-
-    vector: NDArray[np.float32]
-    start: int
-    end: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """A document's vectors from one generation: of its text's head, and of the passages behind that.
-
-    `truncated` when the model saw the end of the text in none of them.
-    """
-
-    vector: NDArray[np.float32]
-    truncated: bool
-    tokens: int = 0  # that they were computed from now; of stored ones nobody knows
-    end: int | None = None  # where the head ends, in characters; None where it is all there is
-    others: tuple[Passage, ...] = ()
-
-    @property
-    def passages(self) -> tuple[Passage, ...]:
-        return (Passage(self.vector, 0, self.end), *self.others)
-
-    @property
-    def cut(self) -> bool:
-        """Whether splitting its text would show the model more of it."""
-        return self.truncated and not self.others
 
 
 class NeedsVectors(Exception):
@@ -134,84 +90,6 @@ def drop(transaction: Transaction, collection: str) -> tuple[int, int]:
     return deleted
 
 
-def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
-    """Store a builder's vectors for those of its revisions that still live. Returns how many."""
-    if generation not in kept_numbers(transaction.connection):  # dropped while they were made
-        return 0
-    alive = by_revision(transaction.connection, list(rows))
-    transaction.changes.elsewhere.update(elsewhere(transaction.connection, list(alive)))
-    for revision in sorted(alive):
-        _add_vector(transaction, generation, revision, rows[revision])
-    return len(alive)
-
-
-def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:
-    """Bring about `limit` stored vectors into a generation's index, of the revisions after `after`.
-
-    Those of a revision of which one is damaged are deleted, so that its text is embedded again.
-
-    Returns:
-        The last revision looked at, None when there are no more.
-
-    """
-    execute = transaction.connection.execute
-    end = execute(
-        "SELECT revision FROM vectors WHERE generation = ? AND revision > ? "
-        "ORDER BY revision LIMIT 1 OFFSET ?",
-        (generation, after, limit - 1),
-    ).fetchone()
-    last = None if end is None else int(end[0])
-    rows = execute(
-        "SELECT v.revision, passage, vector, checksum, dimension, d.collection FROM vectors v "
-        "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
-        "WHERE generation = ?1 AND v.revision > ?2 AND (?3 IS NULL OR v.revision <= ?3) "
-        "ORDER BY v.revision, passage",
-        (generation, after, last),
-    ).fetchall()
-    unusable = {row[0] for row in rows if row[5] is None or not is_sound(*row[2:5])}
-    added = transaction.changes.added.setdefault(generation, [])
-    for revision, passage, blob, _, _, collection in rows:
-        if revision not in unusable:
-            added.append((row_of(revision, passage), np.frombuffer(blob, dtype="<f4")))
-            _note(transaction, revision, collection)
-    _delete_vectors(transaction, generation, unusable)
-    _sequence(transaction)
-    return last
-
-
-def forget(transaction: Transaction, generation: int, damaged: Iterable[int]) -> None:
-    """Before a generation is made whole: damaged vectors go, and texts that were skipped get a new chance."""
-    transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
-    _delete_vectors(transaction, generation, damaged)
-
-
-def skip(transaction: Transaction, generation: int, revision: int, reason: str) -> None:
-    """Note that a generation's model fails on a text, if it still lives."""
-    transaction.connection.execute(
-        "INSERT OR REPLACE INTO skipped (generation, revision, reason) "
-        "SELECT ?, revision, ? FROM documents WHERE revision = ?",
-        (generation, reason, revision),
-    )
-
-
-def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
-    """How many living texts the generation's model fails on."""
-    row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
-    return int(row[0])
-
-
-def lacking(connection: sqlite3.Connection, generation: int, after: int, limit: int) -> list[int]:
-    """The first revisions after `after` that have no vector of `generation` and were not skipped, rising."""
-    rows = connection.execute(
-        "SELECT revision FROM documents d WHERE revision > ?2 "
-        "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "
-        "AND NOT EXISTS (SELECT 1 FROM skipped s WHERE s.generation = ?1 AND s.revision = d.revision) "
-        "ORDER BY revision LIMIT ?3",
-        (generation, after, limit),
-    )
-    return [row[0] for row in rows]
-
-
 def _sequence(transaction: Transaction) -> int:
     """The operation number that this job leads to; the index learns it with the rows."""
     transaction.changes.sequence = sequence(transaction.connection)
@@ -252,8 +130,8 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     if same_text and old[2] == metadata:
         for number, embedding in embeddings.items():
             if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
-                _add_vector(transaction, number, old[0], embedding)
-                _note(transaction, old[0], job.collection)
+                vectors.add(transaction, number, old[0], embedding)
+                transaction.changes.note(old[0], job.collection)
         return cut
     if old is not None:
         _remove(transaction, old[0], job.collection)
@@ -264,16 +142,10 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     assert revision is not None  # noqa: S101  an INSERT always has one
     derived.add(transaction.connection, revision)
     execute("INSERT INTO operations (kind, revision) VALUES ('put', ?)", (revision,))
-    _note(transaction, revision, job.collection)
+    transaction.changes.note(revision, job.collection)
     for number, embedding in embeddings.items():
-        _add_vector(transaction, number, revision, embedding)
+        vectors.add(transaction, number, revision, embedding)
     return cut
-
-
-def _note(transaction: Transaction, revision: int, collection: str) -> None:
-    """Tell the indexes whose a revision is."""
-    if collection != DEFAULT_COLLECTION:
-        transaction.changes.elsewhere[revision] = collection
 
 
 def _remove(transaction: Transaction, revision: int, collection: str) -> None:
@@ -287,52 +159,10 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
         )
     execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
     transaction.changes.removed.append(revision)
-    _note(transaction, revision, collection)
-
-
-def _add_vector(transaction: Transaction, generation: int, revision: int, embedding: Embedding) -> None:
-    _delete_vectors(transaction, generation, [revision])
-    added = transaction.changes.added.setdefault(generation, [])
-    for number, passage in enumerate(embedding.passages):
-        blob = np.ascontiguousarray(passage.vector, dtype="<f4").tobytes()
-        transaction.connection.execute(
-            "INSERT INTO vectors "
-            "(generation, revision, passage, vector, checksum, truncated, start_at, end_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                generation,
-                revision,
-                number,
-                blob,
-                zlib.crc32(blob),
-                embedding.truncated,
-                passage.start,
-                passage.end,
-            ),
-        )
-        added.append((row_of(revision, number), passage.vector))
-
-
-def _delete_vectors(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:
-    transaction.connection.executemany(
-        "DELETE FROM vectors WHERE generation = ? AND revision = ?",
-        ((generation, revision) for revision in revisions),
-    )
+    transaction.changes.note(revision, collection)
 
 
 def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
     """A revision's stored vectors; None when they are absent, damaged, or of less of the text than wanted."""
-    stored = _stored(job.transaction, generation, revision)
+    stored = vectors.stored(job.transaction, generation, revision)
     return None if stored is None or (job.split and stored.cut) else stored
-
-
-def _stored(transaction: Transaction, generation: int, revision: int) -> Embedding | None:
-    rows = transaction.connection.execute(
-        "SELECT vector, checksum, truncated, start_at, end_at FROM vectors "
-        "WHERE generation = ? AND revision = ? ORDER BY passage",
-        (generation, revision),
-    ).fetchall()
-    if not rows or not all(is_sound(row[0], row[1], len(row[0]) // 4) for row in rows):
-        return None
-    head, *others = (Passage(np.frombuffer(row[0], dtype="<f4"), row[3], row[4]) for row in rows)
-    return Embedding(head.vector, bool(rows[0][2]), end=head.end, others=tuple(others))

@@ -25,9 +25,7 @@ from service.documents import (
     TooMuch,
     by_revision,
     ids_of,
-    passages,
     sequence,
-    vector_of,
 )
 from service.errors import Conflict, NotFound
 from service.fusion import fuse
@@ -35,6 +33,7 @@ from service.index import Index
 from service.live import Generation
 from service.matching import matching
 from service.rows import Revisions, revisions_of
+from service.vectors import passages, vector_of
 from service.view import View
 from service.where import Where
 

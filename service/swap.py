@@ -32,13 +32,13 @@ from service.build import Builder
 from service.documents import count, last_revision
 from service.errors import Backend, Overloaded, Storage, Unhealthy
 from service.form import form
+from service.gaps import lacking
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
 from service.library import Library
 from service.live import Generation, Retired
 from service.logs import told
 from service.metrics import Metrics
 from service.progress import Progress
-from service.revisions import lacking
 from service.settings import Settings
 from service.writer import Transaction
 

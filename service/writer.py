@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from service.documents import DEFAULT_COLLECTION
 from service.errors import Storage, Unhealthy, storage_error
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,11 @@ class Changes:
     removed: list[int] = field(default_factory=list)
     elsewhere: dict[int, str] = field(default_factory=dict)
     sequence: int = 0
+
+    def note(self, revision: int, collection: str) -> None:
+        """Say whose a revision is."""
+        if collection != DEFAULT_COLLECTION:
+            self.elsewhere[revision] = collection
 
     def merge(self, later: "Changes") -> None:
         for generation, rows in later.added.items():

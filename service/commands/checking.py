@@ -12,11 +12,12 @@ from models.store import Store
 from service.commands.errors import CommandError
 from service.commands.exporting import reading
 from service.commands.progress import Progress
-from service.documents import count_all, is_sound, sequence
+from service.documents import count_all, sequence
 from service.generations import ACTIVE, DROPPED
 from service.schema import DATABASE
 from service.settings import Settings
 from service.snapshots import Snapshots
+from service.vectors import is_sound
 
 _SHOWN = 5  # examples of one kind of problem
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.documents import DEFAULT_COLLECTION, page, vectors
+from service import vectors
+from service.documents import DEFAULT_COLLECTION, page
 from service.generations import kept_numbers, live_number
 from service.index import Index
 from service.rows import row_of
@@ -98,7 +99,9 @@ class Store:
         texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         for number in kept_numbers(connection):
             damaged: list[int] = []
-            index = Index.load(DIMENSION, vectors(connection, number, DIMENSION, damaged, DEFAULT_COLLECTION))
+            index = Index.load(
+                DIMENSION, vectors.read(connection, number, DIMENSION, damaged, DEFAULT_COLLECTION)
+            )
             assert damaged == []
             _check_index(index, number, texts, whole=number == live)
             index.close()

@@ -29,11 +29,13 @@ from numpy.typing import NDArray
 from models.manifest import Manifest
 from service.documents import Document, by_revision
 from service.filters import compile_filter
+from service.gaps import add_vectors, lacking
 from service.generations import begin, go_live, kept_numbers, live_number, purge
 from service.index import Index
 from service.operations import trim
-from service.revisions import Embedding, add_vectors, delete, lacking, upsert
+from service.revisions import delete, upsert
 from service.schema import connect, migrate
+from service.vectors import Embedding
 from service.where import Where
 from service.writer import Changes, Transaction, Writer
 
