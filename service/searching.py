@@ -30,6 +30,7 @@ from service.documents import (
 from service.errors import Conflict, NotFound
 from service.fusion import fuse
 from service.index import Index
+from service.indexes import Indexes
 from service.live import Generation
 from service.matching import matching
 from service.rows import Revisions, revisions_of
@@ -109,13 +110,14 @@ def find(
         Conflict: it has no vector, because the model fails on its text.
 
     """
-    index = generation.indexes.of(search.collection)
-    view = None if search.mode == "lexical" else begin(connection, index)
-    if view is None:
+    if search.mode == "lexical":
+        moment: Moment | None = None
         connection.execute("BEGIN")  # it ends with the query, in documents.py
+    else:
+        moment = begin(connection, generation.indexes, search.collection)
     queries, own = _resolved(connection, generation, queries, search.collection)
     allowed = None if search.where is None else matching(connection, search.where, search.collection)
-    rankings = _rankings(connection, index, view, queries, search, allowed)
+    rankings = _rankings(connection, moment, queries, search, allowed)
     ids = ids_of(connection, sorted({ranked.revision for ranking in rankings for ranked in ranking}))
     pages = [
         sorted(
@@ -127,7 +129,7 @@ def find(
     wanted = sorted({ranked.revision for page in pages for ranked in page})
     documents = by_revision(connection, wanted, search.most, with_text=search.with_text)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
-    split = view is not None and view.rows > view.documents
+    split = moment is not None and moment.view.rows > moment.view.documents
     places = passages(connection, generation.number, rows) if split else {}
     found = [
         [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
@@ -137,21 +139,30 @@ def find(
     return found
 
 
-def begin(connection: sqlite3.Connection, index: Index) -> View:
-    """Begin a reading transaction at the moment of a view of the index, and return the view.
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An index, and what it was when a transaction began."""
+
+    index: Index
+    view: View
+
+
+def begin(connection: sqlite3.Connection, indexes: Indexes, collection: str) -> Moment:
+    """Begin a reading transaction at the moment of a view of a collection's index, and return the two.
 
     A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
     """
     for _ in range(ATTEMPTS):
+        index = indexes.of(collection)
         view = index.view
         connection.execute("BEGIN")
         if sequence(connection) == view.sequence:
-            return view
+            return Moment(index, view)
         connection.execute("ROLLBACK")
         time.sleep(PAUSE_SECONDS)
     connection.execute("BEGIN")
     log.warning("A search found no moment at which index and store agree")
-    return index.view
+    return Moment(index, index.view)
 
 
 def _resolved(
@@ -180,26 +191,25 @@ def _resolved(
 
 def _rankings(
     connection: sqlite3.Connection,
-    index: Index,
-    view: View | None,
+    moment: Moment | None,
     queries: Sequence[Query],
     search: Search,
     allowed: Revisions | None,
 ) -> list[list[Ranked]]:
     """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
-    if view is None:
+    if moment is None:
         return [_lexical(connection, query, search.reach, allowed, search.collection) for query in queries]
     vectors = np.array([query.vector for query in queries])
     if search.mode == "dense":
         # One more, because a document is the first of those that are like it.
-        near = _dense(index, view, vectors, search.reach + 1, allowed, firsts=not search.passages)
+        near = _dense(moment, vectors, search.reach + 1, allowed, firsts=not search.passages)
         least = search.min_score
         return [
             [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
             for ranking in near
         ]
     depth = CANDIDATES if search.reach <= CANDIDATES else ALL_CANDIDATES
-    near = _dense(index, view, vectors, depth, allowed, firsts=not search.passages)
+    near = _dense(moment, vectors, depth, allowed, firsts=not search.passages)
     return [
         _fused(ranking[:depth], _lexical(connection, query, depth, allowed, search.collection)[:depth])
         for query, ranking in zip(queries, near, strict=True)
@@ -207,15 +217,14 @@ def _rankings(
 
 
 def _dense(
-    index: Index,
-    view: View,
+    moment: Moment,
     vectors: NDArray[np.float32],
     depth: int,
     allowed: Revisions | None,
     *,
     firsts: bool,
 ) -> list[list[Ranked]]:
-    found = index.search(vectors, depth, allowed, view, firsts=firsts)
+    found = moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts)
     return [
         [
             Ranked(revision, score, row)
