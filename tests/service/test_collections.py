@@ -1,5 +1,6 @@
 """Collections: documents that are stored, found and deleted apart from all others, by one model."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -202,3 +203,27 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         check(client, TEXTS)
+
+
+def test_an_empty_one_is_searched_while_others_are_written(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    everything = {"filter": '{"of": {"$exists": true}}'}
+    assert client.delete("/collections/notes/documents", params=everything).json()["deleted"] == 1
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            client.post("/documents", json={"documents": [{"id": "x", "text": f"number {number}"}]})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(60):
+            assert found(client, "notes") == {}
+    finally:
+        stop.set()
+        writer.join()
+    assert "no moment" not in caplog.text
