@@ -31,6 +31,7 @@ Vector = NDArray[np.float32]
 
 DEFAULT_COLLECTION = "default"
 READERS = 4
+PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
 
 
@@ -77,11 +78,20 @@ class Documents:
             Storage: the disk fails.
 
         """
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._query, query)
+        abandoned = threading.Event()
+        reading = asyncio.get_running_loop().run_in_executor(self._pool, self._query, query, abandoned)
+        try:
+            return await reading
+        except asyncio.CancelledError:  # its deadline passed, or its client is gone
+            abandoned.set()
+            raise
 
-    def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def _query(self, query: Callable[[sqlite3.Connection], T], abandoned: threading.Event) -> T:
         try:
             connection = self._connection()
+            _work.abandoned = abandoned
+            refuse_if_abandoned()
+            connection.set_progress_handler(abandoned.is_set, PROGRESS_STEPS)
             try:
                 return query(connection)
             finally:
@@ -91,12 +101,35 @@ class Documents:
             raise (storage_error(error) or error) from error
 
 
+_work = threading.local()  # what each reading thread has in hand
+
+
+class Abandoned(Exception):
+    """Nobody waits for this read any more."""
+
+
+def refuse_if_abandoned() -> None:
+    """For a read that takes long outside of SQL, between its steps. SQL is ended by itself.
+
+    Raises:
+        Abandoned: nobody waits for it.
+
+    """
+    abandoned: threading.Event | None = getattr(_work, "abandoned", None)
+    if abandoned is not None and abandoned.is_set():
+        raise Abandoned
+
+
 # Queries: `await documents.read(lambda connection: get(connection, …))`.
 
 
 def collections(connection: sqlite3.Connection) -> list[str]:
     """The names of all, sorted; the default one is always there."""
     return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
+
+
+def is_collection(connection: sqlite3.Connection, name: str) -> bool:
+    return connection.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone() is not None
 
 
 def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Document | None:

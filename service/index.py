@@ -235,9 +235,11 @@ class Index:
             self._view = View(tuple(parts), max(sequence, self._view.sequence))
             self._start_merging()
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """Stop merging. What is stored can still be searched, and changed at a price."""
         self._closing.set()
+        if not wait:
+            return
         with self._writing:
             merger = self._merger
         if merger is not None:

@@ -77,18 +77,20 @@ class Indexes:
         """Bring every collection to the moment `sequence`; each changes as `Index.apply` says.
 
         A search that finds an index a moment before the store looks again (searching.py), so they need not
-        change in one step. An index that is left empty goes.
+        change in one step; the default one is last, whose moment is that of all. An index left empty goes.
         """
         indexes = dict(self._of)
-        for collection in {*indexes, *added}:
+        for collection in {*indexes, *added} - {DEFAULT_COLLECTION}:
             if collection not in indexes:
                 indexes[collection] = self._new(collection)
             indexes[collection].apply(added.get(collection), removed.get(collection, ()), sequence)
         empty = [name for name, index in indexes.items() if not index.rows and name != DEFAULT_COLLECTION]
         gone = [indexes.pop(name) for name in empty]
         self._of = indexes
+        default = indexes[DEFAULT_COLLECTION]
+        default.apply(added.get(DEFAULT_COLLECTION), removed.get(DEFAULT_COLLECTION, ()), sequence)
         for index in gone:
-            index.close()
+            index.close(wait=False)
 
     def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
         """All of them anew, at the moment `sequence`; the default collection is among them.

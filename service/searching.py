@@ -25,6 +25,7 @@ from service.documents import (
     TooMuch,
     by_revision,
     ids_of,
+    refuse_if_abandoned,
     sequence,
 )
 from service.errors import Conflict, NotFound
@@ -46,6 +47,7 @@ ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
 # pages of them fit together; whoever looks further gets the most that anyone can ask for.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
+TOGETHER = 64  # queries between two looks at whether anybody still waits
 
 
 class Query(NamedTuple):
@@ -224,7 +226,11 @@ def _dense(
     *,
     firsts: bool,
 ) -> list[list[Ranked]]:
-    found = moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts)
+    found = []
+    for start in range(0, len(vectors), TOGETHER):
+        refuse_if_abandoned()
+        some = vectors[start : start + TOGETHER]
+        found += moment.index.search(some, depth, allowed, moment.view, firsts=firsts)
     return [
         [
             Ranked(revision, score, row)

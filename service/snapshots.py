@@ -101,8 +101,10 @@ class Snapshots:
             sync(self._root)
         finally:
             shutil.rmtree(making, ignore_errors=True)
-        for old in self._of(origin.generation)[KEPT:]:
-            shutil.rmtree(old, ignore_errors=True)
+        there = self._of(origin.generation)
+        now = there.index(whole)  # those of later moments are of a store that was replaced
+        for other in (*there[:now], *there[now + KEPT :]):
+            shutil.rmtree(other, ignore_errors=True)
 
     def newest(self, origin: Origin, read: Callable[[Snapshot], T]) -> T | None:
         """What `read` makes of the newest snapshot of `origin` that is whole, None when there is none.
@@ -154,6 +156,12 @@ def tidy(root: Path, collections: Container[str], generations: Container[int]) -
             Snapshots(folder).keep_only(generations)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def damage(root: Path) -> list[str]:
+    """What is wrong with the snapshots of any collection, one line each; reads every byte."""
+    folders = sorted(folder for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
+    return [f"{folder.name}/{line}" for folder in folders for line in Snapshots(folder).damage()]
 
 
 def _checked(folder: Path, origin: Origin | None) -> tuple[int, Mapping[str, int]]:

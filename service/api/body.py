@@ -123,7 +123,11 @@ def require_json(request: Request) -> None:
 
 
 def known_parameters(request: Request, *names: str) -> None:
-    """Refuse a query parameter that the route does not have: a typing mistake must not pass unseen."""
-    for name in request.query_params:
+    """Refuse a query parameter that the route does not have, or that comes twice: no mistake passes."""
+    given = request.query_params.multi_items()
+    for name, _ in given:
         if name not in names:
-            raise Validation(f"There is no parameter {name!r} here; there are {', '.join(names)}.")
+            there_are = f"there are {', '.join(names)}" if names else "there is none"
+            raise Validation(f"There is no parameter {name[:80]!r} here; {there_are}.")
+    if len(given) > len(request.query_params):
+        raise Validation("A parameter comes more than once. Give each of them once.")

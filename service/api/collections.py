@@ -15,17 +15,17 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from service.api.body import Direct
+from service.api.body import Direct, known_parameters
 from service.api.contract import Role, describe, refusals
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
-from service.documents import DEFAULT_COLLECTION, collections, counts
+from service.documents import DEFAULT_COLLECTION, counts, is_collection
 from service.errors import NotFound, Storage, Validation
 from service.revisions import drop
 from service.runtime import Runtime
 
 PARAMETER = "collection"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also a folder's name, on any system
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 _DESCRIBED = {
     "in": "path",
     "name": PARAMETER,
@@ -74,7 +74,9 @@ async def existing(request: Request, runtime: Runtime) -> str:
 
     """
     name = collection_of(request)
-    if name != DEFAULT_COLLECTION and name not in await runtime.library.documents.read(collections):
+    if name != DEFAULT_COLLECTION and not await runtime.library.documents.read(
+        lambda c: is_collection(c, name)
+    ):
         raise NotFound(
             f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
         )
@@ -103,6 +105,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 @router.get("", **describe(Role.READ, None, CollectionsOut, raises=[Storage]))
 async def list_collections(request: Request) -> Response:
     """Every collection, and how many documents it has."""
+    known_parameters(request)
     found = await runtime_of(request).library.documents.read(counts)
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
 
@@ -114,6 +117,7 @@ async def list_collections(request: Request) -> Response:
 async def delete_collection(request: Request) -> Response:
     """Delete a collection with its documents and judgements; the default one is emptied."""
     runtime = runtime_of(request)
+    known_parameters(request)
     name = await existing(request, runtime)
     deleted, sequence = await runtime.library.writer.run(lambda transaction: drop(transaction, name))
     audit("delete", request.scope, deleted=deleted)

@@ -190,6 +190,7 @@ async def count_documents(request: Request, filter: FilterText = None) -> Respon
 async def get_document(request: Request, id: str) -> Response:
     """One document, by its percent-encoded id."""
     runtime = runtime_of(request)
+    known_parameters(request)
     collection = await existing(request, runtime)
     document = await runtime.library.documents.read(lambda connection: get(connection, id, collection))
     if document is None:
@@ -217,6 +218,7 @@ async def delete_documents(request: Request) -> Response:
 async def delete_document(request: Request, id: str) -> Response:
     """Delete one document; an id that is not there deletes 0."""
     runtime = runtime_of(request)
+    known_parameters(request)
     collection = await existing(request, runtime)
     deleted, sequence = await runtime.library.delete(Where("id = ?", [id]), collection)
     return json_response({"deleted": deleted, "sequence": sequence})

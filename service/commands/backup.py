@@ -100,6 +100,8 @@ def _copy_store(path: Path, folder: Path) -> Contents:
         connection.execute("PRAGMA query_only = 0")
         connection.execute("VACUUM INTO ?", (str(folder / DATABASE),))
     with contextlib.closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as copy:
+        copy.execute("INSERT INTO lexical (lexical) VALUES ('optimize')")  # words of what was deleted go
+        copy.execute("VACUUM")
         if (found := copy.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise CommandError(f"{path} is damaged ({found}). `check --data` says more; nothing was kept.")
         versions = copy.execute(

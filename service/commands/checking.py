@@ -16,7 +16,7 @@ from service.documents import count_all, sequence
 from service.generations import ACTIVE, DROPPED
 from service.schema import DATABASE
 from service.settings import Settings
-from service.snapshots import Snapshots
+from service.snapshots import damage
 from service.vectors import is_sound
 
 _SHOWN = 5  # examples of one kind of problem
@@ -43,7 +43,7 @@ def run(settings: Settings) -> str:
         found = list(_look(connection, Store(settings.models_dir)))
         found += [
             Found(f"the index snapshot {one}. It is not used, and another is made; check the disk.")
-            for one in Snapshots(settings.data_dir / "indexes").damage()
+            for one in damage(settings.snapshots_dir)
         ]
         facts = _facts(connection)
     lines = [f"{path}: {facts}"]

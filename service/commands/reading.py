@@ -208,12 +208,20 @@ def _names(cells: list[str], name: str, columns: Columns) -> list[str]:
             f"{name}:1: there is no column {missing[0]!r}; there are {', '.join(cells)[:500]}. The first "
             "line of a CSV file names its columns; --text, --id and --metadata say which to take."
         )
+    if any(map(_undecoded, cells)):
+        raise CommandError(f"{name}:1: the names of the columns are not UTF-8. Convert the file first.")
+    if twice := [column for column in cells if cells.count(column) > 1]:
+        raise CommandError(f"{name}:1: two columns are named {twice[0]!r}. Give each a name of its own.")
     return cells
+
+
+def _undecoded(cell: str) -> bool:
+    return any("\udc80" <= letter <= "\udcff" for letter in cell)
 
 
 def _fields(names: list[str], cells: list[str]) -> dict[str, Any]:
     if len(cells) != len(names):
         raise BadRow(f"it has {len(cells)} cells, and the first line names {len(names)} columns")
-    if any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
+    if any(map(_undecoded, cells)):
         raise BadRow("it is not UTF-8")
     return dict(zip(names, cells, strict=True))

@@ -29,11 +29,15 @@ class Remote:
     """The service at `url`; `key_file` holds a key, alone in it."""
 
     def __init__(self, url: str, key_file: Path | None = None) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise CommandError(f"--url {url!r} is no address. Write it as {DEFAULT_URL}.") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise CommandError(f"--url {url!r} is no address. Write it as {DEFAULT_URL}.")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_SECONDS)
         self._base = parts.path.rstrip("/")
         self.url = url
         self._headers = {} if key_file is None else {"Authorization": f"Bearer {_key(key_file)}"}

@@ -24,6 +24,7 @@ from service.schema import DATABASE
 from service.settings import Settings, StartupError
 
 ASIDE = ".restoring"
+SNAPSHOTS = "indexes"  # of another moment than what is restored
 REPLACED = "replaced-"  # and the time: what was there before
 
 
@@ -76,7 +77,7 @@ def _restore(
     folder: Path, contents: Contents, data_dir: Path, models_dir: Path, *, force: bool
 ) -> Path | None:
     """Returns where the store went that was there."""
-    there = sorted(_there(data_dir, models_dir))
+    there = sorted(_there(data_dir))
     if (data_dir / DATABASE).exists() and not force:
         raise CommandError(
             f"{data_dir} holds a store. Name another with --data-dir, or move that one aside with --force."
@@ -95,12 +96,11 @@ def _restore(
     return moved
 
 
-def _there(data_dir: Path, models_dir: Path) -> Iterator[Path]:
+def _there(data_dir: Path) -> Iterator[Path]:
     """What belongs to the store in a data directory; indexes too, which are of another moment."""
-    for path in data_dir.iterdir():
-        kept = path.name == "lock" or path.name.startswith((".", REPLACED))
-        if not kept and not models_dir.resolve().is_relative_to(path.resolve()):
-            yield path
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", SNAPSHOTS):
+        if (data_dir / name).exists():
+            yield data_dir / name
 
 
 def _move_aside(there: list[Path], data_dir: Path) -> Path:

@@ -148,6 +148,15 @@ def test_a_collection_is_deleted_whole_and_can_be_made_again(client: TestClient)
     check(client, {"": {}, "tickets": {"d": "another"}, "notes": TEXTS["notes"]})
 
 
+def test_a_filter_where_none_is_taken_deletes_nothing(client: TestClient) -> None:
+    everything = {"filter": '{"of": "tickets"}'}
+    for path in ("/collections/tickets", "/collections/tickets/documents/a", "/documents/a"):
+        answer = client.delete(path, params=everything)
+        assert answer.status_code == 422
+        assert "filter" in answer.json()["error"]
+    check(client, TEXTS)
+
+
 def test_what_only_reads_makes_no_collection(client: TestClient) -> None:
     for path in ("search?q=x", "documents", "documents/count", "documents/a", "feedback", "feedback/count"):
         answer = client.get(f"/collections/nowhere/{path}")

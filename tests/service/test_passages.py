@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,13 @@ def test_whatever_the_text_each_word_is_in_a_passage_that_the_model_sees_whole(e
         for before, after in itertools.pairwise(spans):
             assert before.start < after.start < before.end < after.end  # they overlap, and go on
         assert not any(row.truncated for row in encoder.tokenize([text[slice(*span)] for span in spans]))
+
+
+@pytest.mark.parametrize("mark", [".", "!", "。", ".)", "\n", " ", '."'])
+def test_a_text_of_marks_alone_takes_no_longer_than_another(encoder: Encoder, mark: str) -> None:
+    started = time.process_time()
+    split(mark * 200_000, encoder)
+    assert time.process_time() - started < 20  # a square would be minutes
 
 
 def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -> None:

@@ -50,7 +50,7 @@ def test_one_of_another_model_is_not_read(
 
 def test_two_are_kept_and_a_generation_that_is_gone_takes_its_own_with_it(tmp_path: Path) -> None:
     snapshots = Snapshots(tmp_path)
-    for sequence in (1, 20, 3_000_000_000_000, 4):
+    for sequence in (1, 4, 20, 3_000_000_000_000):
         write(snapshots, sequence)
     write(snapshots, 7, origin=Origin(12, "a1b2", 3))
     assert sorted(folder.name for folder in tmp_path.iterdir()) == [
@@ -60,6 +60,13 @@ def test_two_are_kept_and_a_generation_that_is_gone_takes_its_own_with_it(tmp_pa
     ]
     snapshots.keep_only({12, 13})
     assert [folder.name for folder in tmp_path.iterdir()] == ["12-000000000007"]
+
+
+def test_one_of_a_store_that_was_replaced_goes_when_the_next_is_written(tmp_path: Path) -> None:
+    snapshots = Snapshots(tmp_path)
+    for sequence in (500, 600, 70, 80, 90):  # the store of before was at 600
+        write(snapshots, sequence)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["2-000000000080", "2-000000000090"]
 
 
 def flipped(file: Path) -> None:
