@@ -23,6 +23,7 @@ class CountingEncoder:
         self.name = name
         self.seconds = seconds
         self.manifest = SimpleNamespace(version=f"v{name}")
+        self.fingerprint = f"{name:064x}"
         self.batches: list[list[int]] = []
         self.failing: Callable[[Sequence[Sequence[int]]], bool] = lambda ids: False
         self.gate = threading.Event()
