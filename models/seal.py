@@ -32,7 +32,7 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
     for file in sorted(_walk(folder)):
         if file.suffix in PICKLES:
             raise ModelError(f"{file.name} may hold a pickle and cannot be part of a version.")
-        files[file.relative_to(folder).as_posix()] = _checksum(file)
+        files[file.relative_to(folder).as_posix()] = checksum(file)
         sync(file)
     sealed = manifest.model_copy(update={"files": files})
     (folder / FILE_NAME).write_text(sealed.text(), encoding="utf-8")
@@ -48,7 +48,7 @@ def check(folder: Path) -> Manifest:
     _check_paths(folder, manifest)
     for path, expected in manifest.files.items():
         try:
-            found = _checksum(folder / path)
+            found = checksum(folder / path)
         except OSError as error:
             raise Damaged(folder.name, f"{path} cannot be read ({error.strerror})") from None
         if found != expected:
@@ -120,6 +120,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(at, name) for name in files)
 
 
-def _checksum(file: Path) -> str:
+def checksum(file: Path) -> str:
+    """SHA-256, as hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

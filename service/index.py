@@ -77,11 +77,8 @@ class Index:
             named.append(rows)
             base.add(matrix)
         names = np.concatenate(named)
-        if len(names):
-            segment = index._known(_in_order(dimension, names, base), sequence)
-            index._view = View((Part.whole(segment),), sequence)
-        else:
-            index._view = View((), sequence)
+        every = _in_order(dimension, names, base)
+        index._view = View((Part.whole(index._known(every, sequence)),) if len(names) else (), sequence)
         with index._writing:
             index._start_merging()
         return index

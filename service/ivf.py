@@ -28,7 +28,6 @@ from service.segments import (
     Vectors,
     gathered,
     in_order,
-    parameters,
 )
 
 # Chosen on a million vectors of a mixture and on 100,000 real sentences; docs/PERFORMANCE.md has the figures.
@@ -70,10 +69,9 @@ class Clustered(Segment):
         training: Training,
     ) -> None:
         codes = faiss.rev_swig_ptr(exact.codes.data(), exact.codes.size())
-        super().__init__(names, codes.view(np.float16).reshape(exact.ntotal, exact.d))
+        super().__init__(names, codes.view(np.float16).reshape(exact.ntotal, exact.d), exact)
         self.labels = labels
         self.training = training
-        self._exact = exact
         self._lists = lists
 
     @property
@@ -91,14 +89,6 @@ class Clustered(Segment):
         ]
         scores, positions = zip(*found, strict=True)
         return np.concatenate(scores), np.concatenate(positions)
-
-    def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
-        _, scores, positions = self._exact.range_search(query, score, params=parameters(selection))
-        return scores, positions
-
-    def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        scores, positions = self._exact.search(queries, k, params=parameters(selection))
-        return scores, positions
 
     def _through_lists(
         self, query: Vectors, k: int, selection: Selection, probes: int

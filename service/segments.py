@@ -9,7 +9,6 @@ Nothing here is changed once made; service/index.py puts parts together to the n
 replaces one reference.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -41,14 +40,15 @@ class Selection(NamedTuple):
     rows: int
 
 
-class Segment(ABC):
-    """Rows in the order of their names, and a search over them."""
+class Segment:
+    """Rows in the order of their names, and a search over them; `flat` scores each by its stored vector."""
 
     half = False  # its vectors are stored as float16, and its scores are of those
     labels: NDArray[np.int32] | None = None  # the inverted list of each row, where there are lists
 
-    def __init__(self, names: RowNames, vectors: Stored) -> None:
+    def __init__(self, names: RowNames, vectors: Stored, flat: faiss.Index) -> None:
         self.names = names
+        self._flat = flat
         self.vectors = vectors
         self.vectors.flags.writeable = False
         self.firsts = _firsts(names)
@@ -71,16 +71,18 @@ class Segment(ABC):
         """As `scan`, or nearly so, and faster."""
         return self.scan(queries, k, selection)
 
-    @abstractmethod
     def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
         """The best `k` of the selected rows, (q, k) each.
 
         `k` is at most their number: FAISS would fill the places it cannot fill with position -1.
         """
+        scores, positions = self._flat.search(queries, k, params=parameters(selection))
+        return scores, positions
 
-    @abstractmethod
     def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
         """Every selected row that scores more than `score` for the one `query` (1, d), in no order."""
+        _, scores, positions = self._flat.range_search(query, score, params=parameters(selection))
+        return scores, positions
 
 
 class Exact(Segment):
@@ -88,16 +90,7 @@ class Exact(Segment):
 
     def __init__(self, names: RowNames, index: faiss.IndexFlatIP) -> None:
         flat = faiss.rev_swig_ptr(index.get_xb(), index.ntotal * index.d)
-        super().__init__(names, flat.reshape(index.ntotal, index.d))  # FAISS's memory
-        self._index = index
-
-    def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        scores, positions = self._index.search(queries, k, params=parameters(selection))
-        return scores, positions
-
-    def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
-        _, scores, positions = self._index.range_search(query, score, params=parameters(selection))
-        return scores, positions
+        super().__init__(names, flat.reshape(index.ntotal, index.d), index)  # FAISS's memory
 
 
 def _firsts(names: RowNames) -> Bitmap | None:

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
+from service.snapshots import FOLDER
 
 PREFIX = "SIMILE_"
 MAX_CANARY_LINES = 1000
@@ -89,7 +90,7 @@ class Settings(BaseSettings):
     @property
     def snapshots_dir(self) -> Path:
         """What can be made again from the document store, and takes long."""
-        return self.data_dir / "indexes"
+        return self.data_dir / FOLDER
 
     @model_validator(mode="before")
     @classmethod

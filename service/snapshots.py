@@ -23,17 +23,18 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from models.fsync import sync
+from models.seal import checksum
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MANIFEST = "manifest.json"
+FOLDER = "indexes"  # in the data directory
 FORMAT = 1
 KEPT = 2  # the newest, and one before it should the newest be damaged
 _TEMPORARY = ".tmp-"
 _NAME = re.compile(r"(\d+)-(\d{12,})")
-_BLOCK_BYTES = 1 << 20
 
 
 class Damaged(Exception):
@@ -192,8 +193,4 @@ def _digest(said: Mapping[str, object]) -> str:
 
 
 def _sealed(file: Path) -> dict[str, int | str]:
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while block := content.read(_BLOCK_BYTES):
-            digest.update(block)
-        return {"bytes": content.tell(), "sha256": digest.hexdigest()}
+    return {"bytes": file.stat().st_size, "sha256": checksum(file)}

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -40,6 +41,19 @@ def service(tmp_path_factory: pytest.TempPathFactory, default_models_dir: Path) 
         yield service
 
 
+def answered(command: str, service: Service) -> Any:
+    """What a curl of the docs is answered by `service`, as JSON."""
+    here = command.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")
+    done = subprocess.run(
+        ["bash", "-c", here + " --silent --show-error --fail-with-body"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return json.loads(done.stdout)
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_every_curl_of_the_readme_answers_as_it_says(service: Service) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -48,15 +62,7 @@ def test_every_curl_of_the_readme_answers_as_it_says(service: Service) -> None:
     said = []
     for command in found:
         assert "127.0.0.1:8000" in command
-        here = command.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")
-        done = subprocess.run(
-            ["bash", "-c", here + " --silent --show-error --fail-with-body"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        said.append(json.loads(done.stdout))
+        said.append(answered(command, service))
     promised = json.loads(answers(readme)[0])
     first = said[0]
     assert first["query"] == promised["query"]
@@ -78,15 +84,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     assert len(found) == 4
     for command in found:
-        here = command.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")
-        done = subprocess.run(
-            ["bash", "-c", here + " --silent --show-error --fail-with-body"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        said = json.loads(done.stdout)
+        said = answered(command, service)
         assert said["hits"] if "hits" in said else said["results"][0]
 
 

@@ -22,9 +22,9 @@ from service.commands.errors import CommandError
 from service.ownership import Ownership
 from service.schema import DATABASE
 from service.settings import Settings, StartupError
+from service.snapshots import FOLDER
 
 ASIDE = ".restoring"
-SNAPSHOTS = "indexes"  # of another moment than what is restored
 REPLACED = "replaced-"  # and the time: what was there before
 
 
@@ -98,7 +98,7 @@ def _restore(
 
 def _there(data_dir: Path) -> Iterator[Path]:
     """What belongs to the store in a data directory; indexes too, which are of another moment."""
-    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", SNAPSHOTS):
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", FOLDER):
         if (data_dir / name).exists():
             yield data_dir / name
 

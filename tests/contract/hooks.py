@@ -30,7 +30,8 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             case.path_parameters[name] = _now_and_then(case.path_parameters[name], known)
     if isinstance(case.query, dict):
         _fit(case.query)
-        _fit_query(f"{case.method} {case.path}", case.query)
+        plain = case.path.removeprefix("/collections/{collection}")  # its rules hold in any collection
+        _fit_query(f"{case.method} {plain}", case.query)
     if isinstance(case.body, dict):
         case.body = _whole(case.body)
         _fit(case.body)
@@ -102,6 +103,8 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
 
 def _fit_mode(options: dict[str, Any]) -> None:
     """A least score is dense search's alone, and so, all but always, is a prompt."""
+    if options.get("mode") == "lexical":  # which knows no passages
+        options.pop("passages", None)
     if options.get("mode") in ("lexical", "hybrid"):
         for name in ("min_score", "prompt_name"):
             options.pop(name, None)

@@ -55,6 +55,21 @@ def client(running: TestClient) -> Iterator[TestClient]:
 
 
 @contextmanager
+def serving(settings: Settings) -> Iterator[TestClient]:
+    """A service that is ready."""
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        yield client
+
+
+def wait_until_active(client: TestClient, version: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while client.get("/info").json()["model_version"] != version:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
 def serving_prompts(folder: Path, prompts: Mapping[str, str]) -> Iterator[tuple[TestClient, Encoder]]:
     """A service whose model publishes `prompts`, and that model."""
     source = tiny_source(folder / "source", seed=5, prompts=dict(prompts))

@@ -1,7 +1,6 @@
 """Collections: documents that are stored, found and deleted apart from all others, by one model."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from starlette.testclient import TestClient
 
 from models.publish import publish
 from models.store import Store
-from service.app import create_app
 from service.settings import Settings
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.tiny import tiny_source
 
 TEXTS = {
@@ -29,15 +27,9 @@ def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
     return new_settings(tmp_path, tiny_models_dir)
 
 
-def serving(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
-        yield client
-
-
 @pytest.fixture
 def client(place: Settings) -> Iterator[TestClient]:
-    for client in serving(place):
+    with serving(place) as client:
         fill(client)
         yield client
 
@@ -184,22 +176,20 @@ def test_a_name_that_is_no_name_is_refused(client: TestClient, name: str) -> Non
 
 
 def test_they_are_there_again_after_a_restart(place: Settings) -> None:
-    for client in serving(place):
+    with serving(place) as client:
         fill(client)
-    for client in serving(place):
+    with serving(place) as client:
         check(client, TEXTS)
 
 
 def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
-    for client in serving(place):
+    with serving(place) as client:
         fill(client)
+        before = client.get("/info").json()["model_version"]
         source = tiny_source(place.models_dir.parent / "source", seed=9)
         version = publish(Store(place.models_dir), source).version
         client.post(f"/models/{version}/activate")
-        deadline = time.monotonic() + 20
-        while client.get("/info").json()["model_version"] != version:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_active(client, version)
         check(client, TEXTS)
         encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
         expected = encoder.encode([QUERY, TEXTS["tickets"]["d"]]).vectors
@@ -207,10 +197,7 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
         scores = encoder.encode([*TEXTS["tickets"].values()]).vectors @ expected[0]
         assert hit["score"] == pytest.approx(float(scores.max()), abs=2e-6)
         client.post("/models/rollback")
-        deadline = time.monotonic() + 20
-        while client.get("/info").json()["model_version"] == version:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_active(client, before)
         check(client, TEXTS)
 
 

@@ -1,7 +1,6 @@
 """A document that is longer than the model reads is found by its best passage, and returned once."""
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from starlette.testclient import TestClient
 from models.encoder import Encoder
 from models.publish import publish
 from models.store import Store
-from service.app import create_app
 from service.passages import split
 from service.settings import Settings
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.tiny import tiny_source
 
 WORDS = (
@@ -39,15 +37,10 @@ def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
     return new_settings(tmp_path, tiny_models_dir)
 
 
-def serving(settings: Settings) -> Iterator[TestClient]:
-    with TestClient(create_app(settings)) as client:
-        wait_until_ready(client)
-        yield client
-
-
 @pytest.fixture
 def client(place: Settings) -> Iterator[TestClient]:
-    yield from serving(place)
+    with serving(place) as client:
+        yield client
 
 
 def put(client: TestClient, texts: dict[str, str]) -> dict[str, Any]:
@@ -165,15 +158,15 @@ def test_the_tokens_of_every_passage_are_counted(client: TestClient) -> None:
 
 
 def test_passages_are_there_again_after_a_restart(place: Settings) -> None:
-    for client in serving(place):
+    with serving(place) as client:
         put(client, TEXTS)
-    for client in serving(place):
+    with serving(place) as client:
         check(client, TEXTS)
 
 
 @pytest.mark.parametrize("passage", [0, 1])
 def test_a_damaged_passage_is_made_again_with_the_others(place: Settings, passage: int) -> None:
-    for client in serving(place):
+    with serving(place) as client:
         put(client, TEXTS)
     with sqlite3.connect(place.data_dir / "simile.db") as connection:
         damaged = connection.execute(
@@ -182,26 +175,23 @@ def test_a_damaged_passage_is_made_again_with_the_others(place: Settings, passag
         )
         assert damaged.rowcount == 1
     connection.close()
-    for client in serving(place):
+    with serving(place) as client:
         check(client, TEXTS)
 
 
 def test_a_new_model_splits_by_its_own_tokens(place: Settings) -> None:
-    for client in serving(place):
+    with serving(place) as client:
         put(client, TEXTS)
         source = tiny_source(place.models_dir.parent / "source", seed=9)
         version = publish(Store(place.models_dir), source).version
         client.post(f"/models/{version}/activate")
-        deadline = time.monotonic() + 20
-        while client.get("/info").json()["model_version"] != version:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_active(client, version)
         check(client, TEXTS)
 
 
 def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -> None:
     heads = place.model_copy(update={"passages": False})
-    for client in serving(heads):
+    with serving(heads) as client:
         for _ in range(2):  # also when they are sent again
             assert put(client, TEXTS)["truncated"] == len(LONG)
         assert passages_of(client) == (24, 24)
@@ -212,7 +202,7 @@ def test_without_passages_the_model_sees_the_head_and_says_so(place: Settings) -
             assert hit["score"] == pytest.approx(expected[hit["id"]], abs=2e-6)
             assert "passage" not in hit
     # Switched on, a text is split when it is sent again, and not before.
-    for client in serving(place):
+    with serving(place) as client:
         assert passages_of(client) == (24, 24)
         again = {id: TEXTS[id] for id in [*LONG][:6]}
         assert put(client, again)["truncated"] == 0
