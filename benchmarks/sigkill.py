@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.__main__ import SCRATCH
+from benchmarks.places import SCRATCH
 from tests.service.kills import Store
 
 SECONDS = 10.0  # between two words of how far it is
