@@ -40,7 +40,7 @@ setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that deve
 bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
 	@$(BIN)/python -m benchmarks --peers $(PEERS) $(BENCH_ARGS)
 
-bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (4 GB)
+bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
 	rm -rf $(VENV) $(CLIENTS) $(CONTRACT) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

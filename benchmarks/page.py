@@ -30,9 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     results = Results(json.loads(options.json.read_text()))
     if results.kept["quick"]:
-        sys.exit(
-            f"{options.json} is of a look with --quick, which is no figure; run `make bench` without it."
-        )
+        sys.exit(f"{options.json} is of a look with --quick, which is no figure; run `make bench` without.")
     try:
         written = put(options.page.read_text(encoding="utf-8"), section(results))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The picture of a run: texts a second of everybody under three loads, as bars; SVG for light and for dark."""
+"""The picture of a run: texts a second of everybody under three loads, as bars in SVG."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -85,7 +85,8 @@ def _machine(results: Results) -> str:
         f"{look}{kept['date'][:10]}, {machine['processors']} processors of {machine['cpu']}, "
         f"{machine['memory_gb']} GB, {machine['system']}; Python {machine['python']}, {versions}; "
         f"{kept['model']}, vector cache off. Texts: {kept['texts']}; {workloads}. "
-        f"Medians over the clean rounds (least to most); (c): others used more than {CONTENDED:.0%} of the machine in every round."
+        f"Medians over the clean rounds (least to most); (c): others used more than "
+        f"{CONTENDED:.0%} of the machine in every round."
     )
 
 
