@@ -13,7 +13,11 @@ from benchmarks.workloads import PROJECT
 SCRIPT = PROJECT / "benchmarks" / "peers" / "serve_infinity.py"
 READY_SECONDS = 180.0
 # Not its own warm-up: it makes the start longer and, with ONNX Runtime, memory larger by gigabytes.
-COMMON = ("--device", "cpu", "--batch-size", "64", "--no-model-warmup", "--served-model-name", "bench")
+# The pooling is named, since its ONNX engine does not read the model's and takes the first token's vector.
+COMMON = (
+    *("--device", "cpu", "--batch-size", "64", "--pooling-method", "mean"),
+    *("--no-model-warmup", "--served-model-name", "bench"),
+)
 ENGINES = {
     # Without optimum's optimizer: this version of it refuses infinity's call, and infinity goes on without.
     # ONNX Runtime's own fusions, which are the faster ones, happen when the file is opened.

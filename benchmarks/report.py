@@ -20,8 +20,8 @@ from benchmarks.floors import (
     SINGLE,
     TOKENISED_ALONE,
 )
-from benchmarks.forms import name_of, raw_name
-from benchmarks.results import Results
+from benchmarks.forms import DEFAULT, name_of, raw_name
+from benchmarks.results import Results, Spread
 from benchmarks.tables import table
 from benchmarks.workloads import Workload
 
@@ -143,10 +143,12 @@ def _latencies(results: Results) -> str:
             for load in LOADS
         ]
         if any(p50 for p50, _ in pairs) and not name.endswith(JUDGED):
-            rows.append(
-                [name, *(f"{p50.median:.3g} / {p99.median:.3g}" if p50 and p99 else "" for p50, p99 in pairs)]
-            )
+            rows.append([name, *(f"{_ms(p50)} / {_ms(p99)}" if p50 and p99 else "" for p50, p99 in pairs)])
     return table(["p50 / p99 of a request, ms", *LOADS], rows)
+
+
+def _ms(found: Spread) -> str:
+    return f"{found.median:.{1 if found.median < 100 else 0}f}"
 
 
 def _alone(results: Results) -> str:
@@ -154,13 +156,13 @@ def _alone(results: Results) -> str:
     lines = []
     for name, what in ((ALONE, "tokenised beforehand"), (TOKENISED_ALONE, "tokenised in the call")):
         call = results.spread((name, SINGLE), lambda one: one.p50_ms)
-        for ours in (name_of("fp32"),):
-            beyond = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
-            if call and beyond:
-                lines.append(
-                    f"One raw call ({what}): p50 {call.median:.2f} ms; "
-                    f"one client of {ours}: {beyond.words()} ms more."
-                )
+        ours = name_of(DEFAULT)
+        beyond = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
+        if call and beyond:
+            lines.append(
+                f"One raw call ({what}): p50 {call.median:.2f} ms; "
+                f"one client of {ours}: {beyond.words()} ms more."
+            )
     return "\n".join(lines)
 
 
@@ -241,9 +243,9 @@ def _document_rows(found: dict[str, Any]) -> Iterator[list[str]]:
         "embed": "`/embed`, one text",
         "add": "`POST /documents`, one new document",
         "difference": "the difference, pair by pair",
-        "search": "a search meanwhile",
+        "search": "a search",
     }
-    for name, when in (("alone", ""), ("while_searching", ", while a client searches")):
+    for name, when in (("alone", ""), ("while_searching", ", while a client searches without pause")):
         one = found[name]
         mark = " (c)" if one["contended"] else ""
         for what, said in words.items():

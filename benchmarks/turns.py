@@ -71,6 +71,7 @@ class Turns:
 
     def _round(self, jobs: Sequence[Job], wait_seconds: float) -> None:
         done: dict[Cell, Measured] = {}
+        started = time.perf_counter()
         for job in jobs if self.rounds % 2 == 0 else reversed(jobs):
             if job.contestant.name in self.broken:
                 continue
@@ -86,4 +87,5 @@ class Turns:
         for cell, found in self.cells.items():
             found.append(done.get(cell))
         spoilt = sum(one.contended for one in done.values())
-        self._say(f"round {self.rounds}: {len(done)} measurements, {spoilt} of them contended")
+        seconds = time.perf_counter() - started
+        self._say(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {spoilt} contended")
