@@ -6,7 +6,7 @@ from typing import NamedTuple
 from benchmarks.floors import BULK, LONG, MANY, MIX_AT_ONCE, SENTENCES_AT_ONCE
 from benchmarks.report import JUDGED
 from benchmarks.results import Results, Spread
-from training.evaluation.svg import ink, label, page, stroke, words
+from training.evaluation.svg import ink, page, stroke, words
 
 OURS, PEER, LIBRARY, RAW = 0, 1, 3, 7  # colours, by the palette's numbers
 PANELS = (
@@ -15,7 +15,7 @@ PANELS = (
     (LONG, MIX_AT_ONCE, "32 clients, a text of 8 to 256 tokens each"),
 )
 WIDTH = 760.0
-LEFT, RIGHT, TOP, EDGE = 252.0, 690.0, 44.0, 16.0
+LEFT, RIGHT, TOP, EDGE = 268.0, 690.0, 44.0, 16.0
 ROW, THICK, HEAD, GAP = 21.0, 13.0, 22.0, 14.0
 LEGEND = (
     (OURS, "Simile, over HTTP"),
@@ -68,7 +68,7 @@ def _panel(rows: Sequence[Bar], title: str, top: float) -> list[str]:
     for at, bar in enumerate(rows):
         above = top + HEAD + ROW * at
         long = (RIGHT - LEFT) * bar.found.median / most
-        parts += [label((LEFT - 8, above + THICK - 2), bar.name, "", "end")]
+        parts += [words((LEFT - 8, above + THICK - 2), bar.name, "", "end")]
         parts += [_bar(LEFT, above, long, bar.colour)]
         mark = "" if bar.found.clean else " (c)"
         parts += [words((LEFT + long + 6, above + THICK - 2), f"{bar.found.median:,.0f}{mark}", "small")]
