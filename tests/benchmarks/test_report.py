@@ -80,6 +80,17 @@ def test_the_tables_hold_what_was_measured_and_its_ratios() -> None:
     assert found["infinity, ONNX"][0] == "128 / 256"
 
 
+def test_a_form_is_compared_with_the_raw_engine_in_its_own_precision() -> None:
+    bf16: dict[Cell, list[Measured | None]] = {
+        ("Simile bf16", "64 x 1"): rates(1400),
+        ("raw bf16", "sentences"): rates(2000),
+    }
+    found = rows(report.text(results(RUN | bf16)))
+    assert found["Simile bf16 over raw bf16"][0] == "0.70 (0.70 to 0.70), floor 0.65"
+    assert found["Simile bf16 over infinity, ONNX"][0] == "2.80 (2.80 to 2.80), floor 2.9"
+    assert {"Simile bf16 over raw fp32", "Simile fp32 over raw bf16"}.isdisjoint(found)
+
+
 def test_a_peak_says_what_share_of_it_the_raw_engine_has() -> None:
     # 1,000 sentences of 17 tokens of 21.2 MFLOP each.
     assert "The raw engine on sentences: 360 GFLOP/s, 180% of the fp32 peak." in report.text(results(RUN))
