@@ -23,7 +23,7 @@ from benchmarks.contestant import CONTENDED, ContestantError, Embedder, Scenario
 from benchmarks.load import LoadError
 from benchmarks.machine import between, snapshot
 from benchmarks.places import RESULTS, SCRATCH, say
-from benchmarks.raw import SingleCalls
+from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.results import Results, cells
 from benchmarks.server import Server, ServerError
 from benchmarks.shapes import grown
@@ -94,20 +94,22 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
     with ExitStack() as stack:
         ours, missing = forms.opened(stack, options.forms.split(","), folder, options.program)
-        first = ours[0]
+        first, engine = ours[0], ours[0].raw
+        assert engine is not None  # fp32 has one
+        raws = [form.raw for form in ours if form.raw]
         source = workloads.corpus()
-        sentences = workloads.sentences(first.raw.tokenizer, source, 4096 // share)
-        mixture = workloads.mixture(first.raw.tokenizer, source, 2048 // share)
+        sentences = workloads.sentences(engine.tokenizer, source, 4096 // share)
+        mixture = workloads.mixture(engine.tokenizer, source, 2048 // share)
         peers = environments.opened(stack, options.peers, first.version, folder)
-        embedders: list[Embedder] = [form.raw for form in ours]
+        embedders: list[Embedder] = [*raws]
         embedders += [form.served for form in ours]
         embedders += [*peers.servers, *peers.libraries]
-        near = accuracy.compared(embedders, first.raw.name, accuracy.sample([sentences, mixture]))
+        near = accuracy.compared(embedders, engine.name, accuracy.sample([sentences, mixture]))
         say("choosing the raw engine's batch size")
-        for form in ours:
-            form.raw.choose(sentences)
-            form.raw.choose(mixture)
-        turns = Turns(_jobs(ours, peers, sentences, mixture, folder, share), say)
+        for raw in raws:
+            raw.choose(sentences)
+            raw.choose(mixture)
+        turns = Turns(_jobs(ours, engine, peers, sentences, mixture, folder, share), say)
         turns.run(options.repeats, options.wait, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
         memory = {}
@@ -132,6 +134,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _jobs(
     ours: list[forms.Form],
+    engine: RawEngine,
     peers: environments.Peers,
     sentences: Workload,
     mixture: Workload,
@@ -151,20 +154,21 @@ def _jobs(
     single = Scenario(floors.SINGLE, sentences, seconds=1.5 / share)
     products = Scenario("products", sentences, seconds=1.5 / share)
     alone = [
-        SingleCalls(floors.ALONE, ours[0].raw, tokenising=False),
-        SingleCalls(floors.TOKENISED_ALONE, ours[0].raw, tokenising=True),
+        SingleCalls(floors.ALONE, engine, tokenising=False),
+        SingleCalls(floors.TOKENISED_ALONE, engine, tokenising=True),
     ]
     judge = [wrk.Judged(ours[0].served, folder)] if wrk.program() else []
     jobs = [Job(peak, products, True) for peak in gemm.peaks(ours[0].info["threads"])]
     jobs += [Job(calls, single, True) for calls in alone]
     for form in ours:
-        jobs += [Job(form.raw, at_once, True)]
+        jobs += [Job(form.raw, at_once, True)] if form.raw else []
         jobs += [Job(form.served, load, True) for load in loads]
     jobs += [Job(judged, load, False) for judged in judge for load in loads]
     jobs += [Job(server, load, False) for server in peers.servers for load in loads]
     jobs += [Job(library, at_once, False) for library in peers.libraries]
     for form in ours:
-        jobs += [Job(form.raw, long_at_once, True), Job(form.served, long, True)]
+        jobs += [Job(form.raw, long_at_once, True)] if form.raw else []
+        jobs += [Job(form.served, long, True)]
     jobs += [Job(server, long, False) for server in peers.servers]
     return jobs + [Job(library, long_at_once, False) for library in peers.libraries]
 

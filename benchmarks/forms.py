@@ -19,13 +19,13 @@ HINTS = {"fp32": "f32", "bf16": "bf16"}  # OpenVINO's words
 
 @dataclass(frozen=True)
 class Form:
-    """One precision: the running service, the raw engine beside it, and what `/info` says."""
+    """One precision: the running service, the raw engine beside it if there is one, and what `/info` says."""
 
     precision: str
     data_dir: Path
     info: dict[str, Any]
     served: Served
-    raw: RawEngine
+    raw: RawEngine | None
 
     @property
     def version(self) -> Path:
@@ -49,7 +49,10 @@ def opened(
     for precision in dict.fromkeys((DEFAULT, *wanted)):
         say(f"publishing the default model and starting the service in {precision}")
         try:
-            found.append(_open(stack, precision, folder / precision / "data", program))
+            form = _open(stack, precision, folder / precision / "data", program)
+            found.append(form)
+            if form.raw is None:
+                missing[raw_name(precision)] = f"no raw engine is known here for {form.info['form']}"
         except (ServerError, ImportError) as error:
             if precision == DEFAULT:
                 raise
@@ -76,11 +79,13 @@ def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Fo
     )
 
 
-def _raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> RawEngine:
+def _raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> RawEngine | None:
     file, count = version / "onnx" / "model.onnx", info["threads"]
-    if runtime == "openvino":
+    if runtime == "openvino" and precision in HINTS:
         calls, inputs = engines.openvino(file, count, HINTS[precision])
-    else:
+    elif (precision, runtime) == (DEFAULT, "onnxruntime"):
         calls, inputs = engines.onnx_runtime(file, count)
+    else:
+        return None
     tokenizer = Tokenizer(version / FILE_NAME, info["max_input_length"])
     return RawEngine(raw_name(precision), calls, inputs, tokenizer)

@@ -40,7 +40,8 @@ def test_a_window_is_counted_in_texts_of_the_mean_length() -> None:
     answers = Answers(window, [(0, 10.0), (1, 30.0), (1, 20.0)], {})
     found = ours._summary(SEVERAL, made, [5, 2], answers)
     texts = (made.tokens[5] + 2 * made.tokens[2]) / 2.5
-    assert (found.rate, found.p50_ms, found.foreign) == (pytest.approx(texts / 2), 20, 0.1)
+    assert found.rate == pytest.approx(texts / 2)
+    assert (found.p50_ms, found.foreign) == (20, 0.1)
     assert found.cpu_ms == pytest.approx(500 / texts)
     assert found.client_us == pytest.approx(100)
 
