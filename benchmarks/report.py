@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contestant import CONTENDED
+from benchmarks.contestant import CONTENDED, Measured
 from benchmarks.documents import Pairs
 from benchmarks.floors import (
     ALONE,
@@ -35,7 +35,19 @@ FLOP_PER_TOKEN = (
 
 def text(results: Results) -> str:
     """The whole report."""
-    parts = (_machine, _rates, _ratios, _latencies, _alone, _ceiling, _judge, _memory, _documents, _missing)
+    parts = (
+        _machine,
+        _rates,
+        _ratios,
+        _work,
+        _latencies,
+        _alone,
+        _ceiling,
+        _judge,
+        _memory,
+        _documents,
+        _missing,
+    )
     return "\n\n".join(said for part in parts if (said := part(results)))
 
 
@@ -130,6 +142,23 @@ def _ratios(results: Results) -> str:
             if any(row[1:]):
                 rows.append(row)
     return table(["ratio of texts/s", *(load for load, _ in COMPARED)], rows)
+
+
+def _work(results: Results) -> str:
+    """What a text costs of a processor, which depends less on what others do."""
+    rows = []
+    for name in results.names:
+        found = [
+            results.spread((name, load), _cpu) or results.spread((name, at_once), _cpu)
+            for load, at_once in COMPARED
+        ]
+        if any(found) and not name.endswith(JUDGED):
+            rows.append([name, *(one.words() if one else "" for one in found)])
+    return table(["CPU ms of its process a text", *(load for load, _ in COMPARED)], rows)
+
+
+def _cpu(one: Measured) -> float | None:
+    return one.cpu_ms
 
 
 def _latencies(results: Results) -> str:
