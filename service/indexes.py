@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bases import Bases
+from service.device import Owner
 from service.documents import DEFAULT_COLLECTION
 from service.index import Index
 from service.rows import RowNames
@@ -20,13 +21,24 @@ Read: TypeAlias = Callable[[str], Iterable[Added]]
 class Indexes:
     """Changed by one thread at a time, the writer's; read by any."""
 
-    def __init__(self, dimension: int, root: Path | None = None, origin: Origin | None = None) -> None:
-        """root: the folder of snapshots, each of which is of `origin`; without one there are none."""
+    def __init__(
+        self,
+        dimension: int,
+        root: Path | None = None,
+        origin: Origin | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        """root: the folder of snapshots, each of which is of `origin`; without one there are none.
+
+        owner: of the GPU where large ones are searched.
+        """
         self.dimension = dimension
         self._root = root
         self._origin = origin
+        self._owner = owner
         # Never changed, always replaced: a reader goes through the one that it took.
         self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
+        self._sequence = 0
 
     def _new(self, collection: str) -> Index:
         return Index(self.dimension, self._bases(collection))
@@ -34,20 +46,20 @@ class Indexes:
     def _bases(self, collection: str) -> Bases | None:
         if self._root is None or self._origin is None:
             return None
-        return Bases(self._root / collection, self._origin)
+        return Bases(self._root / collection, self._origin, self._owner)
 
     def of(self, collection: str) -> Index:
-        """The index of a collection; of one that has no vector yet, an empty one of this moment."""
-        index = self._of.get(collection)
-        if index is None:
-            index = Index(self.dimension)
-            index.apply(sequence=self.sequence)
-        return index
+        """The index of a collection; of one that has no vector yet, an empty one."""
+        return self._of.get(collection) or Index(self.dimension)
 
     @property
     def sequence(self) -> int:
-        """The store's operation number that all of them are at."""
-        return self._of[DEFAULT_COLLECTION].view.sequence
+        """The store's operation number that all of them have reached; one may be a step further.
+
+        The view of a collection that nothing was done to since is older, and still of this moment. Whoever
+        wants to know the moment of a view reads this first, and then the view: it is the later of the two.
+        """
+        return self._sequence
 
     @property
     def collections(self) -> Mapping[str, Index]:
@@ -74,21 +86,20 @@ class Indexes:
         return sum(index.nbytes for index in self._of.values())
 
     def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
-        """Bring every collection to the moment `sequence`; each changes as `Index.apply` says.
+        """Bring all to the moment `sequence`: those that something was done to, as `Index.apply` says.
 
-        A search that finds an index a moment before the store looks again (searching.py), so they need not
-        change in one step; the default one is last, whose moment is that of all. An index left empty goes.
+        The others are not touched, so that thousands of collections cost a write nothing. A search that finds
+        an index a moment before the store looks again (searching.py), so they need not change in one step.
+        An index left empty goes.
         """
-        indexes = dict(self._of)
-        for collection in {*indexes, *added} - {DEFAULT_COLLECTION}:
-            if collection not in indexes:
-                indexes[collection] = self._new(collection)
-            indexes[collection].apply(added.get(collection), removed.get(collection, ()), sequence)
-        empty = [name for name, index in indexes.items() if not index.rows and name != DEFAULT_COLLECTION]
+        touched = {*added, *removed}
+        indexes = {**{name: self._new(name) for name in touched if name not in self._of}, **self._of}
+        for name in touched:
+            indexes[name].apply(added.get(name), removed.get(name, ()), sequence)
+        empty = [name for name in touched if not indexes[name].rows and name != DEFAULT_COLLECTION]
         gone = [indexes.pop(name) for name in empty]
         self._of = indexes
-        default = indexes[DEFAULT_COLLECTION]
-        default.apply(added.get(DEFAULT_COLLECTION), removed.get(DEFAULT_COLLECTION, ()), sequence)
+        self._sequence = max(sequence, self._sequence)
         for index in gone:
             index.close(wait=False)
 
@@ -102,6 +113,7 @@ class Indexes:
             for collection in collections
         }
         before, self._of = self._of, loaded
+        self._sequence = sequence
         for index in before.values():
             index.close()
 
