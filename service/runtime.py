@@ -17,7 +17,9 @@ from models.store import Store
 from service import cpus, gauges, logs
 from service.activation import active_generation
 from service.batcher import Batcher
+from service.bodies import MEGABYTE
 from service.build import Builder, load_all
+from service.cache import Cache
 from service.derived import bring_up_to_date
 from service.documents import Documents, collections
 from service.errors import ServiceError
@@ -57,12 +59,14 @@ class Runtime:
         self.ready = threading.Event()  # set once, when the start is complete
         self.workers = settings.workers or cpus.available()
         self.store = Store(settings.models_dir)
+        cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,
             workers=self.workers,
             max_queue_tokens=settings.max_queue_tokens,
             max_queue_seconds=settings.max_queue_seconds,
             hang_seconds=settings.hang_seconds,
+            cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
         )
         self.supervisor: Supervisor
         self.health: Health
@@ -97,7 +101,8 @@ class Runtime:
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            self.live = Live(active_generation(self._connection, self.store, self.settings))
+            generation = active_generation(self._connection, self.store, self.settings)
+            self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._ownership = ownership
 
@@ -123,7 +128,7 @@ class Runtime:
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
-                await self.batcher.embed(generation.encoder, WARM_TEXTS)
+                await self.batcher.embed(generation.encoder, WARM_TEXTS, anew=True)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
