@@ -83,7 +83,7 @@ class Jobs:
             self.on_loop(_settle, found, started, 0.0)
 
     def _look_up(self, rows: list[Row]) -> list[Row]:
-        """Name what may be shared. Those that the cache has: they have their vectors, and their `ids` no more."""
+        """Name what may be shared. Those that the cache has get their vectors, and lose their `ids`."""
         found: list[Row] = []
         if self._cache is None:
             return found
@@ -117,8 +117,10 @@ class Jobs:
         except Exception as error:  # noqa: BLE001  the model's, whatever it is: answered below
             failure = error
         if failure is not None:
-            # When nobody waits any more, the encoder may have been closed under this batch.
-            if rows := self._queue.awaited(rows):
+            left = self._queue.awaited(rows)
+            if len(left) < len(rows):  # for one of those who left, or under a session that closed with them
+                self._embed(worker, left)
+            else:
                 self._split(worker, rows, failure)
             return
         seconds = time.monotonic() - started

@@ -140,9 +140,7 @@ class Metrics:
         self.cache_bytes = self._gauge(
             "simile_cache_bytes", "Memory of the kept vectors, their names and tables included"
         )
-        self.cache_evictions = self._counter(
-            "simile_cache_evictions", "Vectors that left for want of room"
-        )
+        self.cache_evictions = self._counter("simile_cache_evictions", "Vectors that left for want of room")
 
         self.batch_timeouts = self._counter(
             "simile_batch_timeouts", "Batches that hung in a worker and were given up"

@@ -48,9 +48,9 @@ class Outcomes:
             if (series := self._series(encoder, rows[0].call.lane)) is not None:
                 series.tokenise_seconds.observe(seconds * count / len(rows))
         for row in rows:
-            if row.call.truncated[row.position]:
-                if (series := self._series(row.call.encoder, row.call.lane)) is not None:
-                    series.truncated.inc()
+            cut = row.call.truncated[row.position]
+            if cut and (series := self._series(row.call.encoder, row.call.lane)) is not None:
+                series.truncated.inc()
 
     def found(self, texts: int) -> None:
         """The cache had the vectors of so many texts."""
@@ -58,7 +58,7 @@ class Outcomes:
             self._metrics.cache_hits.inc(texts)
 
     def joined(self, rows: list[Row], following: list[Row]) -> None:
-        """`rows` were tokenised; `following` wait for equal ones, and what the cache had has no ids any more."""
+        """`rows` were tokenised; `following` wait for equal ones, what the cache had lost its ids."""
         if following:
             self._metrics.cache_shared.inc(len(following))
         alone = sum(row.call.remembers for row in rows if row.ids)

@@ -31,7 +31,7 @@ class Queue:
         return True
 
     def take(self) -> tuple[Job, Lanes] | None:
-        """The next job and the lanes it is from, as soon as there is one; None when the service is stopping."""
+        """The next job, as soon as there is one, and the lanes it is from; None at the end."""
         with self._wake:
             while not (job := self.lanes.take()):
                 if self.stopping:

@@ -1,4 +1,4 @@
-"""Equal texts that wait or are computed at the same time: one row of them, the leader, is; the others join it.
+"""Equal texts that are in flight at the same time: one row, the leader, is computed, and the others join it.
 
 Equal are rows of the same name (cache.py), so of one encoder: whoever joins has borrowed it too, and it stays
 open whoever else leaves. A leader that is given up hands over to one that joined it. A leader that waits in
@@ -21,7 +21,7 @@ class Leaders:
         self._rows: dict[bytes, Row] = {}
 
     def follows(self, row: Row) -> bool:
-        """Whether the tokenised `row` has joined another; else it must wait itself, and others may join it."""
+        """Whether the tokenised `row` has joined another; else it waits itself, and others may join it."""
         if row.name is None:
             return False
         leader = self._rows.setdefault(row.name, row)

@@ -115,7 +115,7 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits_for_it(monkeypatch: pyt
                 with pytest.raises(Unhealthy, match="A worker died"):
                     await batcher.embed(encoder.as_encoder(), ["a" * 50])
                 assert batcher.failure(encoder.as_encoder()) == "a worker died"
-            assert batcher._lanes.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
+            assert batcher._queue.lanes.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
             answer = await batcher.embed(encoder.as_encoder(), ["bb"])
             assert answer.vectors[0].tolist() == [1, 2, ord("b")]
             assert batcher.failure(encoder.as_encoder()) is None
