@@ -39,6 +39,12 @@ class IndexInfo(BaseModel):
     recall_queries: int | None
 
 
+class CacheInfo(BaseModel):
+    vectors: int
+    bytes: int
+    limit_bytes: int
+
+
 class Info(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
     model_id: str
@@ -57,6 +63,7 @@ class Info(BaseModel):
     dimension: int
     providers: list[str]
     threads: int
+    cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
 
 
@@ -105,7 +112,7 @@ async def info(request: Request) -> Response:
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
-        largest = generation.indexes.largest
+        largest, cache = generation.indexes.largest, runtime.batcher.cache
         measured = largest.measured
         answer = {
             "model_id": manifest.origin,
@@ -124,6 +131,9 @@ async def info(request: Request) -> Response:
             "dimension": encoder.dimension,
             "providers": encoder.providers,
             "threads": runtime.workers,
+            "cache": None
+            if cache is None
+            else {"vectors": len(cache), "bytes": cache.nbytes, "limit_bytes": cache.limit_bytes},
             "index": {
                 "documents": generation.indexes.documents,
                 "passages": generation.indexes.rows,
