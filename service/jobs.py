@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from service.cache import Cache, Computed, Entry
 from service.calls import Call, Job, Row
 from service.errors import Backend, ServiceError, Tokenizer
+from service.grouping import cost_of
 from service.lanes import Lanes
 from service.logs import told
 from service.outcomes import Outcomes
@@ -108,8 +109,9 @@ class Jobs:
         if not rows:
             return
         call = rows[0].call
-        padded = len(rows) * max(len(row.ids) for row in rows)
-        worker.begin(self._pace.batch_may_take(padded))
+        lengths = [len(row.ids) for row in rows]
+        cost = cost_of(lengths, packed=call.encoder.manifest.packed)
+        worker.begin(self._pace.batch_may_take(cost))
         started = time.monotonic()
         failure: Exception | None = None
         try:
@@ -125,8 +127,8 @@ class Jobs:
             return
         seconds = time.monotonic() - started
         self._computed(rows, vectors, started, seconds)
-        self._pace.measured(padded, seconds)
-        self._outcomes.computed(rows, padded, started, seconds)
+        self._pace.measured(cost, seconds)
+        self._outcomes.computed(rows, len(rows) * max(lengths), started, seconds)
 
     def _computed(
         self, rows: list[Row], vectors: NDArray[np.float32], started: float, seconds: float

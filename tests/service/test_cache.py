@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from models.encoder import Encoder
 from service.cache import ENTRY_BYTES, SPELLING_BYTES, Cache, Computed
+from service.calls import Source
 from service.metrics import Metrics
 from tests.service.fakes import CountingEncoder
 
@@ -143,7 +144,7 @@ def test_a_text_that_is_longer_than_any_that_fits_is_not_looked_up() -> None:
     encoder = CountingEncoder().as_encoder()
     cache = Cache(100 * ONE, Metrics())
     cache.open(encoder)
-    texts = ["x" * 512, "x" * 513, [1, 2], "half \ud800 a pair"]
+    texts: list[Source] = ["x" * 512, "x" * 513, [1, 2], "half \ud800 a pair"]
     names = cache.names_of_texts(encoder, texts, True)
     assert [name is None for name in names] == [False, True, True, False]
 
