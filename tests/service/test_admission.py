@@ -69,7 +69,7 @@ def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless(
         seen.measured(3, 27 / 9000)
     assert seen.seconds_for(9000) == pytest.approx(1.0)
     for _ in range(200):
-        seen.measured(512, 532 / 9000)
+        seen.measured(512, 536 / 9000)
     assert seen.seconds_for(9000) == pytest.approx(1.0)
 
 
