@@ -1,5 +1,5 @@
 """`python -m service`: settings in, the service up. `check`: say what would run. `keys`: who may call it.
-`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
+`tune`: how many workers. `import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
 answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (supervisor.py).
@@ -24,7 +24,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import uvicorn
 from fastapi import FastAPI
 
-from service import check, distributions, keyring, logs
+from service import check, distributions, keyring, logs, tuning
 from service.app import create_app
 from service.commands import backup, checking, exporting, importing, restore
 from service.commands.errors import CommandError
@@ -91,6 +91,7 @@ def main() -> None:
     checking_parser.add_argument(
         "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
     )
+    commands.add_parser("tune", help="measure how many workers are best here; needs a quiet machine")
     importing.describe(commands.add_parser("import", help="documents out of files, into a running service"))
     exporting.describe(commands.add_parser("export", help="documents as JSON lines"))
     backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
@@ -109,11 +110,14 @@ def main() -> None:
             return
         distributions.refuse_clashes()
         settings = read()
-        if arguments.command == "check":
-            print(checking.run(settings) if arguments.data else check.report(settings))
-            return
-        if arguments.command in {"backup", "restore"}:
-            print((backup if arguments.command == "backup" else restore).run(arguments, settings))
+        tells = {
+            "check": lambda: checking.run(settings) if arguments.data else check.report(settings),
+            "backup": lambda: backup.run(arguments, settings),
+            "restore": lambda: restore.run(arguments, settings),
+            "tune": lambda: tuning.run(settings),
+        }
+        if arguments.command in tells:
+            print(tells[arguments.command]())
             return
         serve(settings)
     except StartupError as error:
@@ -133,6 +137,7 @@ def serve(settings: Settings) -> None:
     with bound(settings) as listener:
         app = create_app(settings)
         app.state.runtime.open()
+        app.state.runtime.tune()
         run(app, listener)
 
 

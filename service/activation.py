@@ -19,8 +19,10 @@ from service.writer import Transaction
 log = logging.getLogger(__name__)
 
 
-def active_generation(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
-    """The generation to serve, opened and verified.
+def active_generation(
+    connection: sqlite3.Connection, store: Store, settings: Settings, threads: int = 1
+) -> Generation:
+    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
     Raises:
         StartupError: the model cannot be published or opened, or its folder is not what it was.
@@ -30,16 +32,20 @@ def active_generation(connection: sqlite3.Connection, store: Store, settings: Se
         row = connection.execute(
             "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        return _first(connection, store, settings) if row is None else _again(store, settings, *row)
+        if row is None:
+            return _first(connection, store, settings, threads)
+        return _again(store, settings, threads, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
 
 
-def _again(store: Store, settings: Settings, number: int, version: str, fingerprint: str) -> Generation:
+def _again(
+    store: Store, settings: Settings, threads: int, number: int, version: str, fingerprint: str
+) -> Generation:
     """What was live when the service stopped."""
-    encoder = store.open(version)
+    encoder = store.open(version, threads)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
@@ -47,7 +53,7 @@ def _again(store: Store, settings: Settings, number: int, version: str, fingerpr
     return Generation(number, encoder, settings.snapshots_dir)
 
 
-def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
+def _first(connection: sqlite3.Connection, store: Store, settings: Settings, threads: int) -> Generation:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
     version = store.wanted() if settings.model == "default" else None
     if version is None:
@@ -57,7 +63,7 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder = store.open(version)
+    encoder = store.open(version, threads)
     connection.execute("BEGIN IMMEDIATE")
     number = insert(Transaction(connection), encoder.manifest, form(encoder.manifest), ACTIVE)
     if settings.examples:

@@ -67,6 +67,11 @@ class Batcher:
         self._calls: set[Call] = set()  # not answered yet
         self._loop: asyncio.AbstractEventLoop
 
+    def resize(self, workers: int) -> None:
+        """Another number of workers; before the start."""
+        self._pace.workers = workers
+        self._workers = Workers(workers, self._work)
+
     def start(self) -> None:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = self._jobs.loop = asyncio.get_running_loop()

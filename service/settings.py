@@ -52,7 +52,8 @@ class Settings(BaseSettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
 
-    workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
+    workers: int = Field(0, ge=0, le=256)  # 0: measured once, mostly one per processor of the cgroup
+    threads: int = Field(0, ge=0, le=256)  # of each worker; 0: measured with them
     cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
