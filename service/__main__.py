@@ -1,5 +1,5 @@
 """`python -m service`: settings in, the service up. `check`: say what would run. `keys`: who may call it.
-`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
+`tune`: how many workers. `import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
 answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (supervisor.py).
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
     )
+    commands.add_parser("tune", help="measure how many workers are best here; needs a quiet machine")
     importing.describe(commands.add_parser("import", help="documents out of files, into a running service"))
     exporting.describe(commands.add_parser("export", help="documents as JSON lines"))
     backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
@@ -69,10 +70,10 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.command == "check" and arguments.data:
         return checking.run(settings)
     # The application and its runtimes take half a second to import, which no other command needs.
-    from service import check, serving  # noqa: PLC0415
+    from service import check, serving, tuning  # noqa: PLC0415
 
-    if arguments.command == "check":
-        return check.report(settings)
+    if arguments.command in {"check", "tune"}:
+        return check.report(settings) if arguments.command == "check" else tuning.run(settings)
     serving.serve(settings)
     return ""
 

@@ -22,9 +22,13 @@ log = logging.getLogger(__name__)
 
 
 def active_generation(
-    connection: sqlite3.Connection, store: Store, settings: Settings, owner: Owner | None = None
+    connection: sqlite3.Connection,
+    store: Store,
+    settings: Settings,
+    owner: Owner | None = None,
+    threads: int = 1,
 ) -> Generation:
-    """The generation to serve, opened and verified.
+    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
     Raises:
         StartupError: the model cannot be published or opened, or its folder is not what it was.
@@ -34,7 +38,10 @@ def active_generation(
         row = connection.execute(
             "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        number, encoder = _first(connection, store, settings) if row is None else _again(store, *row)
+        if row is None:
+            number, encoder = _first(connection, store, settings, threads)
+        else:
+            number, encoder = _again(store, threads, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
@@ -42,9 +49,9 @@ def active_generation(
     return Generation(number, encoder, settings.snapshots_dir, owner)
 
 
-def _again(store: Store, number: int, version: str, fingerprint: str) -> tuple[int, Encoder]:
+def _again(store: Store, threads: int, number: int, version: str, fingerprint: str) -> tuple[int, Encoder]:
     """What was live when the service stopped."""
-    encoder = store.open(version)
+    encoder = store.open(version, threads)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
@@ -52,7 +59,9 @@ def _again(store: Store, number: int, version: str, fingerprint: str) -> tuple[i
     return number, encoder
 
 
-def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> tuple[int, Encoder]:
+def _first(
+    connection: sqlite3.Connection, store: Store, settings: Settings, threads: int
+) -> tuple[int, Encoder]:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
     version = store.wanted() if settings.model == "default" else None
     if version is None:
@@ -62,7 +71,7 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder = store.open(version)
+    encoder = store.open(version, threads)
     connection.execute("BEGIN IMMEDIATE")
     number = insert(Transaction(connection), encoder.manifest, form(encoder.manifest), ACTIVE)
     if settings.examples:

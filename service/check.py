@@ -8,7 +8,7 @@ import onnxruntime
 
 from models.errors import ModelError
 from models.store import Store
-from service import cpus, device
+from service import cpus, device, tuning
 from service.keys import Role, read_keys
 from service.settings import PREFIX, Settings, otlp_endpoints
 
@@ -30,6 +30,7 @@ def report(settings: Settings) -> str:
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "workers x threads": _workers(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),
         "index": _index(settings),
@@ -39,6 +40,11 @@ def report(settings: Settings) -> str:
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
+
+
+def _workers(settings: Settings) -> str:
+    known = tuning.known(settings)
+    return f"{known.layout} ({known.reason})"
 
 
 def _keys(settings: Settings) -> str:

@@ -232,7 +232,7 @@ class Swap:
 
     def _open_encoder(self) -> Encoder:
         """Every byte verified, and the first forward passes give the vectors it was published with."""
-        encoder = self._store.open(self.version)
+        encoder = self._store.open(self.version, self._library.live.generation.encoder.threads)
         check_golden(encoder, self._store.folder(self.version))
         return encoder
 
