@@ -8,6 +8,7 @@ answered, and the exit status is 0. A second one ends it at once. Status 70: it 
 import argparse
 import os
 import sys
+from collections.abc import Callable
 
 # Before numpy and FAISS are imported: each would take every processor, and throttle the encoder's threads.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -58,22 +59,29 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> str:
     """Do what is asked for; what to print then."""
-    if arguments.command == "keys":
+    command: str | None = arguments.command
+    if command == "keys":
         logs.install("info", "text")
-        return keyring.run(arguments)
-    if arguments.command in {"import", "export"}:
-        return (importing if arguments.command == "import" else exporting).run(arguments)
+    alone: dict[str | None, Callable[[argparse.Namespace], str]] = {
+        "keys": keyring.run,
+        "import": importing.run,
+        "export": exporting.run,
+    }
+    if command in alone:
+        return alone[command](arguments)
     distributions.refuse_clashes()
     settings = read()
-    if arguments.command in {"backup", "restore"}:
-        return (backup if arguments.command == "backup" else restore).run(arguments, settings)
-    if arguments.command == "check" and arguments.data:
+    copies = {"backup": backup.run, "restore": restore.run}
+    if command in copies:
+        return copies[command](arguments, settings)
+    if command == "check" and arguments.data:
         return checking.run(settings)
     # The application and its runtimes take half a second to import, which no other command needs.
     from service import check, serving, tuning  # noqa: PLC0415
 
-    if arguments.command in {"check", "tune"}:
-        return check.report(settings) if arguments.command == "check" else tuning.run(settings)
+    tells = {"check": check.report, "tune": tuning.run}
+    if command in tells:
+        return tells[command](settings)
     serving.serve(settings)
     return ""
 
