@@ -31,6 +31,7 @@ from service.middleware import Edge
 from service.runtime import Runtime
 from service.seen import write_line
 from service.settings import Settings, allowed_origins
+from service.straight import Straight
 
 
 class App(FastAPI):
@@ -44,11 +45,12 @@ class App(FastAPI):
         runtime: Runtime = self.state.runtime
         settings = runtime.settings
         routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
+        straight = Straight(routes, self.routes)
         entrance = Entrance(runtime.batcher, self.state.access, self.routes)
         tellers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
             tellers.append(runtime.tracing.tell)
-        edge = Edge(routes, settings, runtime.metrics, entrance, tellers)
+        edge = Edge(straight, settings, runtime.metrics, entrance, tellers)
         origins = allowed_origins(settings.cors_origins)
         return Cors(edge, origins) if origins else edge  # outermost, so that refusals can be read too
 

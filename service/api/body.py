@@ -42,10 +42,19 @@ class Direct(APIRoute):
         role = self.openapi_extra["x-role"]
         self.role = None if role == OPEN else Role(role)
 
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Refuse a caller without the right key before a byte of the body is read, then as any route does.
+    @property
+    def takes_only_request(self) -> bool:
+        return list(signature(self.endpoint).parameters) == ["request"]
 
-        A wrong method is 405 for whoever has a key. Not `async`: without keys this must cost nothing.
+    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """Let a caller in, then answer as any route does. Not `async`: it must cost next to nothing."""
+        self.let_in(scope)
+        return super().handle(scope, receive, send)
+
+    def let_in(self, scope: Scope) -> None:
+        """Refuse a caller without the right key before a byte of the body is read.
+
+        A wrong method is 405 for whoever has a key.
         """
         state = scope["app"].state
         if self.role is Role.ADMIN:
@@ -56,10 +65,9 @@ class Direct(APIRoute):
                 access.admit(scope, self.role)
             else:
                 access.identify(scope)
-        return super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if list(signature(self.endpoint).parameters) == ["request"]:
+        if self.takes_only_request:
             endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
             return endpoint
         return super().get_route_handler()
