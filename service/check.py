@@ -10,7 +10,8 @@ from models.errors import ModelError
 from models.store import Store
 from service import cpus
 from service.keys import Role, read_keys
-from service.settings import PREFIX, Settings, otlp_endpoints
+from service.opening import wanted_form
+from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
 
 
 def report(settings: Settings) -> str:
@@ -25,6 +26,7 @@ def report(settings: Settings) -> str:
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "form": _form(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),
         "disk": _disk(settings.data_dir),
@@ -33,6 +35,14 @@ def report(settings: Settings) -> str:
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
+
+
+def _form(settings: Settings) -> str:
+    try:
+        form = wanted_form(settings)
+    except StartupError as error:
+        return f"none: {error}"
+    return f"{form}, deterministic" if settings.deterministic else str(form)
 
 
 def _keys(settings: Settings) -> str:

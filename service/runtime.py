@@ -27,6 +27,7 @@ from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
+from service.opening import Opener, wanted_form
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
@@ -70,6 +71,7 @@ class Runtime:
         self.library: Library
         self.watcher: Watcher
         self._progress = "starting"
+        self._opener: Opener
         self._ownership: Ownership | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -81,11 +83,15 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, or there is no model to serve.
+            StartupError: somebody else has the directory, or there is no model to serve, or not as asked.
 
         """
         if self._ownership is not None:
             return
+        form = wanted_form(self.settings)
+        self._opener = opener = Opener(
+            self.store, form, self.workers, deterministic=self.settings.deterministic
+        )
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:
                 self.tracing.start()
@@ -97,7 +103,7 @@ class Runtime:
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            self.live = Live(active_generation(self._connection, self.store, self.settings))
+            self.live = Live(active_generation(self._connection, opener, self.settings))
             undo.pop_all()
         self._ownership = ownership
 
@@ -116,7 +122,7 @@ class Runtime:
         self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
         self.supervisor.start()
         self.health = Health(self.live, self.batcher, self.supervisor)
-        self.watcher = Watcher(self.store, self.library, self.settings, self.metrics)
+        self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)
         self.watcher.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         show_schedule(self.metrics, self.store.root)

@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
+    precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
+    deterministic: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
@@ -80,7 +82,6 @@ class Settings(BaseSettings):
 
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
     device: str = "cpu"
-    precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
     cache_mb: int = Field(64, ge=0)
     # Read by training alone.
     eval_data: Path | None = None
@@ -239,7 +240,6 @@ def _check_otlp_protocol() -> None:
 
 _NOT_BUILT = {
     "device": "only `cpu` is there yet; leave it unset.",
-    "precision": "only `fp32` is there yet; leave it unset.",
     "cache_mb": "the vector cache is not there yet; leave it unset, or 0 to say that there must be none.",
 }
 

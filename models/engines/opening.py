@@ -6,7 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import FormUnavailable
+from models.errors import FormUnavailable
 
 from .engine import Engine
 from .form import FP32, Form

@@ -1,4 +1,4 @@
-"""OpenVINO on the processor: the same ONNX file, computed in bf16. An extra: `pip install 'simile[openvino]'`.
+"""OpenVINO on the processor: the same ONNX file, computed in bf16. Needs the extra `openvino`.
 
 Imported only when a version is opened in such a form: the import alone takes a third of a second.
 """

@@ -24,6 +24,7 @@ from service.runtime import Runtime
 from service.watch import as_state
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
@@ -52,8 +53,9 @@ class Info(BaseModel):
     version: str
     model_version: str
     fingerprint: str
-    form: str
+    form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
     dimension: int
+    deterministic: bool
     providers: list[str]
     threads: int
     index: IndexInfo
@@ -109,7 +111,7 @@ async def info(request: Request) -> Response:
         answer = {
             "model_id": manifest.origin,
             "model_sha": manifest.fingerprint,
-            "model_dtype": "float32",
+            "model_dtype": DTYPES[encoder.form.precision],
             "model_type": {"embedding": {"pooling": manifest.pooling}},
             "max_input_length": encoder.max_length,
             "max_batch_tokens": BATCH_TOKENS,
@@ -121,6 +123,7 @@ async def info(request: Request) -> Response:
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
             "dimension": encoder.dimension,
+            "deterministic": encoder.deterministic,
             "providers": encoder.providers,
             "threads": runtime.workers,
             "index": {

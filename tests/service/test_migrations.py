@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from service.form import form
 from starlette.testclient import TestClient
 
 from models.store import Store
 from service.app import create_app
-from service.form import form
 from service.schema import MIGRATIONS, SCHEMA_VERSION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.swapping import TEXTS
