@@ -7,8 +7,10 @@ import logging
 import sqlite3
 from functools import partial
 
-from models.engines.form import Form, read_form
+from models.encoder import Encoder
+from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
+from service.device import Owner
 from service.examples import FACT, WANTED
 from service.generations import ACTIVE, insert, replace_active
 from service.live import Generation
@@ -19,7 +21,9 @@ from service.writer import Transaction
 log = logging.getLogger(__name__)
 
 
-def active_generation(connection: sqlite3.Connection, opener: Opener, settings: Settings) -> Generation:
+def active_generation(
+    connection: sqlite3.Connection, opener: Opener, settings: Settings, owner: Owner | None = None
+) -> Generation:
     """The generation to serve, opened and verified.
 
     Raises:
@@ -31,29 +35,25 @@ def active_generation(connection: sqlite3.Connection, opener: Opener, settings: 
             "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
         if row is None:
-            return _first(connection, opener, settings)
-        number, version, fingerprint, form = row
-        return _again(connection, opener, settings, number, version, fingerprint, read_form(form))
+            number, encoder = _first(connection, opener, settings)
+        else:
+            number, encoder = _again(connection, opener, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{opener.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+    return Generation(number, encoder, settings.snapshots_dir, owner)
 
 
 def _again(
-    connection: sqlite3.Connection,
-    opener: Opener,
-    settings: Settings,
-    number: int,
-    version: str,
-    fingerprint: str,
-    form: Form,
-) -> Generation:
+    connection: sqlite3.Connection, opener: Opener, number: int, version: str, fingerprint: str, stored: str
+) -> tuple[int, Encoder]:
     """What was live when the service stopped, in the form of its stored vectors.
 
     The watcher then builds it in the form asked for and swaps. Where the one before can be computed no more,
     there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
     """
+    form = read_form(stored)
     try:
         encoder = opener.open(version, form)
     except FormUnavailable as error:
@@ -67,10 +67,10 @@ def _again(
         connection.execute("BEGIN IMMEDIATE")
         number = replace_active(Transaction(connection), encoder.manifest, str(encoder.form))
         connection.execute("COMMIT")
-    return Generation(number, encoder, settings.snapshots_dir)
+    return number, encoder
 
 
-def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -> Generation:
+def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -> tuple[int, Encoder]:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
     store = opener.store
     version = store.wanted() if settings.model == "default" else None
@@ -87,4 +87,4 @@ def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -
     if settings.examples:
         connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
     connection.execute("COMMIT")
-    return Generation(number, encoder, settings.snapshots_dir)
+    return number, encoder

@@ -75,6 +75,7 @@ class Settings(BaseSettings):
     indexed_fields: str = ""  # separated by commas
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
     deterministic: bool = False
+    index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
@@ -126,6 +127,11 @@ class Settings(BaseSettings):
             )
         allowed_origins(self.cors_origins)
         indexed_fields(self.indexed_fields)
+        if not _INDEX_DEVICE.fullmatch(self.index_device):
+            raise ValueError(
+                f"{PREFIX}INDEX_DEVICE={self.index_device}: name `cpu`, `cuda`, or one of several GPUs by "
+                "its number, such as `cuda:1`."
+            )
         _check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
@@ -179,6 +185,7 @@ def indexed_fields(text: str) -> list[str]:
     return names
 
 
+_INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
