@@ -10,7 +10,8 @@ from models.errors import ModelError
 from models.store import Store
 from service import cpus, device, tuning
 from service.keys import Role, read_keys
-from service.settings import PREFIX, Settings, otlp_endpoints
+from service.opening import wanted_form
+from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
 
 
 def report(settings: Settings) -> str:
@@ -31,6 +32,7 @@ def report(settings: Settings) -> str:
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
         "workers x threads": _workers(settings),
+        "form": _form(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),
         "index": _index(settings),
@@ -45,6 +47,14 @@ def report(settings: Settings) -> str:
 def _workers(settings: Settings) -> str:
     known = tuning.known(settings)
     return f"{known.layout} ({known.reason})"
+
+
+def _form(settings: Settings) -> str:
+    try:
+        form = wanted_form(settings)
+    except StartupError as error:
+        return f"none: {error}"
+    return f"{form}, deterministic" if settings.deterministic else str(form)
 
 
 def _keys(settings: Settings) -> str:

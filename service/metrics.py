@@ -22,6 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
 
@@ -175,7 +176,8 @@ class Metrics:
         )
 
     def _make_models(self) -> None:
-        self.model = self._gauge("simile_model_info", "1 for the active version", ["version", "fingerprint"])
+        labels = ["version", "fingerprint", "form"]
+        self.model = self._gauge("simile_model_info", "1 for the active version, in its form", labels)
         self.score = self._gauge(
             "simile_model_score",
             "Scores of the active version, as its manifest has them",
@@ -300,11 +302,11 @@ class Metrics:
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
-    def serve(self, manifest: Manifest) -> None:
+    def serve(self, manifest: Manifest, form: Form) -> None:
         """Whose `manifest` it is, is the active version from now on."""
         self._open(manifest.version)
         self.model.clear()
-        self.model.labels(manifest.version, manifest.fingerprint).set(1)
+        self.model.labels(manifest.version, manifest.fingerprint, str(form)).set(1)
         self.score.clear()
         for name, value in islice(_numbers(manifest.scores), MAX_SCORES):
             self.score.labels(manifest.version, name).set(value)

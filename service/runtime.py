@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from models.encoder import ONNX
+from models.engines.form import FP32
 from models.store import Store
 from service import gauges, logs, tuning
 from service.activation import active_generation
@@ -32,6 +33,7 @@ from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
+from service.opening import Opener, wanted_form
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
@@ -78,6 +80,7 @@ class Runtime:
         self.library: Library
         self.watcher: Watcher
         self._progress = "starting"
+        self._opener: Opener
         self._ownership: Ownership | None = None
         self._owner: Owner | None = None  # of the GPU where large indexes are searched
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,11 +93,15 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, there is no model to serve, or no GPU as asked for.
+            StartupError: somebody else has the directory, there is no model to serve, or not on this machine.
 
         """
         if self._ownership is not None:
             return
+        form = wanted_form(self.settings)
+        self._opener = opener = Opener(
+            self.store, form, self.tuning.layout, deterministic=self.settings.deterministic
+        )
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:
                 self.tracing.start()
@@ -109,9 +116,7 @@ class Runtime:
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            generation = active_generation(
-                self._connection, self.store, self.settings, self._owner, self.tuning.layout.threads
-            )
+            generation = active_generation(self._connection, opener, self.settings, self._owner)
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._ownership = ownership
@@ -122,13 +127,16 @@ class Runtime:
         size = (self.store.folder(generation.version) / ONNX).stat().st_size
         if self.tuning.settled or size > LARGE_BYTES:  # as much memory once more would be needed
             return
-        reopen = partial(self.store.open, generation.version)
+        if generation.encoder.form != FP32:  # OpenVINO has a stream of one thread for each worker
+            return
+        reopen = partial(self.store.open, generation.version, deterministic=self.settings.deterministic)
         try:
             self.tuning = tuning.tune(self.settings, reopen)
             layout = self.tuning.layout
             if layout.threads != generation.encoder.threads:
                 generation.encoder.close()
                 generation.encoder = reopen(layout.threads)
+            self._opener.layout = layout
             self.batcher.resize(layout.workers)
         except Exception:  # it would have been faster perhaps, and runs as well without
             log.exception("How many workers are best could not be measured")
@@ -148,7 +156,7 @@ class Runtime:
         self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
         self.supervisor.start()
         self.health = Health(self.live, self.batcher, self.supervisor)
-        self.watcher = Watcher(self.store, self.library, self.settings, self.metrics)
+        self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)
         self.watcher.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         show_schedule(self.metrics, self.store.root)

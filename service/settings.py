@@ -75,6 +75,8 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
+    precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
+    deterministic: bool = False
     index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -83,7 +85,6 @@ class Settings(BaseSettings):
 
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
     device: str = "cpu"
-    precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
     # Read by training alone.
     eval_data: Path | None = None
     service_key: SecretStr | None = None
@@ -247,7 +248,6 @@ def _check_otlp_protocol() -> None:
 
 _NOT_BUILT = {
     "device": "only `cpu` is there yet; leave it unset.",
-    "precision": "only `fp32` is there yet; leave it unset.",
 }
 
 

@@ -19,12 +19,12 @@ from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
 from service.errors import Conflict, NotFound, Storage
-from service.form import form
 from service.lanes import BATCH_TOKENS
 from service.runtime import Runtime
 from service.watch import as_state
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
@@ -66,8 +66,9 @@ class Info(BaseModel):
     version: str
     model_version: str
     fingerprint: str
-    form: str
+    form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
     dimension: int
+    deterministic: bool
     providers: list[str]
     threads: int = Field(description="Of all workers together")
     workers: WorkersInfo
@@ -126,7 +127,7 @@ async def info(request: Request) -> Response:
         answer = {
             "model_id": manifest.origin,
             "model_sha": manifest.fingerprint,
-            "model_dtype": "float32",
+            "model_dtype": DTYPES[encoder.form.precision],
             "model_type": {"embedding": {"pooling": manifest.pooling}},
             "max_input_length": encoder.max_length,
             "max_batch_tokens": BATCH_TOKENS,
@@ -136,8 +137,9 @@ async def info(request: Request) -> Response:
             "version": package_version("simile"),
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
-            "form": form(manifest),
+            "form": str(encoder.form),
             "dimension": encoder.dimension,
+            "deterministic": encoder.deterministic,
             "providers": encoder.providers,
             "threads": layout.workers * layout.threads,
             "workers": {**layout._asdict(), "reason": runtime.tuning.reason},

@@ -15,6 +15,7 @@ from prometheus_client import generate_latest
 from starlette.testclient import TestClient
 
 from models.encoder import Encoder
+from models.engines.form import FP32
 from models.manifest import Manifest
 from service import gauges
 from service.batcher import Batcher
@@ -168,7 +169,7 @@ def test_the_active_versions_scores_are_shown_by_their_path(tiny_models_dir: Pat
     manifest = Manifest.read(folder)
     metrics = Metrics()
     scores = {"sts": {"dev": 0.5, "own": {"x": 1}}, "note": "no number", "sure": True, "alignment": 0.25}
-    metrics.serve(manifest.model_copy(update={"scores": scores}))
+    metrics.serve(manifest.model_copy(update={"scores": scores}), FP32)
 
     def shown() -> dict[str, float]:
         names = {name: value for name, value in of(metrics).items() if "model_score" in name}
@@ -176,9 +177,10 @@ def test_the_active_versions_scores_are_shown_by_their_path(tiny_models_dir: Pat
         return {name.split('"')[1]: value for name, value in names.items()}
 
     assert shown() == {"sts.dev": 0.5, "sts.own.x": 1, "alignment": 0.25}
-    metrics.serve(manifest.model_copy(update={"scores": {"uniformity": -2}}))
+    metrics.serve(manifest.model_copy(update={"scores": {"uniformity": -2}}), FP32)
     assert shown() == {"uniformity": -2}
-    metrics.serve(manifest.model_copy(update={"scores": {str(number): number for number in range(1000)}}))
+    many = {str(number): number for number in range(1000)}
+    metrics.serve(manifest.model_copy(update={"scores": many}), FP32)
     assert len(shown()) == 100
 
 
