@@ -244,6 +244,27 @@ def test_who_leaves_a_batch_does_not_take_it_from_those_that_joined() -> None:
     run(body)
 
 
+def test_nothing_is_handed_over_to_who_has_left_too() -> None:
+    async def body() -> None:
+        async with place() as there:
+            busy = await there.busy()
+            before = there.ask("x" * 60)
+            tasks = [there.ask("dog") for _ in range(3)]
+            await asyncio.sleep(QUIET)
+            there.allow(1)
+            await busy
+            await asyncio.sleep(QUIET)
+            for task in reversed(tasks):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert there.batcher._queue.lanes.texts(Lane.INTERACTIVE) == 0
+            there.encoder.gate.set()
+            await before
+            assert there.computed == 2
+
+    run(body)
+
+
 def test_when_all_have_left_nothing_is_computed_and_the_next_is_served() -> None:
     async def body() -> None:
         async with place() as there:

@@ -103,7 +103,7 @@ def test_a_slow_model_is_measured_for_a_few_seconds_and_no_longer() -> None:
     started = time.monotonic()
     found = measure(layouts(4), engines(lambda threads: 0.8, opened))
     assert time.monotonic() - started < 5
-    assert found[Layout(4, 1)]
+    assert 1 <= len(found[Layout(4, 1)]) <= 3
     assert not found[Layout(1, 4)]
 
 
