@@ -297,6 +297,7 @@ def test_an_interactive_text_does_not_wait_for_the_turn_of_a_background_one() ->
             asked = there.ask(documents[-1])
             await asyncio.sleep(QUIET)
             before = len(there.encoder.batches)
+            there.encoder.seconds = 0.05  # so that the worker is not done with all before we have looked
             there.encoder.gate.set()
             assert (await asked).vectors[0, 2] == ord("p")
             assert len(there.encoder.batches) - before <= 3, "it waited for the documents before it"
