@@ -142,27 +142,26 @@ class Jobs:
             bad = [rows[at] for at in np.flatnonzero(~finite)]
             self.fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
             rows, vectors = [rows[at] for at in np.flatnonzero(finite)], vectors[finite]
+        if self._cache is not None:
+            self._keep(self._cache, rows, vectors)  # first: whoever comes joins these rows, or finds it kept
         groups = self._queue.release(rows)
         for group, vector in zip(groups, vectors, strict=True):
             for row in group:
                 row.call.vectors[row.position] = vector
                 row.call.tokens[row.position] = len(row.ids)
         self.on_loop(_settle, list(chain.from_iterable(groups)), started, seconds)
-        if self._cache is not None:
-            self._keep(self._cache, groups, vectors)
 
     @staticmethod
-    def _keep(cache: Cache, groups: list[list[Row]], vectors: NDArray[np.float32]) -> None:
-        """What somebody waited for is kept; a document's vector is kept by the store."""
+    def _keep(cache: Cache, rows: list[Row], vectors: NDArray[np.float32]) -> None:
+        """What somebody waits for is kept; a document's vector is kept by the store."""
         kept: list[Computed] = []
-        for group, vector in zip(groups, vectors, strict=True):
-            asked = [row for row in group if row.call.remembers]
-            name = group[0].name
-            if asked and name is not None:
+        for leader, vector in zip(rows, vectors, strict=True):
+            asked = [row for row in (leader, *leader.joined) if row.call.remembers]
+            if asked and leader.name is not None:
                 spellings = tuple(dict.fromkeys(row.spelling for row in asked if row.spelling is not None))
-                kept.append(Computed(name, vector.tobytes(), len(group[0].ids), spellings))
+                kept.append(Computed(leader.name, vector.tobytes(), len(leader.ids), spellings))
         if kept:
-            cache.keep(groups[0][0].call.encoder, kept)
+            cache.keep(rows[0].call.encoder, kept)
 
     def _split(self, worker: Worker, rows: list[Row], failure: Exception) -> None:
         """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""

@@ -40,10 +40,10 @@ class Queue:
             return job, self.lanes
 
     def tokenised(self, rows: list[Row], lanes: Lanes) -> list[Row]:
-        """As `Lanes.tokenised`; `lanes` are those that `take` answered."""
+        """As `Lanes.tokenised`; `lanes` as `take` answered. The caller takes the next job itself."""
         with self._wake:
             following = lanes.tokenised(rows)
-            self._wake.notify(len(rows))
+            self._wake.notify(len(rows) - 1)
         return following
 
     def awaited(self, rows: list[Row]) -> list[Row]:
@@ -57,10 +57,9 @@ class Queue:
             return self.lanes.release(rows)
 
     def discard(self, call: Call) -> None:
-        """As `Lanes.discard`; who takes the place of a row that others joined may be waiting for a worker."""
+        """As `Lanes.discard`."""
         with self._wake:
             self.lanes.discard(call)
-            self._wake.notify()
 
     def drain(self) -> list[Row]:
         """As `Lanes.drain`."""

@@ -101,8 +101,10 @@ def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
                 assert (answer.vectors.tolist(), answer.tokens) == ([[1, 3, 100]], [3])
                 assert min(answer.timing) >= 0
             assert there.computed == 3  # busy, dog, cat
-            assert there.counted("shared") == 6
             assert there.counted("misses") == 3
+            # One that was tokenised only when the first was done already found it kept.
+            assert there.counted("shared") + there.counted("hits") == 6
+            assert there.counted("shared") >= 1
 
     run(body)
 
