@@ -50,20 +50,12 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
     ("name", "value"),
     [
         ("SIMILE_DEVICE", "cuda"),
-        ("SIMILE_PRECISION", "bf16"),
-        ("SIMILE_PRECISION", "auto"),
-        ("SIMILE_CACHE_MB", "128"),
     ],
 )
 def test_a_setting_whose_part_is_not_built_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     assert f"{name}={value}" in refusal(monkeypatch, **{name: value})
-
-
-def test_turning_the_cache_off_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIMILE_CACHE_MB", "0")
-    assert read().cache_mb == 0
 
 
 def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,5 +122,14 @@ def test_check_prints_every_setting_with_its_source_and_writes_nothing(
         [line] = [line for line in said.splitlines() if line.startswith(f"SIMILE_{name.upper()} ")]
         assert line.endswith("environment" if name == "data_dir" else "default")
     assert "CPUExecutionProvider" in said
+    assert "fp32/onnxruntime" in said
     assert "none published yet" in said
     assert not (tmp_path / "new").exists()
+
+
+def test_check_says_when_a_precision_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_PRECISION", "fp16")
+    assert "none: SIMILE_PRECISION=fp16: fp16 is not built yet" in check.report(read())
+    monkeypatch.setenv("SIMILE_PRECISION", "fp32")
+    monkeypatch.setenv("SIMILE_DETERMINISTIC", "1")
+    assert "fp32/onnxruntime, deterministic" in check.report(read())

@@ -1,0 +1,64 @@
+"""How this process opens versions: in which form, and for how many workers."""
+
+from models.encoder import Encoder
+from models.engines.form import FP32, Form
+from models.engines.opening import form_for
+from models.errors import FormUnavailable
+from models.proof import check_golden
+from models.store import Store
+from service.settings import PREFIX, Settings, StartupError
+from service.tuning import Layout
+
+
+def wanted_form(settings: Settings) -> Form:
+    """The form in which every version is to be served.
+
+    Raises:
+        StartupError: this machine cannot compute it.
+
+    """
+    try:
+        return form_for(settings.precision)
+    except FormUnavailable as error:
+        raise StartupError(f"{PREFIX}PRECISION={settings.precision}: {error}") from error
+
+
+class Opener:
+    """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
+
+    def __init__(self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False) -> None:
+        """layout: of the workers that will compute; changed when another is found to be faster."""
+        self.store = store
+        self.form = form
+        self.layout = layout
+        self._deterministic = deterministic
+
+    def open(self, version: str, form: Form | None = None) -> Encoder:
+        """For a start: what was served before.
+
+        Raises:
+            ModelError: it cannot be served, or not in this form.
+
+        """
+        # In the form of the proof the bytes are enough; what another gives depends on the machine, too.
+        encoder = self._opened(version, form or self.form)
+        return encoder if encoder.form == FP32 else self._proved(encoder)
+
+    def open_proved(self, version: str) -> Encoder:
+        """For a swap: the vectors it was published with are computed again, as nearly as its form can.
+
+        Raises:
+            ModelError: as above, or they do not.
+
+        """
+        return self._proved(self._opened(version, self.form))
+
+    def _opened(self, version: str, form: Form) -> Encoder:
+        workers, threads = self.layout
+        return self.store.open(
+            version, threads, form=form, callers=workers, deterministic=self._deterministic
+        )
+
+    def _proved(self, encoder: Encoder) -> Encoder:
+        check_golden(encoder, self.store.folder(encoder.manifest.version))
+        return encoder
