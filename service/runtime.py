@@ -85,7 +85,7 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, there is no model to serve, or no GPU or precision as asked.
+            StartupError: somebody else has the directory, there is no model to serve, or not as asked for.
 
         """
         if self._ownership is not None:
