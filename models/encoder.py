@@ -68,6 +68,7 @@ class Encoder:
 
         """
         self.manifest = manifest
+        self.threads = threads
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
         self.fingerprint = manifest.fingerprint

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def active_generation(
     connection: sqlite3.Connection, opener: Opener, settings: Settings, owner: Owner | None = None
 ) -> Generation:
-    """The generation to serve, opened and verified.
+    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
     Raises:
         StartupError: the model cannot be published or opened, or its folder is not what it was.

@@ -8,7 +8,7 @@ import onnxruntime
 
 from models.errors import ModelError
 from models.store import Store
-from service import cpus, device
+from service import cpus, device, tuning
 from service.keys import Role, read_keys
 from service.opening import wanted_form
 from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
@@ -31,6 +31,7 @@ def report(settings: Settings) -> str:
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "workers x threads": _workers(settings),
         "form": _form(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),
@@ -41,6 +42,11 @@ def report(settings: Settings) -> str:
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
+
+
+def _workers(settings: Settings) -> str:
+    known = tuning.known(settings)
+    return f"{known.layout} ({known.reason})"
 
 
 def _form(settings: Settings) -> str:

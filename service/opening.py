@@ -7,6 +7,7 @@ from models.errors import FormUnavailable
 from models.proof import check_golden
 from models.store import Store
 from service.settings import PREFIX, Settings, StartupError
+from service.tuning import Layout
 
 
 def wanted_form(settings: Settings) -> Form:
@@ -25,10 +26,11 @@ def wanted_form(settings: Settings) -> Form:
 class Opener:
     """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
 
-    def __init__(self, store: Store, form: Form, workers: int, *, deterministic: bool = False) -> None:
+    def __init__(self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False) -> None:
+        """layout: of the workers that will compute; changed when another is found to be faster."""
         self.store = store
         self.form = form
-        self._workers = workers
+        self.layout = layout
         self._deterministic = deterministic
 
     def open(self, version: str, form: Form | None = None) -> Encoder:
@@ -52,7 +54,10 @@ class Opener:
         return self._proved(self._opened(version, self.form))
 
     def _opened(self, version: str, form: Form) -> Encoder:
-        return self.store.open(version, form=form, callers=self._workers, deterministic=self._deterministic)
+        workers, threads = self.layout
+        return self.store.open(
+            version, threads, form=form, callers=workers, deterministic=self._deterministic
+        )
 
     def _proved(self, encoder: Encoder) -> Encoder:
         check_golden(encoder, self.store.folder(encoder.manifest.version))

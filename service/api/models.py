@@ -40,6 +40,18 @@ class IndexInfo(BaseModel):
     recall_queries: int | None
 
 
+class WorkersInfo(BaseModel):
+    workers: int
+    threads: int = Field(description="Of each worker")
+    reason: str
+
+
+class CacheInfo(BaseModel):
+    vectors: int
+    bytes: int
+    limit_bytes: int
+
+
 class Info(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
     model_id: str
@@ -58,7 +70,9 @@ class Info(BaseModel):
     dimension: int
     deterministic: bool
     providers: list[str]
-    threads: int
+    threads: int = Field(description="Of all workers together")
+    workers: WorkersInfo
+    cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
 
 
@@ -108,7 +122,7 @@ async def info(request: Request) -> Response:
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
-        largest = generation.indexes.largest
+        largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.tuning.layout
         measured = largest.measured
         answer = {
             "model_id": manifest.origin,
@@ -119,7 +133,7 @@ async def info(request: Request) -> Response:
             "max_batch_tokens": BATCH_TOKENS,
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
-            "tokenization_workers": runtime.workers,
+            "tokenization_workers": layout.workers,
             "version": package_version("simile"),
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
@@ -127,7 +141,11 @@ async def info(request: Request) -> Response:
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
-            "threads": runtime.workers,
+            "threads": layout.workers * layout.threads,
+            "workers": {**layout._asdict(), "reason": runtime.tuning.reason},
+            "cache": None
+            if cache is None
+            else {"vectors": len(cache), "bytes": cache.nbytes, "limit_bytes": cache.limit_bytes},
             "index": {
                 "documents": generation.indexes.documents,
                 "passages": generation.indexes.rows,

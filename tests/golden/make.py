@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
-from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
+from sentence_transformers import SentenceTransformer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
