@@ -89,6 +89,11 @@ class Encoder:
         return longest if rows_do_not_matter(self._normalised, ids, longest) else 0
 
     @property
+    def packs(self) -> bool:
+        """Whether texts of any lengths may share a batch: padding costs attention only."""
+        return self.manifest.packed and not self.deterministic
+
+    @property
     def form(self) -> Form:
         """Beside the fingerprint: which numbers exactly these vectors are."""
         return self._engine.form

@@ -45,7 +45,7 @@ def require(form: Form) -> None:
 def open_engine(file: Path, form: Form, threads: int, callers: int) -> Engine:
     """`file` is the ONNX file of a version that was checked.
 
-    threads: how many compute one call together, where the runtime shares a call among several.
+    threads: how many compute one call together.
     callers: how many calls at once should not wait for each other.
 
     Raises:
@@ -57,7 +57,7 @@ def open_engine(file: Path, form: Form, threads: int, callers: int) -> Engine:
         return OnnxEngine(file, threads)
     from .openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
 
-    return OpenvinoEngine(file, form, callers)
+    return OpenvinoEngine(file, form, threads, callers)
 
 
 def has_bf16(cpuinfo: Path = CPUINFO) -> bool:

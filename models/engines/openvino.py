@@ -22,13 +22,12 @@ _KEPT_KERNELS = 200
 
 
 class OpenvinoEngine:
-    """One compiled model with a stream for each caller; a stream computes on one thread."""
+    """One compiled model with a stream for each of `callers`, which computes on so many `threads`."""
 
-    def __init__(self, file: Path, form: Form, callers: int) -> None:
-        """callers: how many threads call `run` at once without waiting for each other."""
+    def __init__(self, file: Path, form: Form, threads: int, callers: int) -> None:
         self.form = form
         self.providers = ["OpenVINO CPU"]
-        self._compiled = _compile(file, form, callers)
+        self._compiled = _compile(file, form, threads, callers)
         self.inputs = [given.any_name for given in self._compiled.inputs]
         self._idle: list[openvino.InferRequest] = []  # append and pop are atomic
 
@@ -52,7 +51,7 @@ def computes_bf16() -> bool:
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def _compile(file: Path, form: Form, callers: int) -> openvino.CompiledModel:
+def _compile(file: Path, form: Form, threads: int, callers: int) -> openvino.CompiledModel:
     core = openvino.Core()
     whole = core.read_model(str(file))
     # The token vectors would be written for every batch, and nobody reads them.
@@ -63,7 +62,7 @@ def _compile(file: Path, form: Form, callers: int) -> openvino.CompiledModel:
         "PERFORMANCE_HINT": "LATENCY",
         # With one stream, callers would wait for each other at its lock.
         "NUM_STREAMS": callers,
-        "INFERENCE_NUM_THREADS": callers,
+        "INFERENCE_NUM_THREADS": threads * callers,
         "ENABLE_CPU_PINNING": False,  # the processors are not ours alone
         "ENABLE_HYPER_THREADING": False,
         "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS,
