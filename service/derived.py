@@ -36,6 +36,26 @@ def remove(connection: sqlite3.Connection, revision: int) -> None:
     fields.remove(connection, _declared(connection), revision)
 
 
+def unequal(connection: sqlite3.Connection) -> list[str]:
+    """What is not as the documents say, in words; nothing when all is as it should be."""
+    documents, words = "SELECT revision FROM documents", "SELECT id FROM lexical_docsize"
+    found = []
+    for what, one, other in (
+        ("documents cannot be", documents, words),
+        ("deleted documents are", words, documents),
+    ):
+        [count] = connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone()
+        if count:
+            found.append(f"{count} {what} found by their words")
+    differing = {name: fields.differing(connection, name) for name in _declared(connection)}
+    found += [
+        f"{count} values of the field {name!r} are looked up wrongly"
+        for name, count in differing.items()
+        if count
+    ]
+    return found
+
+
 def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = ()) -> None:
     """Make anew what was made by other rules, in one transaction; blocks as long as that takes.
 

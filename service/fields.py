@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 TRUE, FALSE, NULL, PRESENT = "x'01'", "x'02'", "x'03'", "x'04'"
 NUMBERS_END = "''"  # the least text
 TEXTS_END = "x''"  # the least blob
+_LAST = 2**63 - 1  # revision
 _BLOBS = {"true": TRUE, "false": FALSE, "null": NULL, "array": PRESENT, "object": PRESENT}
 
 
@@ -51,6 +52,17 @@ def remove(connection: sqlite3.Connection, names: Iterable[str], revision: int) 
 def forget(connection: sqlite3.Connection, name: str) -> None:
     """Remove all values of a field that is declared no longer."""
     connection.execute("DELETE FROM fields WHERE field = ?", (name,))
+
+
+def differing(connection: sqlite3.Connection, name: str) -> int:
+    """How many values of a declared field are not as the documents have them: absent, or of no document."""
+    [differ] = connection.execute(
+        f"WITH wanted AS ({_select(name)}), stored AS (SELECT * FROM fields WHERE field = ?1) SELECT "
+        "(SELECT count(*) FROM (SELECT * FROM wanted EXCEPT SELECT * FROM stored)) + "
+        "(SELECT count(*) FROM (SELECT * FROM stored EXCEPT SELECT * FROM wanted))",
+        _parameters(name, (0, _LAST)),
+    ).fetchone()
+    return int(differ)
 
 
 def _select(name: str) -> str:

@@ -27,6 +27,7 @@ class Indexes:
         self._origin = origin
         # Never changed, always replaced: a reader goes through the one that it took.
         self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
+        self._sequence = 0
 
     def _new(self, collection: str) -> Index:
         return Index(self.dimension, self._bases(collection))
@@ -37,17 +38,17 @@ class Indexes:
         return Bases(self._root / collection, self._origin)
 
     def of(self, collection: str) -> Index:
-        """The index of a collection; of one that has no vector yet, an empty one of this moment."""
-        index = self._of.get(collection)
-        if index is None:
-            index = Index(self.dimension)
-            index.apply(sequence=self.sequence)
-        return index
+        """The index of a collection; of one that has no vector yet, an empty one."""
+        return self._of.get(collection) or Index(self.dimension)
 
     @property
     def sequence(self) -> int:
-        """The store's operation number that all of them are at."""
-        return self._of[DEFAULT_COLLECTION].view.sequence
+        """The store's operation number that all of them have reached; one may be a step further.
+
+        The view of a collection that nothing was done to since is older, and still of this moment. Whoever
+        wants to know the moment of a view reads this first, and then the view: it is the later of the two.
+        """
+        return self._sequence
 
     @property
     def collections(self) -> Mapping[str, Index]:
@@ -74,21 +75,20 @@ class Indexes:
         return sum(index.nbytes for index in self._of.values())
 
     def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
-        """Bring every collection to the moment `sequence`; each changes as `Index.apply` says.
+        """Bring all to the moment `sequence`: those that something was done to, as `Index.apply` says.
 
-        A search that finds an index a moment before the store looks again (searching.py), so they need not
-        change in one step; the default one is last, whose moment is that of all. An index left empty goes.
+        The others are not touched, so that thousands of collections cost a write nothing. A search that finds
+        an index a moment before the store looks again (searching.py), so they need not change in one step.
+        An index left empty goes.
         """
-        indexes = dict(self._of)
-        for collection in {*indexes, *added} - {DEFAULT_COLLECTION}:
-            if collection not in indexes:
-                indexes[collection] = self._new(collection)
-            indexes[collection].apply(added.get(collection), removed.get(collection, ()), sequence)
-        empty = [name for name, index in indexes.items() if not index.rows and name != DEFAULT_COLLECTION]
+        touched = {*added, *removed}
+        indexes = {**{name: self._new(name) for name in touched if name not in self._of}, **self._of}
+        for name in touched:
+            indexes[name].apply(added.get(name), removed.get(name, ()), sequence)
+        empty = [name for name in touched if not indexes[name].rows and name != DEFAULT_COLLECTION]
         gone = [indexes.pop(name) for name in empty]
         self._of = indexes
-        default = indexes[DEFAULT_COLLECTION]
-        default.apply(added.get(DEFAULT_COLLECTION), removed.get(DEFAULT_COLLECTION, ()), sequence)
+        self._sequence = max(sequence, self._sequence)
         for index in gone:
             index.close(wait=False)
 
@@ -102,6 +102,7 @@ class Indexes:
             for collection in collections
         }
         before, self._of = self._of, loaded
+        self._sequence = sequence
         for index in before.values():
             index.close()
 

@@ -155,10 +155,11 @@ def begin(connection: sqlite3.Connection, indexes: Indexes, collection: str) -> 
     A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
     """
     for _ in range(ATTEMPTS):
+        reached = indexes.sequence
         index = indexes.of(collection)
         view = index.view
         connection.execute("BEGIN")
-        if sequence(connection) == view.sequence:
+        if sequence(connection) == max(reached, view.sequence):
             return Moment(index, view)
         connection.execute("ROLLBACK")
         time.sleep(PAUSE_SECONDS)

@@ -12,6 +12,7 @@ from models.store import Store
 from service.commands.errors import CommandError
 from service.commands.exporting import reading
 from service.commands.progress import Progress
+from service.derived import unequal
 from service.documents import count_all, sequence
 from service.generations import ACTIVE, DROPPED
 from service.schema import DATABASE
@@ -21,6 +22,7 @@ from service.vectors import is_sound
 
 _SHOWN = 5  # examples of one kind of problem
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
+_EXPORT = "Export the documents and import them into a new directory; please report it."
 _ANEW = "They are embedded anew by the next start; check the disk."
 
 
@@ -71,6 +73,8 @@ def _look(connection: sqlite3.Connection, store: Store) -> Iterator[Found]:
     yield from _metadata(connection)
     yield from _generations(connection, store)
     yield from _vectors(connection)
+    for one in unequal(connection):
+        yield Found(f"{one}. {_EXPORT}")
 
 
 def _metadata(connection: sqlite3.Connection) -> Iterator[Found]:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from models.publish import publish
 from models.store import Store
+from service.indexes import Indexes
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.tiny import tiny_source
@@ -201,25 +203,44 @@ def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:
         check(client, TEXTS)
 
 
-def test_an_empty_one_is_searched_while_others_are_written(
-    client: TestClient, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("searched", "written"), [("notes", ""), ("", "notes"), ("tickets", "notes")])
+@pytest.mark.parametrize("empty", [False, True])
+def test_one_is_searched_while_others_are_written(
+    client: TestClient, caplog: pytest.LogCaptureFixture, searched: str, written: str, empty: bool
 ) -> None:
     everything = {"filter": '{"of": {"$exists": true}}'}
-    assert client.delete("/collections/notes/documents", params=everything).json()["deleted"] == 1
+    if empty:
+        client.delete(f"{prefix(searched)}/documents", params=everything).raise_for_status()
+    expected = {} if empty else TEXTS[searched]
     stop = threading.Event()
 
     def write() -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            client.post("/documents", json={"documents": [{"id": "x", "text": f"number {number}"}]})
+            document = {"id": "x", "text": f"number {number}"}
+            client.post(f"{prefix(written)}/documents", json={"documents": [document]})
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(60):
-            assert found(client, "notes") == {}
+        for _ in range(20):
+            assert found(client, searched) == expected
     finally:
         stop.set()
         writer.join()
     assert "no moment" not in caplog.text
+
+
+def test_a_write_to_one_touches_the_index_of_no_other() -> None:
+    indexes = Indexes(2)
+    east, north = np.array([[1, 0]], np.float32), np.array([[0, 1]], np.float32)
+    indexes.apply({"a": (np.array([1 << 16]), east), "b": (np.array([2 << 16]), north)}, {}, sequence=2)
+    before = indexes.of("a").view
+    indexes.apply({"b": (np.array([3 << 16]), east)}, {"b": [2]}, sequence=4)
+    assert indexes.of("a").view is before
+    assert (indexes.sequence, indexes.of("b").view.sequence) == (4, 4)
+    assert indexes.of("b").revisions().tolist() == [3]
+    indexes.apply({}, {"a": [1]}, sequence=5)
+    assert {*indexes.collections} == {"default", "b"}
+    assert indexes.sequence == 5

@@ -212,6 +212,24 @@ def test_a_change_of_the_declared_fields_indexes_anew(
     assert table(store) == set()
 
 
+@pytest.mark.parametrize(
+    ("damage", "count"),
+    [
+        ("UPDATE fields SET value = 'other' WHERE revision = 1", 2),
+        ("DELETE FROM fields WHERE revision = 2", 2),  # the array, and its member
+        ("INSERT INTO fields VALUES ('default', 'a', 1, 99)", 1),
+    ],
+)
+def test_values_that_are_not_the_documents_are_counted(
+    store: sqlite3.Connection, damage: str, count: int
+) -> None:
+    put(store, {"a": 1}, {"a": [1.5]}, {"b": None}, {"a": {"c": "x"}})
+    derived.bring_up_to_date(store, ["a", "a.c"])
+    assert derived.unequal(store) == []
+    store.execute(damage)
+    assert derived.unequal(store) == [f"{count} values of the field 'a' are looked up wrongly"]
+
+
 def test_more_documents_than_a_step_are_indexed(
     store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
