@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from .engines.form import FP32, Form
 from .engines.opening import open_engine
+from .engines.place import CPU, Place
 from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from .manifest import Manifest
 from .onnxmeta import FINGERPRINT, read_metadata
@@ -40,7 +41,9 @@ class Encoded(NamedTuple):
 class Encoder:
     """Thread safe: with threads=1 each call computes on the thread that makes it."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, threads: int = 1, form: Form = FP32) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, *, threads: int = 1, form: Form = FP32, place: Place = CPU
+    ) -> None:
         self.manifest = manifest
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
@@ -51,7 +54,7 @@ class Encoder:
         self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
-        self._engine = open_engine(folder / ONNX, form, threads)
+        self._engine = open_engine(folder / ONNX, form, threads, place, manifest.max_length)
 
     @property
     def form(self) -> Form:
@@ -64,9 +67,9 @@ class Encoder:
         return self._engine.providers
 
     @classmethod
-    def open(cls, folder: Path, *, threads: int = 1, form: Form = FP32) -> Encoder:
+    def open(cls, folder: Path, *, threads: int = 1, form: Form = FP32, place: Place = CPU) -> Encoder:
         """Open a published folder as it is; `Store.open` checks it first."""
-        return cls(folder, Manifest.read(folder), threads=threads, form=form)
+        return cls(folder, Manifest.read(folder), threads=threads, form=form, place=place)
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
         """Raise BadText, or TooLong when `truncate` is false and a text has more than `max_length` tokens.

@@ -60,8 +60,8 @@ class DeviceUnavailable(ModelError):
 class DeviceMemory(ModelError):
     def __init__(self, length: int) -> None:
         super().__init__(
-            f"A single row of {length} tokens does not fit into the device's memory. Raise SIMILE_GPU_MEM_MB, or "
-            "end what else uses the device."
+            f"A single row of {length} tokens does not fit into the device's memory. Raise "
+            "SIMILE_GPU_MEM_MB, or end what else uses the device."
         )
 
 

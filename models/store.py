@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from .encoder import Encoder
 from .engines.form import FP32, Form
+from .engines.place import CPU, Place
 from .errors import Damaged, InUse, ModelError, UnknownVersion
 from .fsync import replace_text, sync
 from .lock import lock
@@ -117,10 +118,10 @@ class Store:
         """Read and check every byte. Raise Damaged with the reason, or UnknownVersion."""
         return check(self.folder(version))
 
-    def open(self, version: str, threads: int = 1, form: Form = FP32) -> Encoder:
-        """Verify, then open. Raise Damaged or UnknownVersion."""
+    def open(self, version: str, threads: int = 1, form: Form = FP32, place: Place = CPU) -> Encoder:
+        """Verify, then open. Raise Damaged, UnknownVersion, or DeviceUnavailable."""
         manifest = self.verify(version)
-        return Encoder(self.folder(version), manifest, threads=threads, form=form)
+        return Encoder(self.folder(version), manifest, threads=threads, form=form, place=place)
 
     def wanted(self) -> str | None:
         """The version to serve next; None when there is no pointer or it names no published version."""

@@ -1,6 +1,6 @@
 """ONNX Runtime on an NVIDIA GPU.
 
-    published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session          made when it is opened, in memory
+    published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session     made when it is opened, in memory
 
     batch ─▶ a rounded shape ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
                   ▲                                │   └─ a row that is not finite: again, in fp32
@@ -13,6 +13,7 @@ texts are asked after opening, on the real device).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
 import logging
 import threading
@@ -36,6 +37,10 @@ from .shapes import MASK, padded
 log = logging.getLogger(__name__)
 
 CUDA = "CUDAExecutionProvider"
+RECOMPUTED = (
+    "texts so far gave no finite vector in fp16 and were computed again in fp32. Where they are many, "
+    "SIMILE_PRECISION=fp32 is faster."
+)
 Feed = Mapping[str, NDArray[np.int64]]
 Vectors = NDArray[np.float32]
 
@@ -118,11 +123,7 @@ class CudaEngine:
         """Rows that overflowed. One that cannot be had in fp32 either stays not finite, and fails alone."""
         before, self._recomputed = self._recomputed, self._recomputed + len(feed[MASK])
         if len(str(before)) < len(str(self._recomputed)) or not before:  # the first, the 10th, the 100th, …
-            log.warning(
-                "%d texts so far gave no finite vector in fp16 and were computed again in fp32. Where they are "
-                "many, SIMILE_PRECISION=fp32 is faster.",
-                self._recomputed,
-            )
+            log.warning("%d %s", self._recomputed, RECOMPUTED)
         try:
             with self._opening:
                 self._exact = self._exact or open_session(str(self._file), self._provider)
@@ -143,8 +144,8 @@ def open_session(graph: str | bytes, provider: Provider) -> onnxruntime.Inferenc
     """
     if provider.name not in onnxruntime.get_available_providers():
         raise DeviceUnavailable(
-            f"SIMILE_DEVICE asks for a GPU, and the onnxruntime {onnxruntime.__version__} that is installed has "
-            "no CUDA. In a new virtual environment: pip install 'simile[gpu]'. Or set SIMILE_DEVICE=cpu."
+            f"SIMILE_DEVICE asks for a GPU, and this onnxruntime ({onnxruntime.__version__}) has no CUDA. "
+            "In a new virtual environment: pip install 'simile[gpu]'. Or set SIMILE_DEVICE=cpu."
         )
     if provider.name == CUDA:
         _preload()
@@ -157,8 +158,13 @@ def open_session(graph: str | bytes, provider: Provider) -> onnxruntime.Inferenc
         # Without this it would go on with the CPU, where a GPU fails, and say so on the terminal only.
         session = onnxruntime.InferenceSession(graph, options, providers=providers, enable_fallback=0)
     except Exception as error:
-        if provider.name != CUDA or is_exhaustion(error):
+        if provider.name != CUDA:
             raise
+        if is_exhaustion(error):
+            raise DeviceUnavailable(
+                f"The model does not fit into the memory of GPU {provider.index} ({error}). Raise "
+                "SIMILE_GPU_MEM_MB, or end what else uses the GPU."
+            ) from error
         raise DeviceUnavailable(_no_gpu(provider.index, str(error))) from error
     if session.get_providers()[0] != provider.name:  # a library did not load: the CPU is taken without a word
         raise DeviceUnavailable(_no_gpu(provider.index, _preload()))
@@ -196,12 +202,20 @@ def _preload() -> str:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):  # the log may be JSON, and it prints
         onnxruntime.preload_dlls()
-    return " ".join(said.getvalue().split())
+    return " ".join(said.getvalue().split()) or "the library of its CUDA provider does not load"
 
 
 def _no_gpu(index: int, why: str) -> str:
     return (
-        f"SIMILE_DEVICE asks for GPU {index}, and ONNX Runtime cannot use it: "
-        f"{why or 'its CUDA libraries do not load'}. See that `nvidia-smi` lists the GPU, that the driver is new "
-        "enough for CUDA 13, and that pip installed 'simile[gpu]' whole; or set SIMILE_DEVICE=cpu."
+        f"SIMILE_DEVICE asks for GPU {index}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
+        "that `nvidia-smi` lists it, that its driver knows CUDA 13, that a container is given it "
+        "(--gpus all), and that pip install 'simile[gpu]' was whole; or set SIMILE_DEVICE=cpu."
     )
+
+
+def _no_driver() -> str:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"there is no NVIDIA driver ({error})"
+    return ""

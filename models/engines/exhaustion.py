@@ -3,8 +3,8 @@
 ONNX Runtime has no exception of its own for it, and none of its classes is Python's RuntimeError. Its memory
 pool says "Available memory of N is smaller than requested bytes of M" at its limit (`Fail`), and "Failed to
 allocate memory for requested buffer of size N" where the device has no more (`RuntimeException`). cuBLAS and
-cuDNN, which allocate beside the pool, say CUBLAS_STATUS_ALLOC_FAILED and CUDNN_STATUS_ALLOC_FAILED; CUDA itself
-says "out of memory" or cudaErrorMemoryAllocation. So it is known by its words.
+cuDNN, which allocate beside the pool, say CUBLAS_STATUS_ALLOC_FAILED and CUDNN_STATUS_ALLOC_FAILED; CUDA
+itself says "out of memory" or cudaErrorMemoryAllocation. So it is known by its words.
 """
 
 from __future__ import annotations

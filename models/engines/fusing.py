@@ -27,8 +27,8 @@ def fuse(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _optimiser() -> tuple[Any, Any]:
-    """Imported when it is needed: half a second. It adds two folders to the path where modules are looked for,
-    with names such as `metrics`, and logs every fusion: neither is left behind.
+    """Imported when it is needed: half a second. It logs every fusion, and adds two folders to the path where
+    modules are looked for, with names such as `metrics`: neither is left behind.
     """
     path = list(sys.path)
     try:

@@ -1,4 +1,4 @@
-"""Few shapes instead of every shape: a GPU's memory pool then stops growing, and its kernels are planned once.
+"""Few shapes instead of every shape: a GPU's memory pool then stops growing, and kernels are chosen once.
 
 A batch is rounded up to the next rung of a ladder, in its rows and in their length:
 
