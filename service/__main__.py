@@ -29,6 +29,7 @@ from service.app import create_app
 from service.commands import backup, checking, exporting, importing, restore
 from service.commands.errors import CommandError
 from service.keys import KeysError
+from service.opening import require_device
 from service.protocol import Protocol
 from service.runtime import Runtime
 from service.settings import Settings, StartupError, read
@@ -111,6 +112,7 @@ def main() -> None:
         settings = read()
         if arguments.command == "check":
             print(checking.run(settings) if arguments.data else check.report(settings))
+            require_device(settings)
             return
         if arguments.command in {"backup", "restore"}:
             print((backup if arguments.command == "backup" else restore).run(arguments, settings))

@@ -12,6 +12,7 @@ from models.store import Store
 from service.examples import FACT, WANTED
 from service.generations import ACTIVE, insert
 from service.live import Generation
+from service.opening import open_version
 from service.settings import Settings, StartupError
 from service.writer import Transaction
 
@@ -38,7 +39,7 @@ def active_generation(connection: sqlite3.Connection, store: Store, settings: Se
 
 def _again(store: Store, settings: Settings, number: int, version: str, fingerprint: str) -> Generation:
     """What was live when the service stopped."""
-    encoder = store.open(version)
+    encoder = open_version(store, version, settings)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
@@ -56,7 +57,7 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder = store.open(version)
+    encoder = open_version(store, version, settings)
     connection.execute("BEGIN IMMEDIATE")
     number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
     if settings.examples:

@@ -10,7 +10,8 @@ from models.errors import ModelError
 from models.store import Store
 from service import cpus
 from service.keys import Role, read_keys
-from service.settings import PREFIX, Settings, otlp_endpoints
+from service.opening import require_device
+from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
 
 
 def report(settings: Settings) -> str:
@@ -26,6 +27,7 @@ def report(settings: Settings) -> str:
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
         "providers": ", ".join(onnxruntime.get_available_providers()),
+        "device": _device(settings),
         "model": _model(settings),
         "disk": _disk(settings.data_dir),
         "keys": _keys(settings),
@@ -33,6 +35,13 @@ def report(settings: Settings) -> str:
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
+
+
+def _device(settings: Settings) -> str:
+    try:
+        return require_device(settings)
+    except StartupError as error:
+        return f"NOT usable: {error}"
 
 
 def _keys(settings: Settings) -> str:

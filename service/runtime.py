@@ -27,6 +27,7 @@ from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
+from service.opening import require_device
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
@@ -40,6 +41,7 @@ from service.writer import Changes, Transaction, Writer
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2
+GPU_WORKERS = 2  # while the GPU computes one batch, the next is tokenised and padded
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
 
@@ -55,7 +57,8 @@ class Runtime:
         self.stopping = False  # nothing new is taken any more
         self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
-        self.workers = settings.workers or cpus.available()
+        on_gpu = settings.place.device == "cuda"
+        self.workers = settings.workers or (GPU_WORKERS if on_gpu else cpus.available())
         self.store = Store(settings.models_dir)
         self.batcher = Batcher(
             self.metrics,
@@ -86,6 +89,7 @@ class Runtime:
         """
         if self._ownership is not None:
             return
+        require_device(self.settings)  # before anything is written, or published for minutes
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:
                 self.tracing.start()

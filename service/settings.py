@@ -7,7 +7,6 @@ so is a `SIMILE_` variable that no setting knows: what a person asked for is nev
 import ipaddress
 import os
 import re
-import ssl
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,6 +14,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.engines.form import FP32, Asked, Form, cuda_form
+from models.engines.place import Place, place_of
+from service.certificate import check_certificate
+from service.device import check_device, default_device
 from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
 from service.snapshots import FOLDER
@@ -52,7 +55,9 @@ class Settings(BaseSettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
 
-    workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
+    device: str = Field(default_factory=default_device)
+    gpu_mem_mb: int = Field(0, ge=0)  # 0: whatever is free
+    workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup; two on a GPU
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
@@ -79,8 +84,7 @@ class Settings(BaseSettings):
     otel: bool = Field(default_factory=lambda: bool(otlp_endpoints()))
 
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
-    device: str = "cpu"
-    precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
+    precision: Asked = "fp32"
     cache_mb: int = Field(64, ge=0)
     # Read by training alone.
     eval_data: Path | None = None
@@ -92,6 +96,16 @@ class Settings(BaseSettings):
         """What can be made again from the document store, and takes long."""
         return self.data_dir / FOLDER
 
+    @property
+    def place(self) -> Place:
+        """On what the model computes."""
+        return place_of(self.device, self.gpu_mem_mb)
+
+    @property
+    def form(self) -> Form:
+        """What the model computes in."""
+        return cuda_form(self.precision) if self.place.device == "cuda" else FP32
+
     @model_validator(mode="before")
     @classmethod
     def _models_beside_the_data(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -100,6 +114,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse(self) -> Self:
+        check_device(self.device, self.precision)
         for name, wanted in _unbuilt(self).items():
             raise ValueError(f"{PREFIX}{name.upper()}={wanted}: {_NOT_BUILT[name]}")
         if self.canary_file is not None:
@@ -125,7 +140,7 @@ class Settings(BaseSettings):
             )
         allowed_origins(self.cors_origins)
         indexed_fields(self.indexed_fields)
-        _check_certificate(self.tls_cert_file, self.tls_key_file)
+        check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
         return self
@@ -182,25 +197,6 @@ _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
-def _check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
-    """Refuse half of a pair, and a pair that cannot be used."""
-    if cert_file is None and key_file is None:
-        return
-    if cert_file is None or key_file is None:
-        raise ValueError(
-            f"{PREFIX}TLS_CERT_FILE and {PREFIX}TLS_KEY_FILE belong together. Set both, or neither."
-        )
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(cert_file, key_file, password="")  # never ask at the terminal
-    except OSError as error:  # ssl's errors too
-        why = getattr(error, "reason", None) or error.strerror
-        raise ValueError(
-            f"{PREFIX}TLS_CERT_FILE={cert_file} and {PREFIX}TLS_KEY_FILE={key_file} cannot be used ({why}). "
-            "Name a certificate chain and its key without a password, both in PEM."
-        ) from error
-
-
 def canary_lines(file: Path) -> list[str]:
     """The queries of a canary file, one per line; empty lines do not count.
 
@@ -238,8 +234,7 @@ def _check_otlp_protocol() -> None:
 
 
 _NOT_BUILT = {
-    "device": "only `cpu` is there yet; leave it unset.",
-    "precision": "only `fp32` is there yet; leave it unset.",
+    "precision": "only `fp32` is there yet on the CPU; leave it unset.",
     "cache_mb": "the vector cache is not there yet; leave it unset, or 0 to say that there must be none.",
 }
 
@@ -251,7 +246,9 @@ def _unbuilt(settings: Settings) -> dict[str, Any]:
     return {
         name: value
         for name, value in asked.items()
-        if value != defaults[name] and (name, value) != ("cache_mb", 0)
+        if value != defaults[name]
+        and (name, value) != ("cache_mb", 0)
+        and not (name == "precision" and settings.place.device == "cuda")
     }
 
 

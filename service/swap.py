@@ -23,7 +23,6 @@ from typing import TypeVar
 
 from models.encoder import Encoder
 from models.errors import ModelError
-from models.proof import check_golden
 from models.seal import read_manifest
 from models.store import Store, Wish
 from service import canary, memory
@@ -36,6 +35,7 @@ from service.library import Library
 from service.live import Generation, Retired
 from service.logs import told
 from service.metrics import Metrics
+from service.opening import open_version
 from service.progress import Progress
 from service.settings import Settings
 from service.writer import Transaction
@@ -230,9 +230,7 @@ class Swap:
 
     def _open_encoder(self) -> Encoder:
         """Every byte verified, and the first forward passes give the vectors it was published with."""
-        encoder = self._store.open(self.version)
-        check_golden(encoder, self._store.folder(self.version))
-        return encoder
+        return open_version(self._store, self.version, self._settings, first=True)
 
     def _swap(self, generation: Generation, transaction: Transaction) -> bool:
         """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from models.engines.place import CPU, Place
 from service import check, cpus
+from service.device import default_device
 from service.distributions import refuse_clashes
+from service.opening import require_device
 from service.settings import Settings, StartupError, read
 
 
@@ -49,7 +52,6 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("SIMILE_DEVICE", "cuda"),
         ("SIMILE_PRECISION", "bf16"),
         ("SIMILE_PRECISION", "auto"),
         ("SIMILE_CACHE_MB", "128"),
@@ -59,6 +61,63 @@ def test_a_setting_whose_part_is_not_built_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     assert f"{name}={value}" in refusal(monkeypatch, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "mps"])
+def test_a_device_that_is_none_is_refused_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert refusal(monkeypatch, SIMILE_DEVICE=name) == f"SIMILE_DEVICE={name}: name cpu, cuda or cuda:N."
+
+
+@pytest.mark.parametrize(
+    ("asked", "computed"), [("fp32", "fp32"), ("fp16", "fp16"), ("auto", "fp16"), (None, "fp32")]
+)
+def test_a_gpu_computes_in_the_precision_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, computed: str
+) -> None:
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda:1")
+    monkeypatch.setenv("SIMILE_GPU_MEM_MB", "2048")
+    if asked is not None:
+        monkeypatch.setenv("SIMILE_PRECISION", asked)
+    settings = read()
+    assert settings.place == Place("cuda", 1, 2048)
+    assert str(settings.form) == f"{computed}/onnxruntime-cuda"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_precision_that_a_gpu_does_not_compute_in_is_refused(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    message = refusal(monkeypatch, SIMILE_DEVICE="cuda", SIMILE_PRECISION=precision)
+    assert message.startswith(f"SIMILE_PRECISION={precision}: a GPU computes in fp32 or fp16")
+
+
+def test_the_gpu_is_the_default_where_its_extra_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert default_device() == "cpu"
+    installed = tmp_path / "onnxruntime_gpu-1.31.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert read().device == "cuda"
+    monkeypatch.setenv("SIMILE_DEVICE", "cpu")
+    assert read().place == CPU
+
+
+def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "device" in (lines := device_lines(check.report(read())))
+    assert lines["device"] == "cpu"
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")  # on no machine
+    assert device_lines(check.report(read()))["device"].startswith("NOT usable: SIMILE_DEVICE asks for")
+    with pytest.raises(StartupError, match="SIMILE_DEVICE asks for"):
+        require_device(read())
+
+
+def device_lines(said: str) -> dict[str, str]:
+    facts = said.partition("\n\n")[2].splitlines()
+    return {line.split()[0]: line.split(maxsplit=1)[1] for line in facts}
 
 
 def test_turning_the_cache_off_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
