@@ -1,25 +1,26 @@
 """The BERT graph: safetensors in, ONNX out, without torch.
 
-    input_ids, token_type_ids ─▶ embeddings ─▶ layer, layer, … ─▶ last_hidden_state ─▶ head.py
-    attention_mask ─▶ 0 or -1e4, added to every attention score
-                                   (first layer + last layer) / 2 ─▶ head.py, for `first_last`
+    input_ids, token_type_ids ─▶ pack ─▶ embeddings ─▶ layer, layer, … ─▶ unpack: last_hidden_state ─▶ head.py
+    attention_mask ─▶ where the tokens are: packing.py
+                   ─▶ 0 or -1e4, added to every attention score
+                                       (first layer + last layer) / 2 ─▶ unpack ─▶ head.py, for `first_last`
     input_ids ─▶ rows of the word table, as last_hidden_state ─────▶ head.py, for `static`
 
-Plain operators in an order that ONNX Runtime's own session optimiser knows. On CPU it makes BiasGelu and
-scaled MatMul of them, which is the fastest form that was found; its SkipLayerNormalization is slower there
-(see `_embeddings`). Not here: any other family.
+Plain operators in an order that ONNX Runtime's own session optimiser knows: on rows (tokens, width) it joins
+each bias with its MatMul (Gemm), and makes Gelu and scaled MatMul of theirs. Nine tenths of what is left is
+matrix products (docs/PERFORMANCE.md). Not here: any other family.
 """
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from .backbone import Backbone, Tensors
 from .nodes import Nodes
+from .packing import Packing
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
@@ -33,6 +34,8 @@ _MASKED = -10000.0
 def bert_graph(backbone: Backbone, tensors: Tensors, tokens: str = "last") -> onnx.GraphProto:
     """The graph up to the token vectors, float32 (batch, sequence, width); `last_hidden_state` is its output.
 
+    Where `attention_mask` is 0 they mean nothing; each text has a token at least.
+
     tensors: by their backbone names, as `backbone.shapes(tokens)` lists them.
     tokens: as in head.py; the value POOLED_FROM[tokens] is then in the graph.
     """
@@ -44,9 +47,7 @@ def bert_graph(backbone: Backbone, tensors: Tensors, tokens: str = "last") -> on
     if tokens == "static":
         writer.words(out=HIDDEN)
     else:
-        first, last = writer.layers()
-        if tokens == "first_last":
-            nodes("Mul", nodes("Add", first, last), nodes.tensor(0.5), out=_FIRST_LAST)
+        writer.layers(first_last=tokens == "first_last")
     shape: list[str | int | None] = ["batch", "sequence", backbone.width]
     graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
     return graph
@@ -58,20 +59,24 @@ class _Writer:
         self._tensors = tensors
         self._nodes = nodes
 
-    def layers(self) -> tuple[str, str]:
-        """The output of the first layer and that of the last, which is `last_hidden_state`."""
+    def layers(self, *, first_last: bool) -> None:
+        """`last_hidden_state`, and the mean of the first and the last layer's output where asked for."""
+        n, backbone = self._nodes, self._backbone
         mask = self._mask()
-        x = self._embeddings()
+        packing = Packing(n, backbone.heads, backbone.width // backbone.heads)
+        x = self._embeddings(packing)
         found = []
-        for layer in range(self._backbone.layers):
-            last = layer == self._backbone.layers - 1
-            x = self._layer(x, mask, f"encoder.layer.{layer}", out=HIDDEN if last else "")
+        for layer in range(backbone.layers):
+            x = self._layer(x, mask, packing, f"encoder.layer.{layer}")
             found.append(x)
-        return found[0], found[-1]
+        packing.unpack(x, HIDDEN)
+        if first_last:
+            mean = n("Mul", n("Add", found[0], x), n.tensor(0.5))
+            packing.unpack(mean, _FIRST_LAST)
 
-    def words(self, out: str = "") -> str:
-        """(batch, sequence, width): a row of the word table for each token."""
-        return self._nodes("Gather", self._weight("embeddings.word_embeddings"), "input_ids", out=out)
+    def words(self, ids: str = "input_ids", out: str = "") -> str:
+        """A row of the word table for each token: (…, width)."""
+        return self._nodes("Gather", self._weight("embeddings.word_embeddings"), ids, out=out)
 
     def _mask(self) -> str:
         """(batch, 1, 1, sequence): what is added to the scores."""
@@ -80,45 +85,37 @@ class _Writer:
         mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)
         return n("Mul", n("Sub", n.tensor(1.0), mask), n.tensor(_MASKED))
 
-    def _embeddings(self) -> str:
-        """(batch, sequence, width).
+    def _embeddings(self, packing: Packing) -> str:
+        """(tokens, width), as everything but attention.
 
-        The position ids are cut from a table: their length is then unknown to shape inference, which keeps
-        ONNX Runtime 1.31 from joining each Add with its LayerNormalization into SkipLayerNormalization, whose
-        CPU kernel took 14 % of the time where the two took 5 % (one thread: 132 instead of 159 GFLOP/s).
+        ONNX Runtime 1.31 joins an Add with its LayerNormalization into SkipLayerNormalization only where a
+        batch has three dimensions; its CPU kernel took 14 % of the time where the two took 5 %.
         """
         n = self._nodes
-        words = self.words()
-        types = n("Gather", self._weight("embeddings.token_type_embeddings"), "token_type_ids")
-        length = n("Gather", n("Shape", "input_ids"), n.tensor(1, np.int64))
-        table = n.tensor(np.arange(self._backbone.positions)[None], np.int64)
-        ids = n("Slice", table, n.ints(0), n("Unsqueeze", length, n.ints(0)), n.ints(1), n.ints(1))
-        positions = n("Gather", self._weight("embeddings.position_embeddings"), ids)
+        words = self.words(packing.pack("input_ids"))
+        types = n("Gather", self._weight("embeddings.token_type_embeddings"), packing.pack("token_type_ids"))
+        positions = n("Gather", self._weight("embeddings.position_embeddings"), packing.columns)
         return self._normalise(n("Add", n("Add", words, types), positions), "embeddings.LayerNorm")
 
-    def _layer(self, x: str, mask: str, at: str, out: str) -> str:
+    def _layer(self, x: str, mask: str, packing: Packing, at: str) -> str:
         n = self._nodes
-        attended = self._linear(
-            self._attention(x, mask, f"{at}.attention.self"), f"{at}.attention.output.dense"
-        )
+        mixed = self._attention(x, mask, packing, f"{at}.attention.self")
+        attended = self._linear(mixed, f"{at}.attention.output.dense")
         x = self._normalise(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
         inner = self._activate(self._linear(x, f"{at}.intermediate.dense"))
         return self._normalise(
-            n("Add", self._linear(inner, f"{at}.output.dense"), x), f"{at}.output.LayerNorm", out
+            n("Add", self._linear(inner, f"{at}.output.dense"), x), f"{at}.output.LayerNorm"
         )
 
-    def _attention(self, x: str, mask: str, at: str) -> str:
-        n, heads = self._nodes, self._backbone.heads
-        size = self._backbone.width // heads
-
-        def split(part: str, order: tuple[int, ...]) -> str:
-            shape = n.ints(0, 0, heads, size)
-            return n("Transpose", n("Reshape", self._linear(x, f"{at}.{part}"), shape), perm=order)
-
-        scores = n("MatMul", split("query", (0, 2, 1, 3)), split("key", (0, 2, 3, 1)))
-        scores = n("Add", n("Div", scores, n.tensor(math.sqrt(size))), mask)
-        mixed = n("MatMul", n("Softmax", scores, axis=3), split("value", (0, 2, 1, 3)))
-        return n("Reshape", n("Transpose", mixed, perm=(0, 2, 1, 3)), n.ints(0, 0, self._backbone.width))
+    def _attention(self, x: str, mask: str, packing: Packing, at: str) -> str:
+        n, width = self._nodes, self._backbone.width
+        query, key, value = (
+            packing.split(self._linear(x, f"{at}.{part}")) for part in ("query", "key", "value")
+        )
+        # The runtime reads the key transposed on the way.
+        scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
+        scores = n("Add", n("Div", scores, n.tensor(math.sqrt(width // self._backbone.heads))), mask)
+        return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), width)
 
     def _activate(self, x: str) -> str:
         n = self._nodes
@@ -136,11 +133,11 @@ class _Writer:
         product = n("MatMul", x, n.tensor(self._tensors[f"{at}.weight"].T, name=f"{at}.weight"))
         return n("Add", product, n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias"))
 
-    def _normalise(self, x: str, at: str, out: str = "") -> str:
+    def _normalise(self, x: str, at: str) -> str:
         n = self._nodes
         scale = self._weight(at)
         bias = n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias")
-        return n("LayerNormalization", x, scale, bias, out=out, axis=-1, epsilon=self._backbone.epsilon)
+        return n("LayerNormalization", x, scale, bias, axis=-1, epsilon=self._backbone.epsilon)
 
     def _weight(self, at: str) -> str:
         return self._nodes.tensor(self._tensors[f"{at}.weight"], name=f"{at}.weight")

@@ -69,6 +69,7 @@ class Manifest(BaseModel):
     search_prompt: str = ""
     document_prompt: str = ""
     precision: str = "fp32"
+    packed: bool = False  # whether padding costs attention only (packing.py)
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)
     gate: Gate | None = None  # None: it came here without one

@@ -28,6 +28,7 @@ from .imported import adopt, load_onnx
 from .layout import write_layout
 from .manifest import Manifest, tidy_origin, version_name
 from .nodes import model_of
+from .packing import packs
 from .proof import Reference, Vectors, prove, write_golden
 from .source import Source, read_source
 from .store import Store
@@ -85,8 +86,8 @@ def publish_prepared(
     """`publish` from where the graph is ready."""
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
-    if existing and existing.calibration.int8:  # else it is published anew, to have one
-        return existing
+    if existing and existing.calibration.int8 and existing.packed >= manifest.packed:
+        return existing  # else it is published anew, to have a calibration or the faster graph
     return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
 
 
@@ -154,6 +155,7 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
         prompts=source.prompts,
         search_prompt=source.search_prompt,
         document_prompt=source.document_prompt,
+        packed=packs(prepared.model.graph),
         portable="sentence-transformers" if source.head.portable else "simile",
     )
 

@@ -65,7 +65,7 @@ class Store:
 
         Whatever `build` raises is passed on, and nothing is published. When the same space in the same form
         is already there with the same prompts, that version is the answer and the new folder is dropped;
-        but not where it was published before there was a calibration, which the new one has.
+        but not where the new one has a calibration or a faster graph that it was published without.
         """
         with self._temporary() as folder:
             manifest = seal(folder, build(folder))
@@ -236,7 +236,8 @@ class Store:
 
 
 def _adds(new: Manifest, existing: Manifest) -> bool:
-    return new.calibration.int8 is not None and existing.calibration.int8 is None
+    calibrated = new.calibration.int8 is not None and existing.calibration.int8 is None
+    return calibrated or (new.packed and not existing.packed)
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:

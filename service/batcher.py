@@ -27,6 +27,7 @@ from models.encoder import Encoder
 from service.admission import Admission
 from service.calls import Answer, Call, Job, Lane, Row, Source
 from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy
+from service.grouping import cost_of
 from service.lanes import Lanes
 from service.logs import told
 from service.metrics import Metrics
@@ -240,8 +241,9 @@ class Batcher:
         if not (rows := _awaited(rows)):
             return
         call = rows[0].call
-        padded = len(rows) * max(len(row.ids) for row in rows)
-        worker.begin(self._pace.batch_may_take(padded))
+        lengths = [len(row.ids) for row in rows]
+        cost = cost_of(lengths, packed=call.encoder.manifest.packed)
+        worker.begin(self._pace.batch_may_take(cost))
         started = time.monotonic()
         failure: Exception | None = None
         try:
@@ -267,8 +269,8 @@ class Batcher:
                 row.call.tokens[row.position] = len(row.ids)
         whole = [row for row, good in zip(rows, finite, strict=True) if good]
         self._on_loop(_settle, whole, started, seconds)
-        self._pace.measured(padded, seconds)
-        self._outcomes.computed(rows, padded, started, seconds)
+        self._pace.measured(cost, seconds)
+        self._outcomes.computed(rows, len(rows) * max(lengths), started, seconds)
 
     def _split(self, worker: Worker, rows: list[Row], failure: Exception) -> None:
         """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""

@@ -1,25 +1,35 @@
 """Which of the waiting texts to embed together.
 
-A batch is computed at the length of its longest text, so a short text beside a long one costs as much as
-the long one. The waiting texts are sorted by length and cut into contiguous groups so that the total cost
-is least; then the group that holds the *oldest* text is run. So nothing starves, whatever its length, and
-padding stays small (measured against one flat token budget: 1.5x on short sentences, 3x on mixed lengths).
+A batch is computed at the length of its longest text. In a padded graph a short text beside a long one costs
+as much as the long one; in one that leaves padding out (models/packing.py) only its attention does, so
+batches of many lengths are full, and little is gained by sorting. Either way the waiting texts are sorted by
+length and cut into contiguous groups so that the total cost is least; then the group that holds the *oldest*
+text is run. So nothing starves, whatever its length, and padding costs little.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-# What starting one more batch costs, in tokens of computing: forward passes over 1 to 64 texts of 8 to 256
-# tokens took 2.0 ms + 0.107 ms per token on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31).
-GROUP_OVERHEAD_TOKENS = 20
+# In tokens of computing: what one more batch costs, and how many pairs of tokens cost attention as much as one.
+# Passes over 1 to 64 texts of 3 to 256 tokens took 24 + tokens + texts * longest² / 920 times 0.1 ms,
+# within 10 %, on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31). The 24 are the reading of the weights.
+GROUP_OVERHEAD_TOKENS = 24
+ATTENTION_DIVISOR = 920
 
 
-def group_of_oldest(lengths: Sequence[int], budget_tokens: int) -> list[int]:
+def cost_of(lengths: Sequence[int], *, packed: bool) -> int:
+    """What a batch of texts of these lengths costs, in tokens of computing, without GROUP_OVERHEAD_TOKENS."""
+    each = _cost_of_place(max(lengths), packed=packed)
+    return round((sum(lengths) if packed else 0) + each * len(lengths))
+
+
+def group_of_oldest(lengths: Sequence[int], budget_tokens: int, *, packed: bool = False) -> list[int]:
     """Positions of the texts to embed now, the oldest among them.
 
     Args:
         lengths: tokens of each waiting text, the oldest text first; at least one.
-        budget_tokens: the most tokens of one batch, padding included. One longer text goes alone.
+        budget_tokens: the most that one batch may cost. A text that costs more goes alone.
+        packed: whether the model's graph leaves padding out.
 
     Returns:
         Positions in `lengths`, by rising length.
@@ -27,26 +37,36 @@ def group_of_oldest(lengths: Sequence[int], budget_tokens: int) -> list[int]:
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     oldest = order.index(0)
-    for begin, end in pairwise(_cheapest_cuts([lengths[position] for position in order], budget_tokens)):
+    cuts = _cheapest_cuts([lengths[position] for position in order], budget_tokens, packed=packed)
+    for begin, end in pairwise(cuts):
         if begin <= oldest < end:
             return order[begin:end]
     raise AssertionError("the cuts cover every position")
 
 
-def _cheapest_cuts(lengths: list[int], budget_tokens: int) -> list[int]:
+def _cost_of_place(longest: int, *, packed: bool) -> float:
+    """What a text costs for being in a batch with one of this length, whatever its own."""
+    return longest * longest / ATTENTION_DIVISOR if packed else longest
+
+
+def _cheapest_cuts(lengths: list[int], budget_tokens: int, *, packed: bool) -> list[int]:
     """Where to cut the sorted `lengths` so that the groups' total cost is least: 0, …, len(lengths).
 
     Dynamic programme over the end of the last group: cost[end] = min over begin of
-    cost[begin] + overhead + longest * (end - begin).
+    cost[begin] + overhead + cost of the group.
     """
     cost = [0.0] * (len(lengths) + 1)
     previous = [0] * (len(lengths) + 1)
     for end, longest in enumerate(lengths, start=1):
-        fits = max(1, budget_tokens // max(1, longest))
-        best = float("inf")
-        for begin in range(max(0, end - fits), end):
-            candidate = cost[begin] + longest * (end - begin)
-            if candidate <= best:  # of equals the smaller last group: the oldest text is in a full one
+        each = _cost_of_place(longest, packed=packed)
+        best, tokens = float("inf"), 0
+        for begin in range(end - 1, -1, -1):
+            tokens += lengths[begin] if packed else 0
+            group = tokens + each * (end - begin)
+            if group > budget_tokens and begin < end - 1:
+                break
+            candidate = cost[begin] + group
+            if candidate < best:  # of equals the smaller last group: the oldest text is in a full one
                 best, previous[end] = candidate, begin
         cost[end] = best + GROUP_OVERHEAD_TOKENS
     cuts = [len(lengths)]

@@ -123,7 +123,9 @@ class _Line:
             if call.encoder is first.encoder and call.normalize == first.normalize
         ]
         window = list(islice(_in_turn(alike), GROUP_WINDOW))
-        group = [window[at] for at in group_of_oldest([len(row.ids) for row in window], budget_tokens)]
+        lengths = [len(row.ids) for row in window]
+        packed = first.encoder.manifest.packed
+        group = [window[at] for at in group_of_oldest(lengths, budget_tokens, packed=packed)]
         taken = set(map(id, group))
         for call in dict.fromkeys(row.call for row in group):
             call.waiting = deque(row for row in call.waiting if id(row) not in taken)

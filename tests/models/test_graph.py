@@ -19,6 +19,7 @@ from models.errors import Unsupported
 from models.graph import HIDDEN, POOLED_FROM, bert_graph
 from models.head import Dense, Head, append_head
 from models.nodes import model_of
+from models.packing import packs
 from tests.tiny import WIDTH
 from tests.tiny import tiny_source as make_tiny_source
 
@@ -85,9 +86,10 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
         np.testing.assert_allclose(_run(model, ROWS, "sentence_embedding", length), expected, atol=2e-6)
     pooled = _run(model, ROWS, "pooled_embedding")
     np.testing.assert_allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), expected, atol=2e-6)
-    hidden = _run(model, ROWS[-1:], HIDDEN)[0]
+    hidden = _run(model, ROWS, HIDDEN, 70)
     last = "static" if head.tokens == "static" else "last"
-    np.testing.assert_allclose(hidden, reference.token_vectors(backbone, tensors, last, ROWS)[-1], atol=2e-5)
+    for row, tokens in zip(hidden, reference.token_vectors(backbone, tensors, last, ROWS), strict=True):
+        np.testing.assert_allclose(row[: len(tokens)], tokens, atol=2e-5)
 
 
 def test_the_formulas_tell_activations_and_poolings_apart(tiny_source: Path) -> None:
@@ -121,10 +123,54 @@ def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
         model_of(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
-    assert operators["BiasGelu"] == backbone.layers
-    assert operators["FusedMatMul"] == backbone.layers  # the scores, divided on the way
+    assert operators["Gemm"] == 6 * backbone.layers  # every linear layer with its bias
+    assert operators["Gelu"] == backbone.layers
+    assert operators["FusedMatMul"] == backbone.layers  # the scores: key transposed and divided on the way
     assert operators["LayerNormalization"] == 2 * backbone.layers + 1
     assert operators["Erf"] == operators["Pow"] == operators["SkipLayerNormalization"] == 0
+    assert operators["Transpose"] == 0
+
+
+def test_padding_is_computed_by_attention_alone(tiny_source: Path) -> None:
+    backbone = _backbone(tiny_source)
+    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
+    graph = bert_graph(backbone, tensors)
+    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    model = model_of(graph)
+    assert packs(model.graph)
+    products = {node.output[0] for node in graph.node if node.op_type == "MatMul"}
+    weighed = [name for name in products if _shape(model, name)[0] == sum(map(len, ROWS))]
+    assert len(weighed) == 6 * backbone.layers, "every linear layer has a row for each token and no other"
+    assert [_shape(model, name) for name in products - set(weighed)].count((3, 2, 70, 70)) == backbone.layers
+
+
+def _shape(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
+    looked_into = onnx.ModelProto()
+    looked_into.CopyFrom(model)
+    looked_into.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    return _run(looked_into, ROWS, name, 70).shape
+
+
+def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
+    backbone = _backbone(tiny_source)
+    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
+    graph = bert_graph(backbone, tensors)
+    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    del graph.input[2:]  # their types are all 0
+    graph.node.insert(0, onnx.helper.make_node("Sub", ["input_ids", "input_ids"], ["token_type_ids"]))
+    session = onnxruntime.InferenceSession(model_of(graph).SerializeToString())
+    # As another program may send them: positions are those of the padded row.
+    ids = np.array([[0, 0, 2, 7, 3], [2, 40, 41, 42, 3]])
+    mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    found = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
+    moved = tensors | {
+        "embeddings.position_embeddings.weight": np.roll(
+            tensors["embeddings.position_embeddings.weight"], -2, axis=0
+        )
+    }
+    left = reference.embed(backbone, moved, HEADS["mean"], [[2, 7, 3]])
+    right = reference.embed(backbone, tensors, HEADS["mean"], [[2, 40, 41, 42, 3]])
+    np.testing.assert_allclose(found, np.concatenate([left, right]), atol=2e-6)
 
 
 def test_old_names_and_half_precision_give_the_same_tensors(tiny_source: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_publishing_again_answers_the_version_that_is_there(store: Store, folder
     assert len(store.versions()) == 1
 
 
+def test_a_version_from_before_packing_is_served_on_and_published_anew_on_request(
+    store: Store, folder: Path
+) -> None:
+    first = publish(store, folder)
+    assert first.packed
+    file = store.folder(first.version) / "manifest.json"
+    without = {key: value for key, value in json.loads(file.read_bytes()).items() if key != "packed"}
+    file.write_text(json.dumps(without))
+    assert store.open(first.version).manifest.packed is False
+    time.sleep(1.1)  # a version is named after the second it was made in
+    second = publish(store, folder)
+    assert second.packed
+    assert second.version != first.version
+    assert second.fingerprint == first.fingerprint, "it is the same space"
+    assert publish(store, folder) == second
+
+
 def test_a_published_folder_can_be_published_elsewhere_and_is_the_same_space(
     store: Store, folder: Path, tmp_path: Path
 ) -> None:
@@ -76,6 +94,7 @@ def test_a_published_folder_can_be_published_elsewhere_and_is_the_same_space(
     other = Store(tmp_path / "other")
     second = publish(other, store.folder(first.version))
     assert (second.fingerprint, second.origin) == (first.fingerprint, first.origin)
+    assert second.packed
     np.testing.assert_array_equal(_vectors(other, second.version), _vectors(store, first.version))
 
 

@@ -10,16 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
-from service import vectors
-from service.documents import DEFAULT_COLLECTION, page
+from service.documents import page
 from service.generations import kept_numbers, live_number
-from service.index import Index
-from service.rows import row_of
 from service.schema import connect, migrate
-from tests.service.store_worker import BUILDER, DIMENSION, THREADS, parity_of, vector_of
+from tests.service.killed_snapshots import KilledSnapshots
+from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 
 Texts = dict[str, str]  # id to text, of one thread
 
@@ -45,22 +42,35 @@ class Store:
         self.acknowledged = 0
         self.kinds: dict[str, int] = {}
         self.kills = 0
+        self.snapshots = KilledSnapshots(folder, self._rng)
+        self.written = 0  # of them
+        self.torn = 0  # kills while one was being written
 
     def run_and_kill(self) -> list[dict[str, Any] | None]:
         """Let a worker write for a while, then kill it; per thread, the operation that was not answered."""
         lines, seconds = self._rng.randrange(1, 150), self._rng.uniform(0.0, 0.01)
         command = [sys.executable, "-m", "tests.service.store_worker", str(self._folder), str(self.kills)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+        log = self._folder / "worker.log"
+        with (
+            log.open("wb") as complaints,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints) as worker,
+        ):
             assert worker.stdout is not None
             said = b"".join(worker.stdout.readline() for _ in range(lines))
             time.sleep(seconds)
             worker.kill()
             said += worker.stdout.read()
         self.kills += 1
+        assert "Traceback" not in log.read_text(), log.read_text()
         in_hand: list[dict[str, Any] | None] = [None] * THREADS
+        writing = 0
         for line in said.split(b"\n")[:-1]:  # the last one may be torn
             word, thread, told = line.split(b" ", 2)
             operation = orjson.loads(told)
+            if int(thread) == MERGERS:
+                writing += 1 if word == b"try" else -1
+                self.written += word == b"ack"
+                continue
             if word == b"try":
                 in_hand[int(thread)] = operation
                 continue
@@ -72,6 +82,7 @@ class Store:
             else:
                 self._expected[int(thread)] = applied(self._expected[int(thread)], operation)
                 in_hand[int(thread)] = None
+        self.torn += writing > 0
         return in_hand
 
     def check(self, in_hand: list[dict[str, Any] | None]) -> None:
@@ -96,29 +107,11 @@ class Store:
         assert live >= self._swapped, f"kill {self.kills}: a swap that was answered is undone"
         [active] = connection.execute("SELECT count(*) FROM generations WHERE state = 'active'").fetchone()
         assert active == 1
-        texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
         for number in kept_numbers(connection):
-            damaged: list[int] = []
-            index = Index.load(
-                DIMENSION, vectors.read(connection, number, DIMENSION, damaged, DEFAULT_COLLECTION)
-            )
-            assert damaged == []
-            _check_index(index, number, texts, whole=number == live)
-            index.close()
+            self.snapshots.check(connection, number, live=number == live)
         [orphans] = connection.execute(
             "SELECT count(*) FROM vectors WHERE revision NOT IN (SELECT revision FROM documents) "
             "AND generation IN (SELECT number FROM generations WHERE state <> 'dropped')"
         ).fetchone()
         assert orphans == 0
         connection.close()
-
-
-def _check_index(index: Index, generation: int, texts: dict[int, str], *, whole: bool) -> None:
-    """Bit by bit the vectors that its documents have."""
-    revisions = index.revisions().tolist()
-    if whole:
-        assert revisions == sorted(texts)
-    if revisions:
-        found = index.vectors([row_of(revision) for revision in revisions])
-        wanted = np.array([vector_of(texts[revision], generation) for revision in revisions])
-        np.testing.assert_array_equal(found, wanted)

@@ -4,7 +4,9 @@
 
 prints `try THREAD OPERATION` before each operation and `ack THREAD OPERATION` once it was answered (JSON).
 Each writing thread has ids of its own. A last thread builds generations, one after the other, and swaps them
-in.
+in. Every generation has its index, which is loaded at the start as the service loads it. A base there needs
+so few rows that it is made anew all the time; `try 4 {"snapshot": generation}` says that its lists are about
+to be written to the disk, and `ack` that they are.
 
     {"put": {id: text, …}}     several documents, in one transaction
     {"delete": id}
@@ -14,6 +16,7 @@ in.
 
 import os
 import random
+import sqlite3
 import sys
 import threading
 import zlib
@@ -27,24 +30,29 @@ import orjson
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
-from service.documents import Document, by_revision
+from service import tiers, vectors
+from service.bases import Bases
+from service.documents import DEFAULT_COLLECTION, Document, by_revision, collections, sequence
 from service.filters import compile_filter
 from service.gaps import add_vectors, lacking
 from service.generations import begin, go_live, kept_numbers, live_number, purge
 from service.index import Index
+from service.ivf import Clustered
 from service.operations import trim
 from service.revisions import delete, upsert
 from service.schema import connect, migrate
+from service.snapshots import FOLDER, Origin, tidy
 from service.vectors import Embedding
 from service.where import Where
 from service.writer import Changes, Transaction, Writer
 
 THREADS = 3
-BUILDER = THREADS  # the number of that thread
+BUILDER, MERGERS = THREADS, THREADS + 1  # the numbers of those threads
 IDS_PER_THREAD = 12
-DIMENSION = 8
+DIMENSION, FINGERPRINT = 8, "f"
 STEP = 5  # documents that a build embeds at a time
 GAPS = 0.5  # how often a write leaves the generations that follow to their builder
+BASE_ROWS = 8  # instead of tiers.BASE_ROWS: with more, an index has a base, and is written to the disk
 
 
 def vector_of(text: str, generation: int) -> NDArray[np.float32]:
@@ -63,25 +71,54 @@ def embedding(text: str, generation: int) -> Embedding:
     return Embedding(vector_of(text, generation), truncated=False)
 
 
-def open_store(folder: Path) -> Writer:
-    path = folder / "simile.db"
-    migrate(path)
-    connection = connect(path)
-    connection.execute(
-        "INSERT INTO generations (version, fingerprint, form, dimension, state) "
-        "SELECT 'v0', 'f', 'form', ?, 'active' WHERE NOT EXISTS (SELECT 1 FROM generations)",
-        (DIMENSION,),
-    )
-    indexes: dict[int, Index] = {}
+class Told(Bases):
+    """Says when a base was made, and when its snapshot is on the disk."""
 
-    def follow(changes: Changes) -> None:
-        for number in {*indexes, *changes.added}:
-            rows = changes.added.get(number, [])
-            vectors = np.array([vector for _, vector in rows], dtype=np.float32).reshape(-1, DIMENSION)
-            index = indexes.setdefault(number, Index(DIMENSION))
-            index.apply((np.array([row[0] for row in rows], dtype=np.int64), vectors), changes.removed)
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder / FOLDER / DEFAULT_COLLECTION, Origin(number, FINGERPRINT, DIMENSION))
+        self._number = number
 
-    return Writer(connection, follow, lambda seconds: None)
+    def keep(self, base: Clustered, sequence: int) -> None:
+        say("try", MERGERS, snapshot := {"snapshot": self._number})
+        super().keep(base, sequence)
+        say("ack", MERGERS, snapshot)
+
+
+class Store:
+    """The store in `folder`, and the indexes of its generations."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "simile.db"
+        migrate(path)
+        connection = connect(path)
+        connection.execute(
+            "INSERT INTO generations (version, fingerprint, form, dimension, state) "
+            "SELECT 'v0', ?, 'form', ?, 'active' WHERE NOT EXISTS (SELECT 1 FROM generations)",
+            (FINGERPRINT, DIMENSION),
+        )
+        kept = kept_numbers(connection)
+        tidy(folder / FOLDER, collections(connection), kept)
+        self._folder = folder
+        self._indexes = {number: self._loaded(connection, number) for number in kept}
+        self.writer = Writer(connection, self._follow, lambda seconds: None)
+
+    def _loaded(self, connection: sqlite3.Connection, number: int) -> Index:
+        stored = vectors.read(connection, number, DIMENSION, [], DEFAULT_COLLECTION)
+        return Index.load(DIMENSION, stored, sequence(connection), Told(self._folder, number))
+
+    def _follow(self, changes: Changes) -> None:
+        for number in {*self._indexes, *changes.added}:
+            added = changes.added.get(number, [])
+            rows = np.array([vector for _, vector in added], dtype=np.float32).reshape(-1, DIMENSION)
+            if number not in self._indexes:
+                self._indexes[number] = Index(DIMENSION, Told(self._folder, number))
+            names = np.array([name for name, _ in added], dtype=np.int64)
+            self._indexes[number].apply((names, rows), changes.removed, changes.sequence)
+
+    def let_go(self, transaction: Transaction) -> list[Index]:
+        """The indexes of generations that are dropped, which are nobody's from now on."""
+        dropped = self._indexes.keys() - kept_numbers(transaction.connection)
+        return [self._indexes.pop(number) for number in dropped]
 
 
 def say(word: str, thread: int, operation: dict[str, Any]) -> None:
@@ -122,15 +159,18 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
         say("ack", thread, operation)
 
 
-def build_for_ever(writer: Writer, seed: int) -> None:
+def build_for_ever(store: Store, seed: int) -> None:
     """One generation after the other, a step at a time, as the service's builder and swap do it."""
+    writer = store.writer
     for step in range(1_000_000):
-        named = SimpleNamespace(version=f"v{seed}-{step}", fingerprint="f", dimension=DIMENSION)
+        named = SimpleNamespace(version=f"v{seed}-{step}", fingerprint=FINGERPRINT, dimension=DIMENSION)
         manifest = cast("Manifest", named)
         number = writer.submit(partial(begin, manifest=manifest, form="form")).result()
         while not writer.submit(partial(build_or_swap, number=number)).result():
             pass
         say("ack", BUILDER, {"swap": number})
+        for index in writer.submit(store.let_go).result():
+            index.close()
         while writer.submit(purge).result():
             pass
         writer.submit(trim).result()
@@ -150,12 +190,13 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-    writer = open_store(folder)
+    tiers.BASE_ROWS = BASE_ROWS
+    store = Store(folder)
     threads = [
-        threading.Thread(target=write_for_ever, args=(writer, number, seed), daemon=True)
+        threading.Thread(target=write_for_ever, args=(store.writer, number, seed), daemon=True)
         for number in range(THREADS)
     ]
-    threads.append(threading.Thread(target=build_for_ever, args=(writer, seed), daemon=True))
+    threads.append(threading.Thread(target=build_for_ever, args=(store, seed), daemon=True))
     for thread in threads:
         thread.start()
     for thread in threads:

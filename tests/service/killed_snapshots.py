@@ -1,0 +1,162 @@
+"""The index that a start makes of the vectors and the snapshots of a process that was killed."""
+
+import hashlib
+import json
+import logging
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any, Self
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from service import tiers, vectors
+from service.bases import Bases
+from service.documents import DEFAULT_COLLECTION, sequence
+from service.index import APPROXIMATE, Index
+from service.ivf import Clustered
+from service.rows import PASSAGE_BITS, Revisions, RowNames
+from service.snapshots import FOLDER, MANIFEST, Origin
+from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of
+
+HURT = 0.2  # how often the newest snapshot of the live generation is damaged before it is read
+QUERIES, K = 5, 10
+CLOSE = 2e-6  # two scores that are rounded to 1e-6
+
+
+class KilledSnapshots:
+    """Those in the data directory `folder`. `check` raises AssertionError when an index is not its store."""
+
+    def __init__(self, folder: Path, rng: random.Random) -> None:
+        self._root = folder / FOLDER / DEFAULT_COLLECTION
+        self._rng = rng
+        self.used = self.refused = self.hurt = 0
+
+    def check(self, connection: sqlite3.Connection, number: int, *, live: bool) -> None:
+        """A generation has the vectors of its documents, and so has the index that a start makes of it."""
+        texts: dict[int, str] = dict(connection.execute("SELECT revision, text FROM documents").fetchall())
+        names, stored = _stored(connection, number)
+        revisions = names >> PASSAGE_BITS
+        assert not live or revisions.tolist() == sorted(texts)
+        for revision, vector in zip(revisions.tolist(), stored, strict=True):
+            np.testing.assert_array_equal(vector, vector_of(texts[revision], number))
+        folders = sorted(self._root.glob(f"{number}-*"), reverse=True)
+        if live and folders and self._rng.random() < HURT:
+            self._hurt(folders[0])
+        sound = [is_whole(folder) for folder in folders]
+        first = sound.index(True) if True in sound else len(folders)
+        now = sequence(connection)
+        assert all(int(folder.name.partition("-")[2]) <= now for folder in folders)
+        bases = Bases(self._root, Origin(number, FINGERPRINT, DIMENSION))
+        with _Reports() as reports:
+            known = bases.read(now)
+            assert [folder.name for folder in folders[:first]] == reports.names
+            index = Index.load(DIMENSION, [(names, stored)], now, bases)
+        assert (known is not None) == (first < len(folders)), "a sound snapshot is used, and no other"
+        self.refused += first
+        kind = index.kind
+        index.close()  # or its base would be made while it is looked at
+        if known is not None and len(names) > tiers.BASE_ROWS and known.training.suits(len(names)):
+            assert kind == APPROXIMATE
+            self.used += 1
+        _check_lists(index)
+        _check_answers(index, revisions, stored, self._rng.randrange(2**32))
+
+    def _hurt(self, folder: Path) -> None:
+        """Flip a bit of one file, cut it short, or remove it."""
+        self.hurt += 1
+        file = self._rng.choice(sorted(folder.iterdir()))
+        content = bytearray(file.read_bytes())
+        harm = self._rng.choice(["flip", "cut", "remove"])
+        if harm == "flip":
+            content[self._rng.randrange(len(content))] ^= 1 << self._rng.randrange(8)
+        elif harm == "cut":
+            del content[self._rng.randrange(len(content)) :]
+        file.write_bytes(content)
+        if harm == "remove":
+            file.unlink()
+
+
+def is_whole(folder: Path) -> bool:
+    """By the words of its manifest and by nothing of the service's."""
+    try:
+        said = json.loads((folder / MANIFEST).read_bytes())
+        seal = said.pop("sha256")
+        return bool(
+            seal == hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+            and all(
+                hashlib.sha256((folder / name).read_bytes()).hexdigest() == sealed["sha256"]
+                for name, sealed in said["files"].items()
+            )
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+class _Reports(logging.Handler):
+    """The names of the snapshots that the log says are not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert record.args is not None
+        self.names.append(str(next(iter(record.args))))
+
+    def __enter__(self) -> Self:
+        logging.getLogger("service.snapshots").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("service.snapshots").removeHandler(self)
+
+
+def _stored(connection: sqlite3.Connection, number: int) -> tuple[RowNames, NDArray[np.float32]]:
+    """Names and vectors of a generation's rows, none of which is damaged."""
+    damaged: list[int] = []
+    batches = list(vectors.read(connection, number, DIMENSION, damaged, DEFAULT_COLLECTION))
+    assert damaged == []
+    names = np.concatenate([np.empty(0, np.int64), *(names for names, _ in batches)])
+    matrix = np.concatenate([np.empty((0, DIMENSION), np.float32), *(rows for _, rows in batches)])
+    return names, matrix
+
+
+def _check_lists(index: Index) -> None:
+    """Each row is in one list, and that is the one of the centre that it is next to."""
+    for part in index.view.parts:
+        if isinstance(part.segment, Clustered):
+            segment = part.segment
+            lists: Any = segment._lists  # FAISS's stubs know of no lists inside
+            centres = lists.quantizer.reconstruct_n(0, lists.nlist)
+            scores = segment.vectors.astype(np.float32) @ centres.T
+            chosen = scores[np.arange(len(part)), segment.labels]
+            np.testing.assert_allclose(chosen, scores.max(axis=1), atol=2e-3)  # it was at full precision
+            for number in range(lists.nlist):
+                theirs = np.flatnonzero(segment.labels == number)
+                assert lists.invlists.list_size(number) == len(theirs)
+                if len(theirs):
+                    ids = faiss.rev_swig_ptr(lists.invlists.get_ids(number), len(theirs))
+                    np.testing.assert_array_equal(ids, theirs)
+
+
+def _check_answers(index: Index, revisions: Revisions, stored: NDArray[np.float32], seed: int) -> None:
+    """Every row by its vector, and the nearest documents by the scores that numpy finds."""
+    assert index.revisions().tolist() == revisions.tolist()
+    rounded = [part.rows().names for part in index.view.parts if part.segment.half]
+    half = np.isin(revisions << PASSAGE_BITS, np.concatenate([np.empty(0, np.int64), *rounded]))
+    wanted = np.where(half[:, None], stored.astype(np.float16), stored)
+    np.testing.assert_array_equal(index.vectors(revisions << PASSAGE_BITS), wanted)
+    if index.kind == APPROXIMATE:  # a view with a base scores all rows by half precision
+        stored = stored.astype(np.float16).astype(np.float32)
+    queries = np.random.default_rng(seed).standard_normal((QUERIES, DIMENSION)).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    for query, (scores, names) in zip(queries, index.search(queries, K), strict=True):
+        truth = stored @ query
+        best = np.sort(truth)[::-1][:K]
+        assert len(scores) >= len(best)
+        np.testing.assert_allclose(scores[: len(best)], best, atol=CLOSE)
+        places = np.searchsorted(revisions, names >> PASSAGE_BITS)
+        np.testing.assert_allclose(scores, truth[places], atol=CLOSE)
