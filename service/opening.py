@@ -1,8 +1,8 @@
 """A version opened as the settings ask: on which device, in which form, and giving the vectors it should."""
 
 from models.encoder import Encoder
-from models.engines.cuda import require_cuda
 from models.engines.form import FP32
+from models.engines.nvidia import require_cuda
 from models.errors import DeviceUnavailable
 from models.proof import check_golden
 from models.store import Store

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from models.encoder import Encoder
-from models.engines.cuda import require_cuda
 from models.engines.form import Form, Precision
+from models.engines.nvidia import require_cuda
 from models.engines.place import Place
 from models.errors import DeviceUnavailable, ModelError
 from models.texts import PROOF_TEXTS, long_text

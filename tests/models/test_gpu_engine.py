@@ -17,9 +17,10 @@ from safetensors.numpy import load_file, save_file
 
 from models.encoder import ONNX, Encoder
 from models.engines import cuda
-from models.engines.cuda import CudaEngine, Provider, cuda_provider
+from models.engines.cuda import CudaEngine
 from models.engines.exhaustion import Halving, is_exhaustion
 from models.engines.form import FP32, Form, Precision
+from models.engines.nvidia import Provider, cuda_provider
 from models.engines.place import CPU, Place, place_of
 from models.errors import DeviceMemory
 from models.publish import publish
@@ -258,7 +259,8 @@ def test_a_pool_that_is_really_full_is_answered_in_halves(folder: Path, tmp_path
     code = f"""
 import logging, numpy as np, onnxruntime
 from pathlib import Path
-from models.engines.cuda import CudaEngine, Provider
+from models.engines.cuda import CudaEngine
+from models.engines.nvidia import Provider
 logging.basicConfig(format="%(message)s")
 options = onnxruntime.SessionOptions
 def limited():
