@@ -54,6 +54,7 @@ class Encoder:
         self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
+        self.packed = manifest.packed and place.device == "cpu"  # whether padding costs attention only
         self._engine = open_engine(folder / ONNX, form, threads, place, manifest.max_length)
 
     @property

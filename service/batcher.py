@@ -242,7 +242,7 @@ class Batcher:
             return
         call = rows[0].call
         lengths = [len(row.ids) for row in rows]
-        cost = cost_of(lengths, packed=call.encoder.manifest.packed)
+        cost = cost_of(lengths, packed=call.encoder.packed)
         worker.begin(self._pace.batch_may_take(cost))
         started = time.monotonic()
         failure: Exception | None = None

@@ -8,14 +8,19 @@ import onnxruntime
 
 from models.errors import ModelError
 from models.store import Store
-from service import cpus
+from service import cpus, device
 from service.keys import Role, read_keys
 from service.opening import require_device
 from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
 
 
 def report(settings: Settings) -> str:
-    """A text for people. Starts nothing and writes nothing."""
+    """A text for people. Starts nothing and writes nothing.
+
+    Raises:
+        StartupError: the GPU that is asked for is not there.
+
+    """
     width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
     lines = []
     for name in Settings.model_fields:
@@ -29,6 +34,7 @@ def report(settings: Settings) -> str:
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "device": _device(settings),
         "model": _model(settings),
+        "index": _index(settings),
         "disk": _disk(settings.data_dir),
         "keys": _keys(settings),
     }
@@ -58,6 +64,11 @@ def _model(settings: Settings) -> str:
     except ModelError as error:
         return str(error)
     return wanted or f"none published yet; the first start publishes {settings.model!r}"
+
+
+def _index(settings: Settings) -> str:
+    number = device.find(settings.index_device)
+    return "searched on the CPU" if number is None else f"large ones searched on GPU {number}"
 
 
 def _disk(folder: Path) -> str:

@@ -124,7 +124,7 @@ class _Line:
         ]
         window = list(islice(_in_turn(alike), GROUP_WINDOW))
         lengths = [len(row.ids) for row in window]
-        packed = first.encoder.manifest.packed
+        packed = first.encoder.packed
         group = [window[at] for at in group_of_oldest(lengths, budget_tokens, packed=packed)]
         taken = set(map(id, group))
         for call in dict.fromkeys(row.call for row in group):

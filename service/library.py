@@ -22,6 +22,7 @@ from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
 from service.gaps import lacking
 from service.live import Generation, Live
+from service.passing import Passing
 from service.revisions import NeedsVectors, delete, upsert
 from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
@@ -53,6 +54,7 @@ class Library:
         self.documents = documents
         self.writer = writer
         self._batcher = batcher
+        self._passing = Passing()
         self._encoder = DocumentEncoder(batcher, passages=passages)
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
@@ -169,7 +171,9 @@ class Library:
             TooMuch: they have more than `search.most` characters together.
 
         """
-        return await self.documents.read(lambda connection: find(connection, generation, queries, search))
+        return await self.documents.read(
+            lambda connection: find(connection, generation, queries, search, self._passing)
+        )
 
 
 async def _lenient(embedding: Awaitable[None]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
+from service.device import Owner
 from service.errors import Conflict
 from service.indexes import Indexes
 from service.snapshots import Origin
@@ -29,12 +30,18 @@ class Retired(Exception):
 class Generation:
     """One model version and its index. `number` names its vectors in the document store."""
 
-    def __init__(self, number: int, encoder: Encoder, snapshots: Path | None = None) -> None:
-        """snapshots: the folder where what takes long to make of its indexes is kept."""
+    def __init__(
+        self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: Owner | None = None
+    ) -> None:
+        """snapshots: the folder where what takes long to make of its indexes is kept.
+
+        owner: of the GPU where they are searched when they are large.
+        """
         self.number = number
         self.encoder = encoder
+        self._place = (snapshots, owner)
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
-        self.indexes = Indexes(encoder.dimension, snapshots, origin)
+        self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
         self.loaded = False  # the indexes hold every stored vector of it
         self.whole = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
@@ -44,6 +51,10 @@ class Generation:
         self._borrowers = 0
         self._retired = False
         self._lock = threading.Lock()
+
+    def another(self, number: int, encoder: Encoder) -> "Generation":
+        """A generation whose indexes are kept and searched where those of this one are."""
+        return Generation(number, encoder, *self._place)
 
     @property
     def manifest(self) -> Manifest:

@@ -30,6 +30,13 @@ def matching(connection: sqlite3.Connection, where: Where, collection: str) -> R
     return _Search(connection, collection).passing(where, None)
 
 
+def of_these(
+    connection: sqlite3.Connection, where: Where, collection: str, revisions: Revisions
+) -> Revisions:
+    """Those of a few revisions that live in a collection and pass a filter, rising."""
+    return _Search(connection, collection).scan(where, revisions)
+
+
 class _Search:
     def __init__(self, connection: sqlite3.Connection, collection: str) -> None:
         self._connection = connection
@@ -40,7 +47,7 @@ class _Search:
         if among is not None and not len(among):
             return among
         if not where.indexed or (among is not None and len(among) <= FEW):
-            return self._scan(where, among)
+            return self.scan(where, among)
         if where.kind == "lookup":
             return _common(self._looked_up(where.lookups), among)
         if where.kind == "and":
@@ -71,7 +78,7 @@ class _Search:
         ]
         return _rising(np.concatenate([np.empty(0, np.int64), *found]))
 
-    def _scan(self, where: Where, among: Revisions | None) -> Revisions:
+    def scan(self, where: Where, among: Revisions | None) -> Revisions:
         sql, parameters = scoped(where, self._collection)
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))

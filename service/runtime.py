@@ -19,6 +19,7 @@ from service.activation import active_generation
 from service.batcher import Batcher
 from service.build import Builder, load_all
 from service.derived import bring_up_to_date
+from service.device import Owner, owner_of
 from service.documents import Documents, collections
 from service.errors import ServiceError
 from service.examples import load_examples
@@ -74,6 +75,7 @@ class Runtime:
         self.watcher: Watcher
         self._progress = "starting"
         self._ownership: Ownership | None = None
+        self._owner: Owner | None = None  # of the GPU where large indexes are searched
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -84,7 +86,7 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, or there is no model to serve.
+            StartupError: somebody else has the directory, there is no model to serve, or no GPU as asked for.
 
         """
         if self._ownership is not None:
@@ -94,6 +96,9 @@ class Runtime:
             if self.tracing is not None:
                 self.tracing.start()
                 undo.callback(self.tracing.stop)
+            self._owner = owner_of(self.settings.index_device)
+            if self._owner is not None:
+                undo.callback(self._owner.close)
             ownership = Ownership(self.settings.data_dir)
             undo.callback(ownership.release)
             migrate(self.database)
@@ -101,7 +106,8 @@ class Runtime:
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            self.live = Live(active_generation(self._connection, self.store, self.settings))
+            generation = active_generation(self._connection, self.store, self.settings, self._owner)
+            self.live = Live(generation)
             undo.pop_all()
         self._ownership = ownership
 
@@ -166,6 +172,8 @@ class Runtime:
         self.library.writer.stop()
         self.library.documents.close()
         self.live.close()
+        if self._owner is not None:
+            self._owner.close()
         if self.tracing is not None:
             self.tracing.stop()
         self.supervisor.stop()  # last: what hangs until here ends the process

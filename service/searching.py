@@ -33,7 +33,7 @@ from service.fusion import fuse
 from service.index import Index
 from service.indexes import Indexes
 from service.live import Generation
-from service.matching import matching
+from service.passing import Passing
 from service.rows import Revisions, revisions_of
 from service.vectors import passages, vector_of
 from service.view import View
@@ -102,7 +102,11 @@ class Ranked(NamedTuple):
 
 
 def find(
-    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query], search: Search
+    connection: sqlite3.Connection,
+    generation: Generation,
+    queries: Sequence[Query],
+    search: Search,
+    passing: Passing,
 ) -> list[list[Hit]]:
     """The hits of each query, best first, equal scores by id.
 
@@ -118,7 +122,7 @@ def find(
     else:
         moment = begin(connection, generation.indexes, search.collection)
     queries, own = _resolved(connection, generation, queries, search.collection)
-    allowed = None if search.where is None else matching(connection, search.where, search.collection)
+    allowed = None if search.where is None else passing.of(connection, search.where, search.collection)
     rankings = _rankings(connection, moment, queries, search, allowed)
     ids = ids_of(connection, sorted({ranked.revision for ranking in rankings for ranked in ranking}))
     pages = [

@@ -17,9 +17,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.engines.form import FP32, Asked, Form, cuda_form
 from models.engines.place import Place, place_of
 from service.certificate import check_certificate
-from service.device import check_device, default_device
 from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
+from service.placement import check_device, default_device
 from service.snapshots import FOLDER
 
 PREFIX = "SIMILE_"
@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
+    index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
@@ -140,6 +141,11 @@ class Settings(BaseSettings):
             )
         allowed_origins(self.cors_origins)
         indexed_fields(self.indexed_fields)
+        if not _INDEX_DEVICE.fullmatch(self.index_device):
+            raise ValueError(
+                f"{PREFIX}INDEX_DEVICE={self.index_device}: name `cpu`, `cuda`, or one of several GPUs by "
+                "its number, such as `cuda:1`."
+            )
         check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
@@ -193,6 +199,7 @@ def indexed_fields(text: str) -> list[str]:
     return names
 
 
+_INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 

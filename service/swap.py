@@ -218,7 +218,7 @@ class Swap:
         await self._wait_for_memory()
         encoder = await asyncio.to_thread(self._open_encoder)
         number = await self._begin(encoder)
-        generation = Generation(number, encoder, self._settings.snapshots_dir)
+        generation = live.generation.another(number, encoder)
         live.follow(generation)
         self._metrics.versions({other.version for other in live.generations})
         return generation

@@ -33,6 +33,7 @@ class IndexInfo(BaseModel):
     documents: int
     passages: int = Field(description="Their parts, one at least of each; those are what is searched")
     kind: str
+    device: str
     bytes: int
     recall_at_10: float | None
     recall_queries: int | None
@@ -100,6 +101,7 @@ async def info(request: Request) -> Response:
 
     `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
     ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
+    `index.device` is where the largest one is searched: `cpu`, or a GPU such as `cuda:0`.
     """
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
@@ -127,6 +129,7 @@ async def info(request: Request) -> Response:
                 "documents": generation.indexes.documents,
                 "passages": generation.indexes.rows,
                 "kind": largest.kind,
+                "device": largest.device,
                 "bytes": generation.indexes.nbytes,
                 "recall_at_10": measured and round(measured.recall, 4),
                 "recall_queries": measured and measured.queries,

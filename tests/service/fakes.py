@@ -18,6 +18,7 @@ class CountingEncoder:
 
     dimension = 3
     max_length = 64
+    packed = False
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
         self.name = name

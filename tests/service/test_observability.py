@@ -300,7 +300,7 @@ def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> No
     assert info["max_client_batch_size"] == 2048
     assert info["threads"] == runtime.workers
     index = {"documents": 0, "passages": 0, "kind": "exact", "recall_at_10": None, "recall_queries": None}
-    assert info["index"] == index | {"bytes": info["index"]["bytes"]}
+    assert info["index"] == index | {"device": "cpu", "bytes": info["index"]["bytes"]}
 
 
 def test_models_lists_the_versions_and_which_is_active(client: TestClient, runtime: Runtime) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from models.engines.place import CPU, Place
 from service import check, cpus
-from service.device import default_device
 from service.distributions import refuse_clashes
 from service.opening import require_device
+from service.placement import default_device
 from service.settings import Settings, StartupError, read
 
 
