@@ -3,9 +3,9 @@
     token ids ─▶ backbone, fp16 ─▶ Cast ─▶ simile.…: pooling, dense, L2, fp32 ─▶ float32 (n, dimension)
 
 What head.py appended is told by its names: a sum over 512 tokens and a squared length lose digits in fp16,
-and cost next to nothing. LayerNormalization and Softmax pass fp16 on: to keep what they give in fp32 gained
-nothing (all-MiniLM-L6-v2, 192 texts, every value between two operators rounded to fp16 on the CPU: the least
-cosine to fp32 is 0.999998 either way). Not here: what becomes of a row that overflows (cuda.py).
+and cost next to nothing. The normalisations between layers pass fp16 on: to keep what they give in fp32
+gained nothing (all-MiniLM-L6-v2, 192 texts, every value between two operators rounded to fp16 on the CPU: the
+least cosine to fp32 is 0.999999 either way). Not here: what becomes of a row that overflows (cuda.py).
 """
 
 from __future__ import annotations
