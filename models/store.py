@@ -118,10 +118,27 @@ class Store:
         """Read and check every byte. Raise Damaged with the reason, or UnknownVersion."""
         return check(self.folder(version))
 
-    def open(self, version: str, threads: int = 1, form: Form = FP32, place: Place = CPU) -> Encoder:
-        """Verify, then open. Raise Damaged, UnknownVersion, or DeviceUnavailable."""
-        manifest = self.verify(version)
-        return Encoder(self.folder(version), manifest, threads=threads, form=form, place=place)
+    def open(
+        self,
+        version: str,
+        threads: int = 1,
+        *,
+        form: Form = FP32,
+        callers: int = 1,
+        deterministic: bool = False,
+        place: Place = CPU,
+    ) -> Encoder:
+        """Verify, then open as `Encoder` says, which raises too. Raise Damaged or UnknownVersion."""
+        manifest, folder = self.verify(version), self.folder(version)
+        return Encoder(
+            folder,
+            manifest,
+            threads=threads,
+            form=form,
+            callers=callers,
+            deterministic=deterministic,
+            place=place,
+        )
 
     def wanted(self) -> str | None:
         """The version to serve next; None when there is no pointer or it names no published version."""

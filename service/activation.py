@@ -8,13 +8,13 @@ import sqlite3
 from functools import partial
 
 from models.encoder import Encoder
-from models.errors import ModelError
-from models.store import Store
+from models.engines.form import read_form
+from models.errors import FormUnavailable, ModelError
 from service.device import Owner
 from service.examples import FACT, WANTED
-from service.generations import ACTIVE, insert
+from service.generations import ACTIVE, insert, replace_active
 from service.live import Generation
-from service.opening import open_version
+from service.opening import Opener
 from service.settings import Settings, StartupError
 from service.writer import Transaction
 
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 
 def active_generation(
-    connection: sqlite3.Connection, store: Store, settings: Settings, owner: Owner | None = None
+    connection: sqlite3.Connection, opener: Opener, settings: Settings, owner: Owner | None = None
 ) -> Generation:
-    """The generation to serve, opened and verified.
+    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
     Raises:
         StartupError: the model cannot be published or opened, or its folder is not what it was.
@@ -32,31 +32,47 @@ def active_generation(
     """
     try:
         row = connection.execute(
-            "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
+            "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        first = row is None
-        number, encoder = _first(connection, store, settings) if first else _again(store, settings, *row)
+        if row is None:
+            number, encoder = _first(connection, opener, settings)
+        else:
+            number, encoder = _again(connection, opener, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
-        raise StartupError(f"{store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+        raise StartupError(f"{opener.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
     return Generation(number, encoder, settings.snapshots_dir, owner)
 
 
 def _again(
-    store: Store, settings: Settings, number: int, version: str, fingerprint: str
+    connection: sqlite3.Connection, opener: Opener, number: int, version: str, fingerprint: str, stored: str
 ) -> tuple[int, Encoder]:
-    """What was live when the service stopped."""
-    encoder = open_version(store, version, settings)
+    """What was live when the service stopped, in the form of its stored vectors.
+
+    The watcher then builds it in the form asked for and swaps. Where the one before can be computed no more,
+    there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
+    """
+    form = read_form(stored)
+    try:
+        encoder = opener.open(version, form)
+    except FormUnavailable as error:
+        log.warning("The documents of %s are embedded anew in %s: %s", version, opener.form, error)
+        encoder = opener.open(version)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
         )
+    if encoder.form != form:
+        connection.execute("BEGIN IMMEDIATE")
+        number = replace_active(Transaction(connection), encoder.manifest, str(encoder.form))
+        connection.execute("COMMIT")
     return number, encoder
 
 
-def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> tuple[int, Encoder]:
+def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -> tuple[int, Encoder]:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
+    store = opener.store
     version = store.wanted() if settings.model == "default" else None
     if version is None:
         # Publishing loads the onnx package, a third of a second that no later start should pay.
@@ -65,7 +81,7 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder = open_version(store, version, settings)
+    encoder = opener.open(version)
     connection.execute("BEGIN IMMEDIATE")
     number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
     if settings.examples:

@@ -8,9 +8,9 @@ import onnxruntime
 
 from models.errors import ModelError
 from models.store import Store
-from service import cpus, device
+from service import cpus, device, tuning
 from service.keys import Role, read_keys
-from service.opening import require_device
+from service.opening import require_device, wanted_form
 from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
 
 
@@ -18,7 +18,7 @@ def report(settings: Settings) -> str:
     """A text for people. Starts nothing and writes nothing.
 
     Raises:
-        StartupError: the GPU that is asked for is not there.
+        StartupError: a GPU that is asked for is not there.
 
     """
     width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
@@ -31,8 +31,10 @@ def report(settings: Settings) -> str:
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "workers x threads": _workers(settings),
+        "device": require_device(settings),
+        "form": _form(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
-        "device": _device(settings),
         "model": _model(settings),
         "index": _index(settings),
         "disk": _disk(settings.data_dir),
@@ -43,11 +45,17 @@ def report(settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def _device(settings: Settings) -> str:
+def _workers(settings: Settings) -> str:
+    known = tuning.known(settings)
+    return f"{known.layout} ({known.reason})"
+
+
+def _form(settings: Settings) -> str:
     try:
-        return require_device(settings)
+        form = wanted_form(settings)
     except StartupError as error:
-        return f"NOT usable: {error}"
+        return f"none: {error}"
+    return f"{form}, deterministic" if settings.deterministic else str(form)
 
 
 def _keys(settings: Settings) -> str:

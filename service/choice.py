@@ -1,7 +1,8 @@
-"""Which version to work towards: a pure function of what is wanted and what is known."""
+"""Which version to work towards: pure functions of what is wanted and what is known."""
 
 from collections.abc import Container
 
+from models.engines.form import Form
 from models.store import Wish
 
 
@@ -32,3 +33,11 @@ def aim(
     if wish.kind == "want" and (wish.version in judged or refused):
         return None
     return wish
+
+
+def aim_at_form(live: str, form: Form, wanted: Form) -> Wish | None:
+    """The version in service once more, when it is in another form than all are to be served in.
+
+    Whoever set the precision has decided: it needs no word from anybody, and no wish in the models folder.
+    """
+    return None if form == wanted else Wish(live, "activate", "")

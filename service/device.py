@@ -181,7 +181,6 @@ class Owner:
         faiss.omp_set_num_threads(1)
         while (job := self._jobs.get()) is not None:
             job()
-            del job  # it holds lists, which may be gone by the next one
         self._held.clear()
 
 

@@ -21,7 +21,8 @@ SAMPLE_SECONDS = 0.5
 
 def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], str | None]) -> None:
     """Point the gauges at what they show."""
-    metrics.serve(live.generation.manifest)
+    encoder = live.generation.encoder
+    metrics.serve(encoder.manifest, encoder.form)
     metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
     metrics.index_missing.set_function(lambda: live.generation.missing)
     metrics.index_recall.set_function(lambda: _recall(live))

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from models.manifest import Manifest
-from service.documents import sequence
+from service.documents import fact, sequence
 from service.writer import Transaction
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
@@ -34,6 +34,36 @@ class Verdict:
 
     state: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the database says about versions, of one moment."""
+
+    live: str
+    verdicts: dict[str, Verdict]
+    past: set[str]
+    previous: str | None
+    handled: str | None
+    canaries: dict[str, Any]  # version to how alike it answered
+    building: bool  # there is a generation that was begun
+    dropped: bool  # and one whose vectors are to be deleted
+
+
+def known(connection: sqlite3.Connection, published: set[str]) -> Known:
+    connection.execute("BEGIN")  # one moment for all of it
+    rows = connection.execute("SELECT state, version FROM generations").fetchall()
+    states = dict(rows)
+    return Known(
+        live=states[ACTIVE],
+        verdicts=verdicts(connection),
+        past=past(connection),
+        previous=previous(connection, published),
+        handled=fact(connection, HANDLED),
+        canaries=canaries(connection),
+        building=BUILDING in states,
+        dropped=DROPPED in states,
+    )
 
 
 def live_number(connection: sqlite3.Connection) -> int:
@@ -57,6 +87,12 @@ def insert(transaction: Transaction, manifest: Manifest, form: str, state: str) 
     if state == ACTIVE:
         _remember(transaction, manifest.version)
     return number
+
+
+def replace_active(transaction: Transaction, manifest: Manifest, form: str) -> int:
+    """The same version is live in another form from now on, and has no vectors yet; the number of that."""
+    transaction.connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
+    return insert(transaction, manifest, form, ACTIVE)
 
 
 def begin(transaction: Transaction, manifest: Manifest, form: str) -> int:

@@ -22,6 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
 
@@ -128,6 +129,20 @@ class Metrics:
             ["version"],
         )
 
+        self.cache_hits = self._counter(
+            "simile_cache_hits", "Texts whose vectors were kept from before, and cost no forward pass"
+        )
+        self.cache_misses = self._counter(
+            "simile_cache_misses", "Texts that were looked for in vain, and computed"
+        )
+        self.cache_shared = self._counter(
+            "simile_cache_shared", "Texts that waited for an equal one which was being computed"
+        )
+        self.cache_bytes = self._gauge(
+            "simile_cache_bytes", "Memory of the kept vectors, their names and tables included"
+        )
+        self.cache_evictions = self._counter("simile_cache_evictions", "Vectors that left for want of room")
+
         self.batch_timeouts = self._counter(
             "simile_batch_timeouts", "Batches that hung in a worker and were given up"
         )
@@ -161,7 +176,8 @@ class Metrics:
         )
 
     def _make_models(self) -> None:
-        self.model = self._gauge("simile_model_info", "1 for the active version", ["version", "fingerprint"])
+        labels = ["version", "fingerprint", "form"]
+        self.model = self._gauge("simile_model_info", "1 for the active version, in its form", labels)
         self.score = self._gauge(
             "simile_model_score",
             "Scores of the active version, as its manifest has them",
@@ -286,11 +302,11 @@ class Metrics:
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
-    def serve(self, manifest: Manifest) -> None:
+    def serve(self, manifest: Manifest, form: Form) -> None:
         """Whose `manifest` it is, is the active version from now on."""
         self._open(manifest.version)
         self.model.clear()
-        self.model.labels(manifest.version, manifest.fingerprint).set(1)
+        self.model.labels(manifest.version, manifest.fingerprint, str(form)).set(1)
         self.score.clear()
         for name, value in islice(_numbers(manifest.scores), MAX_SCORES):
             self.score.labels(manifest.version, name).set(value)

@@ -11,13 +11,18 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+from models.encoder import ONNX
+from models.engines.form import FP32
 from models.store import Store
-from service import cpus, gauges, logs
+from service import gauges, logs, tuning
 from service.activation import active_generation
 from service.batcher import Batcher
+from service.bodies import MEGABYTE
 from service.build import Builder, load_all
+from service.cache import Cache
 from service.derived import bring_up_to_date
 from service.device import Owner, owner_of
 from service.documents import Documents, collections
@@ -28,7 +33,7 @@ from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
-from service.opening import require_device
+from service.opening import Opener, require_device, wanted_form
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
@@ -42,7 +47,7 @@ from service.writer import Changes, Transaction, Writer
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2
-GPU_WORKERS = 2  # while the GPU computes one batch, the next is tokenised and padded
+LARGE_BYTES = 512 * MEGABYTE
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
 
@@ -58,15 +63,16 @@ class Runtime:
         self.stopping = False  # nothing new is taken any more
         self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
-        on_gpu = settings.place.device == "cuda"
-        self.workers = settings.workers or (GPU_WORKERS if on_gpu else cpus.available())
+        self.tuning = tuning.known(settings)
         self.store = Store(settings.models_dir)
+        cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,
-            workers=self.workers,
+            workers=self.tuning.layout.workers,
             max_queue_tokens=settings.max_queue_tokens,
             max_queue_seconds=settings.max_queue_seconds,
             hang_seconds=settings.hang_seconds,
+            cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
         )
         self.supervisor: Supervisor
         self.health: Health
@@ -74,6 +80,7 @@ class Runtime:
         self.library: Library
         self.watcher: Watcher
         self._progress = "starting"
+        self._opener: Opener
         self._ownership: Ownership | None = None
         self._owner: Owner | None = None  # of the GPU where large indexes are searched
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,12 +93,20 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, there is no model to serve, or no GPU as asked for.
+            StartupError: somebody else has the directory, there is no model to serve, or not on this machine.
 
         """
         if self._ownership is not None:
             return
+        form = wanted_form(self.settings)
         require_device(self.settings)  # before anything is written, or published for minutes
+        self._opener = opener = Opener(
+            self.store,
+            form,
+            self.tuning.layout,
+            deterministic=self.settings.deterministic,
+            place=self.settings.place,
+        )
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:
                 self.tracing.start()
@@ -106,10 +121,30 @@ class Runtime:
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            generation = active_generation(self._connection, self.store, self.settings, self._owner)
-            self.live = Live(generation)
+            generation = active_generation(self._connection, opener, self.settings, self._owner)
+            self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._ownership = ownership
+
+    def tune(self) -> None:
+        """Between `open` and `start`: measure how many workers there should be, unless that is known."""
+        generation = self.live.generation
+        size = (self.store.folder(generation.version) / ONNX).stat().st_size
+        if self.tuning.settled or size > LARGE_BYTES:  # as much memory once more would be needed
+            return
+        if generation.encoder.form != FP32:  # OpenVINO has a stream of one thread for each worker
+            return
+        reopen = partial(self.store.open, generation.version, deterministic=self.settings.deterministic)
+        try:
+            self.tuning = tuning.tune(self.settings, reopen)
+            layout = self.tuning.layout
+            if layout.threads != generation.encoder.threads:
+                generation.encoder.close()
+                generation.encoder = reopen(layout.threads)
+            self._opener.layout = layout
+            self.batcher.resize(layout.workers)
+        except Exception:  # it would have been faster perhaps, and runs as well without
+            log.exception("How many workers are best could not be measured")
 
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
@@ -126,14 +161,14 @@ class Runtime:
         self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
         self.supervisor.start()
         self.health = Health(self.live, self.batcher, self.supervisor)
-        self.watcher = Watcher(self.store, self.library, self.settings, self.metrics)
+        self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)
         self.watcher.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         show_schedule(self.metrics, self.store.root)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
-                await self.batcher.embed(generation.encoder, WARM_TEXTS)
+                await self.batcher.embed(generation.encoder, WARM_TEXTS, anew=True)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)

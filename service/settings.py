@@ -1,25 +1,23 @@
 """Every setting of the service, from `SIMILE_` variables: the service's only reader of the environment.
 
-A setting whose part is not built yet is refused by its name when it asks for anything but the default, and
-so is a `SIMILE_` variable that no setting knows: what a person asked for is never silently ignored.
+A `SIMILE_` variable that no setting knows is refused: what a person asked for is never silently ignored.
 """
 
 import ipaddress
 import os
 import re
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.engines.form import FP32, Asked, Form, cuda_form
 from models.engines.place import Place, place_of
 from service.certificate import check_certificate
 from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
-from service.placement import check_device, default_device
 from service.snapshots import FOLDER
 
 PREFIX = "SIMILE_"
@@ -33,6 +31,15 @@ class StartupError(Exception):
 
 class Unusable(ValueError):
     """A file that a setting names cannot be used. The message says why, and repeats nothing of the file."""
+
+
+def default_device() -> str:
+    """`cuda` where the extra gpu is installed: who has that wants it used, or to be told why it is not."""
+    try:
+        version("onnxruntime-gpu")
+    except PackageNotFoundError:
+        return "cpu"
+    return "cuda"
 
 
 class Settings(BaseSettings):
@@ -57,7 +64,9 @@ class Settings(BaseSettings):
 
     device: str = Field(default_factory=default_device)
     gpu_mem_mb: int = Field(0, ge=0)  # 0: whatever is free
-    workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup; two on a GPU
+    workers: int = Field(0, ge=0, le=256)  # 0: measured once, mostly one per processor of the cgroup
+    threads: int = Field(0, ge=0, le=256)  # of each worker; 0: measured with them
+    cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
@@ -78,24 +87,18 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
+    precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
+    deterministic: bool = False
     index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
     otel: bool = Field(default_factory=lambda: bool(otlp_endpoints()))
 
-    # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
-    precision: Asked = "fp32"
-    cache_mb: int = Field(64, ge=0)
     # Read by training alone.
     eval_data: Path | None = None
     service_key: SecretStr | None = None
     service_key_file: Path | None = None
-
-    @property
-    def snapshots_dir(self) -> Path:
-        """What can be made again from the document store, and takes long."""
-        return self.data_dir / FOLDER
 
     @property
     def place(self) -> Place:
@@ -103,9 +106,9 @@ class Settings(BaseSettings):
         return place_of(self.device, self.gpu_mem_mb)
 
     @property
-    def form(self) -> Form:
-        """What the model computes in."""
-        return cuda_form(self.precision) if self.place.device == "cuda" else FP32
+    def snapshots_dir(self) -> Path:
+        """What can be made again from the document store, and takes long."""
+        return self.data_dir / FOLDER
 
     @model_validator(mode="before")
     @classmethod
@@ -115,9 +118,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse(self) -> Self:
-        check_device(self.device, self.precision)
-        for name, wanted in _unbuilt(self).items():
-            raise ValueError(f"{PREFIX}{name.upper()}={wanted}: {_NOT_BUILT[name]}")
+        try:
+            place_of(self.device)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}DEVICE={self.device}: {error}.") from error
         if self.canary_file is not None:
             try:
                 canary_lines(self.canary_file)
@@ -240,25 +244,6 @@ def _check_otlp_protocol() -> None:
             )
 
 
-_NOT_BUILT = {
-    "precision": "only `fp32` is there yet on the CPU; leave it unset.",
-    "cache_mb": "the vector cache is not there yet; leave it unset, or 0 to say that there must be none.",
-}
-
-
-def _unbuilt(settings: Settings) -> dict[str, Any]:
-    """Settings that ask for a part that is not there."""
-    asked = {name: getattr(settings, name) for name in _NOT_BUILT}
-    defaults = {name: Settings.model_fields[name].default for name in _NOT_BUILT}
-    return {
-        name: value
-        for name, value in asked.items()
-        if value != defaults[name]
-        and (name, value) != ("cache_mb", 0)
-        and not (name == "precision" and settings.place.device == "cuda")
-    }
-
-
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -272,7 +257,7 @@ def read() -> Settings:
     """Settings from this process's environment.
 
     Raises:
-        StartupError: a value that does not parse, a name that no setting has, a part that is not built.
+        StartupError: a value that does not parse, a name that no setting has.
 
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}

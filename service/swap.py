@@ -24,7 +24,7 @@ from typing import TypeVar
 from models.encoder import Encoder
 from models.errors import ModelError
 from models.seal import read_manifest
-from models.store import Store, Wish
+from models.store import Wish
 from service import canary, memory
 from service.build import Builder
 from service.documents import count, last_revision
@@ -35,7 +35,7 @@ from service.library import Library
 from service.live import Generation, Retired
 from service.logs import told
 from service.metrics import Metrics
-from service.opening import open_version
+from service.opening import Opener
 from service.progress import Progress
 from service.settings import Settings
 from service.writer import Transaction
@@ -55,7 +55,7 @@ class Swap:
     """One attempt. `state`, `done`, `total` and `reason` tell how far it is."""
 
     def __init__(
-        self, wish: Wish, store: Store, library: Library, settings: Settings, metrics: Metrics
+        self, wish: Wish, opener: Opener, library: Library, settings: Settings, metrics: Metrics
     ) -> None:
         self.wish = wish
         self.state = BUILDING
@@ -63,7 +63,7 @@ class Swap:
         self.reason: str | None = None
         self.swapped = False  # it is live; its task may have a moment to go
         self.generation: Generation | None = None
-        self._store = store
+        self._opener = opener
         self._library = library
         self._settings = settings
         self._metrics = metrics
@@ -197,7 +197,7 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Until there is room for the generation; documents may go meanwhile, and other generations."""
-        folder = self._store.folder(self.version)
+        folder = self._opener.store.folder(self.version)
         dimension = read_manifest(folder).dimension
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
@@ -216,7 +216,7 @@ class Swap:
             if follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._wait_for_memory()
-        encoder = await asyncio.to_thread(self._open_encoder)
+        encoder = await asyncio.to_thread(self._opener.open_proved, self.version)
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
         live.follow(generation)
@@ -227,10 +227,6 @@ class Swap:
         """The number of the version's generation in the store."""
         job = partial(begin, manifest=encoder.manifest, form=str(encoder.form))
         return await self._patiently(partial(self._library.writer.run, job))
-
-    def _open_encoder(self) -> Encoder:
-        """Every byte verified, and the first forward passes give the vectors it was published with."""
-        return open_version(self._store, self.version, self._settings, first=True)
 
     def _swap(self, generation: Generation, transaction: Transaction) -> bool:
         """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
@@ -248,7 +244,7 @@ class Swap:
             self.swapped = True
             log.info("%s is live", self.version)
             self._metrics.swaps.labels("rollback" if rollback else "done").inc()
-            self._metrics.serve(generation.manifest)
+            self._metrics.serve(generation.manifest, generation.encoder.form)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 
         transaction.then.append(replace)
@@ -262,6 +258,8 @@ class Swap:
         log.error("%s does not come to live: %s", self.version, reason)
         self.state, self.reason = FAILED, reason
         self._metrics.swaps.labels("failed").inc()
+        if self.version == self._library.live.generation.version:  # in another form: it stays as it is
+            return
         verdict = partial(judge, version=self.version, verdict=Verdict(FAILED, reason), wish=self.wish.id)
         while True:
             try:

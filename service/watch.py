@@ -8,36 +8,20 @@ and copy the state to MODELS_DIR/state.json, where `python -m models` and traini
 import asyncio
 import contextlib
 import logging
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from models.errors import ModelError
 from models.seal import read_manifest
-from models.store import Store, Wish
-from service.choice import aim
-from service.documents import fact
+from models.store import Wish
+from service.choice import aim, aim_at_form
 from service.errors import ServiceError
-from service.generations import (
-    ACTIVE,
-    BUILDING,
-    DROPPED,
-    FAILED,
-    HANDLED,
-    Verdict,
-    abandon,
-    canaries,
-    handled,
-    past,
-    previous,
-    purge,
-    verdicts,
-)
+from service.generations import FAILED, Known, abandon, handled, known, purge
 from service.library import Library
 from service.live import Generation
 from service.metrics import Metrics
+from service.opening import Opener
 from service.operations import is_long, trim
 from service.settings import Settings
 from service.swap import READY, RETRY_SECONDS, Swap
@@ -49,43 +33,14 @@ BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
 LINGER_SECONDS = 5.0  # a generation that left goes on following for the searches that began on it
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the database says about versions, of one moment."""
-
-    live: str
-    verdicts: dict[str, Verdict]
-    past: set[str]
-    previous: str | None
-    handled: str | None
-    canaries: dict[str, Any]  # version to how alike it answered
-    building: bool  # there is a generation that was begun
-    dropped: bool  # and one whose vectors are to be deleted
-
-
-def known(connection: sqlite3.Connection, published: set[str]) -> Known:
-    connection.execute("BEGIN")  # one moment for all of it
-    rows = connection.execute("SELECT state, version FROM generations").fetchall()
-    states = dict(rows)
-    return Known(
-        live=states[ACTIVE],
-        verdicts=verdicts(connection),
-        past=past(connection),
-        previous=previous(connection, published),
-        handled=fact(connection, HANDLED),
-        canaries=canaries(connection),
-        building=BUILDING in states,
-        dropped=DROPPED in states,
-    )
-
-
 class Watcher:
     """One per service. `run` is its task; `poke` makes it look at once."""
 
-    def __init__(self, store: Store, library: Library, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, opener: Opener, library: Library, settings: Settings, metrics: Metrics) -> None:
         self.swap: Swap | None = None
         self.published: set[str] = set()
-        self._store = store
+        self._opener = opener
+        self._store = opener.store
         self._library = library
         self._settings = settings
         self._metrics = metrics
@@ -95,6 +50,7 @@ class Watcher:
         self._written: dict[str, Any] = {}
         self._complaints: dict[str, str] = {}  # step to what it last failed with
         self._more_to_purge = False
+        self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
         self._not_before = 0.0  # time.monotonic() before which no swap begins
 
     def poke(self) -> None:
@@ -165,8 +121,10 @@ class Watcher:
             judged=facts.verdicts,
             refused=await asyncio.to_thread(self._refused, wish.version),
         )
+        if target is None and not self._form_failed:
+            target = aim_at_form(facts.live, self._library.live.generation.encoder.form, self._opener.form)
         if self.swap is not None:
-            await self._go_on(self.swap, target)
+            await self._go_on(self.swap, target, facts.live)
         elif target is not None:
             self._begin(target)
         elif facts.building:  # of a swap that ended with the process
@@ -178,15 +136,16 @@ class Watcher:
         if time.monotonic() < self._not_before:
             return
         log.info("%s is wanted", target.version)
-        self.swap = Swap(target, self._store, self._library, self._settings, self._metrics)
+        self.swap = Swap(target, self._opener, self._library, self._settings, self._metrics)
         self._task = asyncio.create_task(self.swap.run())
         self._task.add_done_callback(lambda _: self.poke())
 
-    async def _go_on(self, swap: Swap, target: Wish | None) -> None:
+    async def _go_on(self, swap: Swap, target: Wish | None, live: str) -> None:
         """The swap in hand: let it go on, drop it, or clear up after it."""
         assert self._task is not None  # noqa: S101  they are set together
         finished = self._task.done()
         if finished:
+            self._form_failed |= swap.state == FAILED and swap.version == live
             if self._task.exception() is not None:  # it could not even store its failure
                 log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
                 self._not_before = time.monotonic() + RETRY_SECONDS
@@ -252,13 +211,14 @@ class Watcher:
         for version, verdict in facts.verdicts.items():
             state = "failed" if verdict.state == FAILED else "retired"
             found[version] = as_state(state, reason=verdict.reason)
-        if self.swap is not None:
-            swap = self.swap
-            found[swap.version] = as_state(
-                swap.state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
-            )
         live = self._library.live.generation
         found[live.version] = as_state("active")
+        if self.swap is not None:
+            swap = self.swap
+            state = "active" if swap.version == live.version else swap.state  # it: in another form
+            found[swap.version] = as_state(
+                state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
+            )
         for version, shown in found.items():
             shown["canary"] = facts.canaries.get(version)
         return found

@@ -6,7 +6,7 @@ way, and are not the same numbers.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
 Runtime: TypeAlias = Literal["onnxruntime", "onnxruntime-cuda", "openvino"]
@@ -20,13 +20,10 @@ class Form(NamedTuple):
         return f"{self.precision}/{self.runtime}"
 
 
-Asked: TypeAlias = Literal["fp32", "bf16", "fp16", "int8", "auto"]  # `auto`: the fastest that loses nothing
+def read_form(text: str) -> Form:
+    """The form that `str` made `text` of; whether this machine can compute it is another question."""
+    precision, _, runtime = text.partition("/")
+    return Form(cast("Precision", precision), cast("Runtime", runtime))
+
 
 FP32 = Form("fp32", "onnxruntime")  # what a version is proved in, and what every machine can do
-
-
-def cuda_form(asked: Asked) -> Form:
-    """The form that a GPU computes in. Raise ValueError for one that it does not."""
-    if asked not in {"fp32", "fp16", "auto"}:
-        raise ValueError("a GPU computes in fp32 or fp16 here; name one of them, or auto, which is fp16")
-    return Form("fp32" if asked == "fp32" else "fp16", "onnxruntime-cuda")

@@ -24,6 +24,7 @@ from service.runtime import Runtime
 from service.watch import as_state
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
@@ -37,6 +38,18 @@ class IndexInfo(BaseModel):
     bytes: int
     recall_at_10: float | None
     recall_queries: int | None
+
+
+class WorkersInfo(BaseModel):
+    workers: int
+    threads: int = Field(description="Of each worker")
+    reason: str
+
+
+class CacheInfo(BaseModel):
+    vectors: int
+    bytes: int
+    limit_bytes: int
 
 
 class Info(BaseModel):
@@ -53,10 +66,13 @@ class Info(BaseModel):
     version: str
     model_version: str
     fingerprint: str
-    form: str
+    form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
     dimension: int
+    deterministic: bool
     providers: list[str]
-    threads: int
+    threads: int = Field(description="Of all workers together")
+    workers: WorkersInfo
+    cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
 
 
@@ -106,25 +122,30 @@ async def info(request: Request) -> Response:
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
-        largest = generation.indexes.largest
+        largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.tuning.layout
         measured = largest.measured
         answer = {
             "model_id": manifest.origin,
             "model_sha": manifest.fingerprint,
-            "model_dtype": "float32",
+            "model_dtype": DTYPES[encoder.form.precision],
             "model_type": {"embedding": {"pooling": manifest.pooling}},
             "max_input_length": encoder.max_length,
             "max_batch_tokens": BATCH_TOKENS,
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
-            "tokenization_workers": runtime.workers,
+            "tokenization_workers": layout.workers,
             "version": package_version("simile"),
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
             "dimension": encoder.dimension,
+            "deterministic": encoder.deterministic,
             "providers": encoder.providers,
-            "threads": runtime.workers,
+            "threads": layout.workers * layout.threads,
+            "workers": {**layout._asdict(), "reason": runtime.tuning.reason},
+            "cache": None
+            if cache is None
+            else {"vectors": len(cache), "bytes": cache.nbytes, "limit_bytes": cache.limit_bytes},
             "index": {
                 "documents": generation.indexes.documents,
                 "passages": generation.indexes.rows,

@@ -44,7 +44,7 @@ class Service:
             SIMILE_MODELS_DIR=str(folder / "models"),
             SIMILE_PORT=str(self.port),
             SIMILE_CACHE_MB="0",
-            **variables,
+            **{"SIMILE_WORKERS": "2", **variables},  # set, so that no start measures what is best
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from models.engines.form import FP32
 from models.store import Store
 from service.app import create_app
-from service.form import form
 from service.schema import MIGRATIONS, SCHEMA_VERSION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.swapping import TEXTS
@@ -57,7 +57,7 @@ def old_store(path: Path, models_dir: Path, schema: int) -> list[bytes]:
     connection.execute("PRAGMA page_size = 16384")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.executescript(FIRST)
-    row = (version, manifest.fingerprint, form(manifest), dimension)
+    row = (version, manifest.fingerprint, str(FP32), dimension)
     connection.execute("INSERT INTO generations VALUES (1, ?, ?, ?, ?, 'active')", row)
     blobs = [np.ascontiguousarray(vector, dtype="<f4").tobytes() for vector in vectors]
     for at, (id, text) in enumerate(DOCUMENTS.items()):

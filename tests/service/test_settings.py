@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from models.engines.place import CPU, Place
-from service import check, cpus
+from service import check, cpus, tuning
 from service.distributions import refuse_clashes
-from service.opening import require_device
-from service.placement import default_device
+from service.opening import wanted_form
 from service.settings import Settings, StartupError, read
 
 
@@ -49,20 +48,6 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
     assert read().models_dir == Path("/elsewhere")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SIMILE_PRECISION", "bf16"),
-        ("SIMILE_PRECISION", "auto"),
-        ("SIMILE_CACHE_MB", "128"),
-    ],
-)
-def test_a_setting_whose_part_is_not_built_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    assert f"{name}={value}" in refusal(monkeypatch, **{name: value})
-
-
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "mps"])
 def test_a_device_that_is_none_is_refused_with_those_that_are(
     monkeypatch: pytest.MonkeyPatch, name: str
@@ -82,21 +67,23 @@ def test_a_gpu_computes_in_the_precision_that_is_asked_for(
         monkeypatch.setenv("SIMILE_PRECISION", asked)
     settings = read()
     assert settings.place == Place("cuda", 1, 2048)
-    assert str(settings.form) == f"{computed}/onnxruntime-cuda"
+    assert str(wanted_form(settings)) == f"{computed}/onnxruntime-cuda"
+    assert tuning.known(settings).layout == (2, 1)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_a_precision_that_a_gpu_does_not_compute_in_is_refused(
     monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    message = refusal(monkeypatch, SIMILE_DEVICE="cuda", SIMILE_PRECISION=precision)
-    assert message.startswith(f"SIMILE_PRECISION={precision}: a GPU computes in fp32 or fp16")
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda")
+    monkeypatch.setenv("SIMILE_PRECISION", precision)
+    with pytest.raises(StartupError, match=f"SIMILE_PRECISION={precision}: a GPU computes in fp32 or fp16"):
+        wanted_form(read())
 
 
 def test_the_gpu_is_the_default_where_its_extra_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert default_device() == "cpu"
     installed = tmp_path / "onnxruntime_gpu-1.31.1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.1\n")
@@ -107,22 +94,16 @@ def test_the_gpu_is_the_default_where_its_extra_is_installed(
 
 
 def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "device" in (lines := device_lines(check.report(read())))
-    assert lines["device"] == "cpu"
+    monkeypatch.setenv("SIMILE_DEVICE", "cpu")
+    assert said_of_the_device(check.report(read())) == "cpu"
     monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")  # on no machine
-    assert device_lines(check.report(read()))["device"].startswith("NOT usable: SIMILE_DEVICE asks for")
     with pytest.raises(StartupError, match="SIMILE_DEVICE asks for"):
-        require_device(read())
+        check.report(read())
 
 
-def device_lines(said: str) -> dict[str, str]:
-    facts = said.partition("\n\n")[2].splitlines()
-    return {line.split()[0]: line.split(maxsplit=1)[1] for line in facts}
-
-
-def test_turning_the_cache_off_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIMILE_CACHE_MB", "0")
-    assert read().cache_mb == 0
+def said_of_the_device(report: str) -> str:
+    facts = dict(line.split(maxsplit=1) for line in report.partition("\n\n")[2].splitlines())
+    return facts["device"]
 
 
 def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,5 +170,14 @@ def test_check_prints_every_setting_with_its_source_and_writes_nothing(
         [line] = [line for line in said.splitlines() if line.startswith(f"SIMILE_{name.upper()} ")]
         assert line.endswith("environment" if name == "data_dir" else "default")
     assert "CPUExecutionProvider" in said
+    assert "fp32/onnxruntime" in said
     assert "none published yet" in said
     assert not (tmp_path / "new").exists()
+
+
+def test_check_says_when_a_precision_cannot_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_PRECISION", "fp16")
+    assert "none: SIMILE_PRECISION=fp16: fp16 is not built yet" in check.report(read())
+    monkeypatch.setenv("SIMILE_PRECISION", "fp32")
+    monkeypatch.setenv("SIMILE_DETERMINISTIC", "1")
+    assert "fp32/onnxruntime, deterministic" in check.report(read())
