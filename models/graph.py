@@ -24,8 +24,8 @@ from .packing import Packing
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
-_FIRST_LAST = "bert.first_last"
-POOLED_FROM = {"last": HIDDEN, "first_last": _FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
+FIRST_LAST = "bert.first_last"
+POOLED_FROM = {"last": HIDDEN, "first_last": FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
 
 # exp(-1e4) is exactly 0 in float32, so a padded token has no weight at all; a larger number gains nothing.
 _MASKED = -10000.0
@@ -72,7 +72,7 @@ class _Writer:
         packing.unpack(x, HIDDEN)
         if first_last:
             mean = n("Mul", n("Add", found[0], x), n.tensor(0.5))
-            packing.unpack(mean, _FIRST_LAST)
+            packing.unpack(mean, FIRST_LAST)
 
     def words(self, ids: str = "input_ids", out: str = "") -> str:
         """A row of the word table for each token: (…, width)."""

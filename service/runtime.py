@@ -33,7 +33,7 @@ from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
-from service.opening import Opener, wanted_form
+from service.opening import Opener, require_device, wanted_form
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
@@ -99,8 +99,13 @@ class Runtime:
         if self._ownership is not None:
             return
         form = wanted_form(self.settings)
+        require_device(self.settings)  # before anything is written, or published for minutes
         self._opener = opener = Opener(
-            self.store, form, self.tuning.layout, deterministic=self.settings.deterministic
+            self.store,
+            form,
+            self.tuning.layout,
+            deterministic=self.settings.deterministic,
+            place=self.settings.place,
         )
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:

@@ -10,21 +10,28 @@ from models.errors import FormUnavailable
 
 from .engine import Engine
 from .form import FP32, Form
+from .nvidia import cuda_provider
 from .onnx import OnnxEngine
+from .place import CPU, Place
 
 BF16 = Form("bf16", "openvino")
+CUDA_FP32, CUDA_FP16 = Form("fp32", "onnxruntime-cuda"), Form("fp16", "onnxruntime-cuda")
 CPUINFO = Path("/proc/cpuinfo")
 # Of x86 (AVX-512, AMX, AVX-NE-CONVERT) and of Arm.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 
 
-def form_for(precision: str) -> Form:
-    """The form of a precision, or the quickest that is nearly exact for `auto`.
+def form_for(precision: str, place: Place = CPU) -> Form:
+    """The form of a precision on the CPU or a GPU, or the quickest that is nearly exact for `auto`.
 
     Raises:
         FormUnavailable: this machine cannot compute it, or nobody has built it; the message says what to do.
 
     """
+    if place.device == "cuda":
+        if precision not in {"fp32", "fp16", "auto"}:
+            raise FormUnavailable("a GPU computes in fp32 or fp16; name one of them, or auto, which is fp16.")
+        return CUDA_FP32 if precision == "fp32" else CUDA_FP16
     if precision == "auto":
         return FP32 if _why_no_bf16() else BF16
     for form in (FP32, BF16):
@@ -34,27 +41,43 @@ def form_for(precision: str) -> Form:
     raise FormUnavailable(f"{precision} is not built yet on processors; fp32, bf16 and auto are.")
 
 
-def require(form: Form) -> None:
-    """Raise FormUnavailable when no version can be opened in `form` here."""
+def require(form: Form, place: Place = CPU) -> None:
+    """Raise FormUnavailable when no version can be opened in `form` here, with no other device than `place`.
+
+    Whether a GPU is there is seen when it is used (nvidia.py).
+    """
+    if form in {CUDA_FP32, CUDA_FP16}:
+        if place.device != "cuda":
+            raise FormUnavailable(f"{form} is computed on a GPU, and SIMILE_DEVICE is {place}.")
+        return
     if form not in {FP32, BF16}:
         raise FormUnavailable(f"This program knows no form {form}.")
     if form == BF16 and (why := _why_no_bf16()):
         raise FormUnavailable(why)
 
 
-def open_engine(file: Path, form: Form, threads: int, callers: int) -> Engine:
+def open_engine(
+    file: Path, form: Form, threads: int, callers: int, place: Place = CPU, longest: int = 512
+) -> Engine:
     """`file` is the ONNX file of a version that was checked.
 
     threads: how many compute one call together.
     callers: how many calls at once should not wait for each other.
+    place: which GPU, for a form of one.
+    longest: tokens of the longest row that the model takes.
 
     Raises:
         FormUnavailable: as `require`.
+        DeviceUnavailable: there is no such GPU, or it is too small.
 
     """
-    require(form)
+    require(form, place)
     if form == FP32:
         return OnnxEngine(file, threads)
+    if form.runtime == "onnxruntime-cuda":
+        from .cuda import CudaEngine  # noqa: PLC0415  it needs onnx: a third of a second to import
+
+        return CudaEngine(file, form.precision, cuda_provider(place), longest)
     from .openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
 
     return OpenvinoEngine(file, form, threads, callers)
