@@ -1,4 +1,4 @@
-"""Encoder: a published folder, opened. Text in, vectors out: tokenizer.json and ONNX Runtime, nothing else.
+"""Encoder: a published folder, opened. Text in, vectors out: tokenizer.json, and an engine for the graph.
 
     texts ─▶ tokenize ─▶ ids ─▶ forward (one padded batch) ─▶ float32 (n, dimension)
 
@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
+from .engines.form import FP32, Form
+from .engines.opening import open_engine
 from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from .manifest import Manifest
+from .onnxmeta import FINGERPRINT, read_metadata
 from .tokenizer import FILE_NAME as TOKENIZER
 from .tokenizer import Piece, Tokenizer, Tokens
 
@@ -38,7 +40,7 @@ class Encoded(NamedTuple):
 class Encoder:
     """Thread safe: with threads=1 each call computes on the thread that makes it."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, threads: int = 1) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, *, threads: int = 1, form: Form = FP32) -> None:
         self.manifest = manifest
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
@@ -47,17 +49,24 @@ class Encoder:
         config = json.loads((folder / "config.json").read_bytes())
         self._pad_id = int(config.get("pad_token_id") or 0)
         self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
-        self._session = _open_session(folder / ONNX, threads)
-        self._inputs = [given.name for given in self._session.get_inputs()]
-        self.providers: list[str] = self._session.get_providers()
-        claimed = self._session.get_modelmeta().custom_metadata_map.get("simile.fingerprint")
-        if claimed != manifest.fingerprint:
+        if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
+        self._engine = open_engine(folder / ONNX, form, threads)
+
+    @property
+    def form(self) -> Form:
+        """Beside the fingerprint: which numbers exactly these vectors are."""
+        return self._engine.form
+
+    @property
+    def providers(self) -> list[str]:
+        """What computes, in the runtime's own words."""
+        return self._engine.providers
 
     @classmethod
-    def open(cls, folder: Path, *, threads: int = 1) -> Encoder:
+    def open(cls, folder: Path, *, threads: int = 1, form: Form = FP32) -> Encoder:
         """Open a published folder as it is; `Store.open` checks it first."""
-        return cls(folder, Manifest.read(folder), threads=threads)
+        return cls(folder, Manifest.read(folder), threads=threads, form=form)
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
         """Raise BadText, or TooLong when `truncate` is false and a text has more than `max_length` tokens.
@@ -98,11 +107,9 @@ class Encoder:
             padded[row, : len(row_ids)] = row_ids
             mask[row, : len(row_ids)] = 1
         feed = {"input_ids": padded, "attention_mask": mask}
-        if "token_type_ids" in self._inputs:
+        if "token_type_ids" in self._engine.inputs:
             feed["token_type_ids"] = np.zeros(shape, dtype=np.int64)
-        output = _NORMALISED if normalize else _POOLED
-        vectors: NDArray[np.float32] = self._session.run([output], feed)[0]
-        return vectors
+        return self._engine.run(feed, _NORMALISED if normalize else _POOLED)
 
     def encode(self, texts: Sequence[str], *, truncate: bool = True) -> Encoded:
         """Vectors in the order of `texts`; computed in groups of similar length, so little is padding."""
@@ -113,20 +120,8 @@ class Encoder:
         return Encoded(vectors, [len(row.ids) for row in rows], [row.truncated for row in rows])
 
     def close(self) -> None:
-        """Free the session's memory; the encoder cannot be used afterwards."""
-        del self._session
-
-
-def _open_session(file: Path, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.enable_mem_pattern = False  # it keeps a plan for every shape it ever saw, and was not faster
-    options.log_severity_level = 3  # errors; its warnings are about fusions that it could not do
-    # Spinning threads take a core from their neighbours while they wait, and were not faster.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        """Free the engine's memory; the encoder cannot be used afterwards."""
+        self._engine.close()
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 ModelError
 ├── ModelUnavailable   not on this machine; the message names the command that fetches it
+├── FormUnavailable    a form that this machine cannot compute, and what would make it possible
 ├── Unsupported        a source folder that cannot be published here, and what would make it possible
 ├── ProofFailed        what was built does not compute what it should; nothing was published
 ├── Damaged            a published folder that must not be served, with the reason
@@ -22,6 +23,10 @@ class ModelError(Exception):
 
 
 class ModelUnavailable(ModelError):
+    pass
+
+
+class FormUnavailable(ModelError):
     pass
 
 

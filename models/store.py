@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from .encoder import Encoder
+from .engines.form import FP32, Form
 from .errors import Damaged, InUse, ModelError, UnknownVersion
 from .fsync import replace_text, sync
 from .lock import lock
@@ -116,10 +117,10 @@ class Store:
         """Read and check every byte. Raise Damaged with the reason, or UnknownVersion."""
         return check(self.folder(version))
 
-    def open(self, version: str, threads: int = 1) -> Encoder:
+    def open(self, version: str, threads: int = 1, form: Form = FP32) -> Encoder:
         """Verify, then open. Raise Damaged or UnknownVersion."""
         manifest = self.verify(version)
-        return Encoder(self.folder(version), manifest, threads=threads)
+        return Encoder(self.folder(version), manifest, threads=threads, form=form)
 
     def wanted(self) -> str | None:
         """The version to serve next; None when there is no pointer or it names no published version."""

@@ -10,7 +10,6 @@ from functools import partial
 from models.errors import ModelError
 from models.store import Store
 from service.examples import FACT, WANTED
-from service.form import form
 from service.generations import ACTIVE, insert
 from service.live import Generation
 from service.settings import Settings, StartupError
@@ -59,7 +58,7 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         store.want(version)
     encoder = store.open(version)
     connection.execute("BEGIN IMMEDIATE")
-    number = insert(Transaction(connection), encoder.manifest, form(encoder.manifest), ACTIVE)
+    number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
     if settings.examples:
         connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
     connection.execute("COMMIT")

@@ -23,7 +23,6 @@ from typing import TypeVar
 
 from models.encoder import Encoder
 from models.errors import ModelError
-from models.manifest import Manifest
 from models.proof import check_golden
 from models.seal import read_manifest
 from models.store import Store, Wish
@@ -31,7 +30,6 @@ from service import canary, memory
 from service.build import Builder
 from service.documents import count, last_revision
 from service.errors import Backend, Overloaded, Storage, Unhealthy
-from service.form import form
 from service.gaps import lacking
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
 from service.library import Library
@@ -215,19 +213,19 @@ class Swap:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
         live = self._library.live
         for follower in live.followers:
-            if follower.version == self.version and follower.number == await self._begin(follower.manifest):
+            if follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._wait_for_memory()
         encoder = await asyncio.to_thread(self._open_encoder)
-        number = await self._begin(encoder.manifest)
+        number = await self._begin(encoder)
         generation = Generation(number, encoder, self._settings.snapshots_dir)
         live.follow(generation)
         self._metrics.versions({other.version for other in live.generations})
         return generation
 
-    async def _begin(self, manifest: Manifest) -> int:
+    async def _begin(self, encoder: Encoder) -> int:
         """The number of the version's generation in the store."""
-        job = partial(begin, manifest=manifest, form=form(manifest))
+        job = partial(begin, manifest=encoder.manifest, form=str(encoder.form))
         return await self._patiently(partial(self._library.writer.run, job))
 
     def _open_encoder(self) -> Encoder:

@@ -19,7 +19,6 @@ from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
 from service.errors import Conflict, NotFound, Storage
-from service.form import form
 from service.lanes import BATCH_TOKENS
 from service.runtime import Runtime
 from service.watch import as_state
@@ -120,7 +119,7 @@ async def info(request: Request) -> Response:
             "version": package_version("simile"),
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
-            "form": form(manifest),
+            "form": str(encoder.form),
             "dimension": encoder.dimension,
             "providers": encoder.providers,
             "threads": runtime.workers,

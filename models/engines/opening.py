@@ -1,0 +1,89 @@
+"""Which forms this machine can compute, and a published graph opened in one of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import FormUnavailable
+
+from .engine import Engine
+from .form import FP32, Form
+from .onnx import OnnxEngine
+
+BF16 = Form("bf16", "openvino")
+CPUINFO = Path("/proc/cpuinfo")
+# Of x86 (AVX-512, AMX, AVX-NE-CONVERT) and of Arm.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
+
+
+def form_for(precision: str) -> Form:
+    """The form of a precision, or the quickest that is nearly exact for `auto`.
+
+    Raises:
+        FormUnavailable: this machine cannot compute it, or nobody has built it; the message says what to do.
+
+    """
+    if precision == "auto":
+        return FP32 if _why_no_bf16() else BF16
+    for form in (FP32, BF16):
+        if form.precision == precision:
+            require(form)
+            return form
+    raise FormUnavailable(f"{precision} is not built yet on processors; fp32, bf16 and auto are.")
+
+
+def require(form: Form) -> None:
+    """Raise FormUnavailable when no version can be opened in `form` here."""
+    if form not in {FP32, BF16}:
+        raise FormUnavailable(f"This program knows no form {form}.")
+    if form == BF16 and (why := _why_no_bf16()):
+        raise FormUnavailable(why)
+
+
+def open_engine(file: Path, form: Form, threads: int, callers: int) -> Engine:
+    """`file` is the ONNX file of a version that was checked.
+
+    threads: how many compute one call together, where the runtime shares a call among several.
+    callers: how many calls at once should not wait for each other.
+
+    Raises:
+        FormUnavailable: as `require`.
+
+    """
+    require(form)
+    if form == FP32:
+        return OnnxEngine(file, threads)
+    from .openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
+
+    return OpenvinoEngine(file, form, callers)
+
+
+def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the processor multiplies bf16 itself; True where the system does not tell.
+
+    OpenVINO counts every processor with AVX-512 among those that do; where it has to imitate them it is
+    slower than fp32.
+    """
+    try:
+        lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return True
+    flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    return not flags or not _BF16_FLAGS.isdisjoint(flags[0])
+
+
+@cache
+def _why_no_bf16() -> str | None:
+    """Why bf16 cannot be computed here, None when it can."""
+    if find_spec("openvino") is None:
+        return (
+            "bf16 is computed by OpenVINO, which is not installed: pip install 'simile[openvino]', or "
+            "`make serve SIMILE_PRECISION=bf16`, which installs it."
+        )
+    if not has_bf16():
+        return "This processor has no bf16 instructions; serve fp32, which is the default."
+    from .openvino import computes_bf16  # noqa: PLC0415  as above
+
+    return None if computes_bf16() else "OpenVINO computes no bf16 on this processor; serve fp32."
