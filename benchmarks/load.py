@@ -26,6 +26,7 @@ from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
 
 DRAIN_SECONDS = 10.0
+WARM_SECONDS = 60.0  # for the answers before the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class _Run:
             (await self._loop.create_connection(lambda: _Client(self), "127.0.0.1", self._load.port))[1]
             for _ in range(self._load.clients)
         ]
-        self._loop.call_later(2 * self._load.seconds, self._give_up)
+        self._loop.call_later(WARM_SECONDS, self._give_up)
         for client in clients:
             client.send_next()
         await self._done.wait()

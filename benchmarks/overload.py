@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import workloads
-from benchmarks.__main__ import SCRATCH, say
+from benchmarks.contestant import CONTENDED
 from benchmarks.growth import Flatness, Sampler, flatness, look
 from benchmarks.load import LoadError, saturated
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
+from benchmarks.places import SCRATCH, say
 from benchmarks.probe import Probe
-from benchmarks.report import Verdict
 from benchmarks.server import Server, ServerError
 from benchmarks.tables import conclude, table
-from benchmarks.throughput import CONTENDED
+from benchmarks.verdict import Verdict
 from benchmarks.wire import post
 from models.tokenizer import FILE_NAME, Tokenizer
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset  # type: ignore[import-not-found]
-from sentence_transformers import (  # type: ignore[import-not-found]
+from datasets import Dataset
+from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.sentence_transformer.losses import (  # type: ignore[import-not-found]
+from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from transformers import TrainerCallback
@@ -45,7 +45,7 @@ class Rounds(TrainerCallback):
         self._sizes["tokens"] += int(mask.sum())
         self._sizes["padded"] += mask.numel()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         done = state.global_step - self._warmup
         if done < 0 or done % self._steps:
             return

@@ -1,6 +1,6 @@
-"""The ceiling: ONNX Runtime on the published file, with everything else done beforehand.
+"""The ceiling: an engine alone on the published file, with everything else done beforehand.
 
-As many single-thread sessions as the service has workers, each in a thread of its own, take ready-made
+As many single-thread calls at once as there are processors, each in a thread of its own, take ready-made
 batches: tokenised, sorted by length, padded. No HTTP, no queue, no waiting, and the batch size that is
 fastest here, found by trying. What a service does on top of this is what its ratio shows.
 """
@@ -11,22 +11,21 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.contestant import Measured, Scenario, Vectors
+from benchmarks.engines import Call, Feed
+from benchmarks.machine import Snapshot, between, snapshot
 from benchmarks.workloads import Workload
+from models.tokenizer import Tokenizer
 
 BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
 TRIAL_SHARE = 8  # one text in so many is enough to choose a budget
 TRIAL_ROUNDS = 2
-OUTPUT = "sentence_embedding"
-
-Feed = dict[str, NDArray[np.int64]]
-Vectors = NDArray[np.float32]
+WARM_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,35 +37,29 @@ class Batch:
 
 
 class RawEngine:
-    """`sessions` single-thread sessions on one ONNX file."""
+    """`calls` that may run side by side, each on one thread; a contestant that takes all texts at once."""
 
-    def __init__(self, file: Path, sessions: int) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        self._sessions = [
-            onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-            for _ in range(sessions)
-        ]
-        self._inputs = {given.name for given in self._sessions[0].get_inputs()}
-
-    def __len__(self) -> int:
-        return len(self._sessions)
+    def __init__(self, name: str, calls: Sequence[Call], inputs: Sequence[str], tokenizer: Tokenizer) -> None:
+        self.name = name
+        self.calls = calls
+        self.tokenizer = tokenizer
+        self._inputs = inputs
+        self._ready: dict[str, list[Batch]] = {}
+        self.budgets: dict[str, int] = {}  # by workload
 
     def batches(self, ids: Sequence[Sequence[int]], budget_tokens: int) -> list[Batch]:
-        """`ids` in batches of similar length; the largest first, so that all sessions end together."""
+        """`ids` in batches of similar length; the largest first, so that all calls end together."""
         batches: list[Batch] = []
         rows: list[int] = []
         for row in sorted(range(len(ids)), key=lambda at: len(ids[at])):
             if rows and (len(rows) + 1) * len(ids[row]) > budget_tokens:
-                batches.append(self._batch(ids, rows))
+                batches.append(self.batch(ids, rows))
                 rows = []
             rows.append(row)
-        batches.append(self._batch(ids, rows))
+        batches.append(self.batch(ids, rows))
         return sorted(batches, key=lambda batch: -batch.feed["input_ids"].size)
 
-    def _batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
+    def batch(self, ids: Sequence[Sequence[int]], rows: list[int]) -> Batch:
         shape = (len(rows), max(len(ids[row]) for row in rows))
         feed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
         for at, row in enumerate(rows):
@@ -74,44 +67,52 @@ class RawEngine:
             feed["attention_mask"][at, : len(ids[row])] = 1
         return Batch(rows, {name: array for name, array in feed.items() if name in self._inputs})
 
-    def best_budget(self, workload: Workload) -> dict[int, float]:
-        """Texts per second of each budget on a part of the workload, the fastest first."""
+    def choose(self, workload: Workload) -> None:
+        """Make the workload ready in batches of the size that is fastest on a part of it."""
         ids = workload.ids[::TRIAL_SHARE]
         tried = {budget: self.batches(ids, budget) for budget in BUDGETS}
         seconds = dict.fromkeys(BUDGETS, float("inf"))
         for _ in range(TRIAL_ROUNDS):
             for budget, batches in tried.items():
                 seconds[budget] = min(seconds[budget], self._run(batches))
-        return {budget: len(ids) / seconds[budget] for budget in sorted(seconds, key=seconds.__getitem__)}
+        best = min(seconds, key=seconds.__getitem__)
+        self.budgets[workload.name] = best
+        self._ready[workload.name] = self.batches(workload.ids, best)
 
-    def measure(self, batches: Sequence[Batch], pids: dict[str, int]) -> Window:
-        """Compute all `batches` once. `pids` are others that are measured too."""
-        everyone = {**pids, "bench": os.getpid()}
-        begin = snapshot(everyone)
-        self._run(batches)
-        return between(begin, snapshot(everyone))
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        workload = scenario.workload
+        if workload.name not in self._ready:
+            self.choose(workload)
+        begin = snapshot({"bench": os.getpid()})
+        self._run(self._ready[workload.name])
+        window = between(begin, snapshot({"bench": os.getpid()}))
+        count = len(workload.ids)
+        cpu_ms = 1000 * window.cpu_seconds["bench"] / count
+        return Measured(count / window.seconds, window.foreign, cpu_ms)
 
-    def vectors(self, ids: Sequence[Sequence[int]]) -> Vectors:
-        """Each row computed alone, (n, dimension)."""
-        return np.concatenate(
-            [self._sessions[0].run([OUTPUT], self._batch(ids, [at]).feed)[0] for at in range(len(ids))]
-        )
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """Each text computed alone, (n, dimension)."""
+        ids = [tokens.ids for tokens in self.tokenizer.tokenize(texts)]
+        return np.concatenate([self.calls[0](self.batch(ids, [at]).feed) for at in range(len(ids))])
+
+    def about(self) -> dict[str, Any]:
+        return {"calls at once": len(self.calls), "tokens of a batch": self.budgets}
 
     def _run(self, batches: Sequence[Batch]) -> float:
-        """Seconds that the sessions need for `batches` together."""
+        """Seconds that the calls need for `batches` together."""
         waiting = deque(batches)
         failures: list[Exception] = []
 
-        def work(session: onnxruntime.InferenceSession) -> None:
+        def work(call: Call) -> None:
             try:
                 while True:
-                    session.run([OUTPUT], waiting.popleft().feed)
+                    call(waiting.popleft().feed)
             except IndexError:  # nothing waits any more
                 return
             except Exception as error:  # noqa: BLE001  raised again below, on the thread that asked
                 failures.append(error)
 
-        threads = [threading.Thread(target=work, args=(session,)) for session in self._sessions]
+        threads = [threading.Thread(target=work, args=(call,)) for call in self.calls]
         started = time.perf_counter()
         for thread in threads:
             thread.start()
@@ -121,3 +122,44 @@ class RawEngine:
         if failures:
             raise failures[0]
         return seconds
+
+
+class SingleCalls:
+    """The raw engine asked for one text after the other, on one thread: what a lone request cannot beat."""
+
+    def __init__(self, name: str, engine: RawEngine, *, tokenising: bool) -> None:
+        self.name = name
+        self._engine = engine
+        self._tokenising = tokenising
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        workload, engine = scenario.workload, self._engine
+        milliseconds: list[float] = []
+        tokens = 0
+        begin: Snapshot | None = None
+        row = turn * 997 % len(workload.ids)  # another stretch of the texts each time
+        ids: Sequence[Sequence[int]]
+        while begin is None or time.perf_counter() < begin.at + scenario.seconds:
+            if len(milliseconds) == WARM_CALLS and begin is None:
+                milliseconds, tokens = [], 0
+                begin = snapshot({"bench": os.getpid()})
+            row = (row + 1) % len(workload.ids)
+            started = time.perf_counter()
+            if self._tokenising:
+                ids = [engine.tokenizer.tokenize([workload.texts[row]])[0].ids]
+            else:
+                ids = [workload.ids[row]]
+            engine.calls[0](engine.batch(ids, [0]).feed)
+            milliseconds.append((time.perf_counter() - started) * 1000)
+            tokens += len(ids[0])
+        window = between(begin, snapshot({"bench": os.getpid()}))
+        p50, p99 = np.quantile(milliseconds, (0.5, 0.99))
+        rate = tokens / window.seconds / workload.mean_tokens
+        return Measured(rate, window.foreign, p50_ms=float(p50), p99_ms=float(p99))
+
+
+def cosines(found: Vectors, expected: Vectors) -> NDArray[np.float64]:
+    """Row by row, (n,); the vectors of either side may have any length."""
+    dots = np.einsum("nd,nd->n", found.astype(np.float64), expected.astype(np.float64))
+    lengths = np.linalg.norm(found.astype(np.float64), axis=1) * np.linalg.norm(expected, axis=1)
+    return np.asarray(dots / lengths)

@@ -23,15 +23,15 @@ from urllib.parse import quote
 import numpy as np
 
 from benchmarks import documents
-from benchmarks.__main__ import SCRATCH, say
+from benchmarks.contestant import CONTENDED
 from benchmarks.load import LoadError, saturated
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
-from benchmarks.report import Verdict
+from benchmarks.places import SCRATCH, say
 from benchmarks.server import Server, ServerError, call
 from benchmarks.tables import conclude, table
-from benchmarks.throughput import CONTENDED
 from benchmarks.variants import publish_variants
+from benchmarks.verdict import Verdict
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
 from models.store import Store

@@ -1,85 +1,54 @@
-"""What was measured, as a table for people, verdicts, and JSON for programs."""
+"""What was measured, as Markdown for people: for a terminal, and ready to go into docs/PERFORMANCE.md."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.contestant import CONTENDED, Measured
 from benchmarks.documents import Pairs
-from benchmarks.throughput import CONTENDED, Bench, Repeat, counted, spread
+from benchmarks.floors import (
+    ALONE,
+    BULK,
+    FEW,
+    FLOORS,
+    LONG,
+    MANY,
+    MIX_AT_ONCE,
+    ONE,
+    SENTENCES_AT_ONCE,
+    SINGLE,
+    TOKENISED_ALONE,
+)
+from benchmarks.forms import DEFAULT, name_of, raw_name
+from benchmarks.results import Results, Spread
+from benchmarks.tables import table
 from benchmarks.workloads import Workload
 
-# What the project promises; a ratio of texts per second, server over raw.
-SENTENCES_RATIO = 0.70
-MIXTURE_RATIO = 0.60
-LONGEST_OVER_MEDIAN = 3.0  # the longest tenth's p99 over the median of all, on the mixture
-ADDED_MS = 30.0  # by one more document, beyond embedding it
-
-FIGURES: dict[str, Callable[[Repeat], float]] = {
-    "raw_texts_per_second": lambda repeat: repeat.raw_texts_per_second,
-    "server_texts_per_second": lambda repeat: repeat.server_texts_per_second,
-    "ratio": lambda repeat: repeat.ratio,
-    "p50_ms": lambda repeat: repeat.p50_ms,
-    "p99_ms": lambda repeat: repeat.p99_ms,
-    "longest_p50_ms": lambda repeat: repeat.longest_p50_ms,
-    "longest_p99_ms": lambda repeat: repeat.longest_p99_ms,
-    "longest_p99_over_median": lambda repeat: repeat.longest_p99_ms / repeat.p50_ms,
-    "longest_p99_over_own_median": lambda repeat: repeat.longest_p99_ms / repeat.longest_p50_ms,
-    "raw_cpu_ms": lambda repeat: repeat.raw_cpu_ms,
-    "server_cpu_ms": lambda repeat: repeat.server_cpu_ms,
-    "cpu_ratio": lambda repeat: repeat.raw_cpu_ms / repeat.server_cpu_ms,
-}
-COLUMNS: tuple[tuple[str, int, Callable[[Repeat], str]], ...] = (
-    ("raw/s", 7, lambda r: f"{r.raw_texts_per_second:.0f}"),
-    ("server/s", 9, lambda r: f"{r.server_texts_per_second:.0f}"),
-    ("ratio", 7, lambda r: f"{r.ratio:.3f}"),
-    ("by cpu", 8, lambda r: f"{r.raw_cpu_ms / r.server_cpu_ms:.3f}"),
-    ("p50 ms", 8, lambda r: f"{r.p50_ms:.1f}"),
-    ("p99 ms", 8, lambda r: f"{r.p99_ms:.1f}"),
-    ("long p50", 9, lambda r: f"{r.longest_p50_ms:.1f}"),
-    ("long p99", 9, lambda r: f"{r.longest_p99_ms:.1f}"),
-    ("server cpu s", 13, lambda r: f"{r.server_cpu_seconds:.2f}"),
-    ("load cpu s", 11, lambda r: f"{r.load_cpu_seconds:.2f}"),
-    ("foreign raw/server", 19, lambda r: f"{r.raw_foreign:.0%} / {r.server_foreign:.0%}"),
+LOADS = (MANY, BULK, FEW, ONE, LONG)
+COMPARED = ((MANY, SENTENCES_AT_ONCE), (BULK, SENTENCES_AT_ONCE), (LONG, MIX_AT_ONCE))
+JUDGED = ", by wrk"
+FLOP_PER_TOKEN = (
+    21.2e6  # all-MiniLM-L6-v2's layers: 6 * 2 * (4 * 384² + 2 * 384 * 1536); attention is less than 1 %
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A figure against its floor, or its ceiling."""
-
-    what: str
-    value: float
-    bound: float
-    at_least: bool
-    contended: bool  # no clean repeat: the figure says little
-
-    @property
-    def kept(self) -> bool:
-        return self.value >= self.bound if self.at_least else self.value <= self.bound
-
-    def line(self) -> str:
-        sign = ">=" if self.at_least else "<="
-        note = "  (contended: measure again on a quiet machine)" if self.contended else ""
-        word = "kept  " if self.kept else "MISSED"
-        return f"{word}  {self.what}: {self.value:.3g} {sign} {self.bound:g}{note}"
-
-
-def throughput(bench: Bench) -> dict[str, Any]:
-    """One bench's figures; medians over the clean repeats."""
-    return {
-        "workload": workload(bench.scenario.workload),
-        "clients": bench.scenario.clients,
-        "raw_budget_tokens": next(iter(bench.budgets)),
-        "raw_budgets_tried": {str(budget): round(rate, 1) for budget, rate in sorted(bench.budgets.items())},
-        "repeats": [asdict(repeat) | {"contended": repeat.contended} for repeat in bench.repeats],
-        "clean": sum(not repeat.contended for repeat in bench.repeats),
-        "figures": {
-            name: spread([figure(repeat) for repeat in counted(bench.repeats)])
-            for name, figure in FIGURES.items()
-        },
-    }
+def text(results: Results) -> str:
+    """The whole report."""
+    parts = (
+        _machine,
+        _rates,
+        _ratios,
+        _work,
+        _latencies,
+        _alone,
+        _ceiling,
+        _judge,
+        _memory,
+        _documents,
+        _missing,
+    )
+    return "\n\n".join(said for part in parts if (said := part(results)))
 
 
 def workload(given: Workload) -> dict[str, Any]:
@@ -115,107 +84,203 @@ def _quantiles(milliseconds: Sequence[float]) -> dict[str, float]:
     return {"p50": float(p50), "p99": float(p99)}
 
 
-def verdicts(result: dict[str, Any]) -> list[Verdict]:
-    """Every promise that this run can judge."""
-    sentences, mixture = result["throughput"]
-    alone = result["documents"]["alone"]
-    return [
-        Verdict(
-            f"sentences, {sentences['clients']} clients, server over raw",
-            sentences["figures"]["ratio"]["median"],
-            SENTENCES_RATIO,
-            True,
-            not sentences["clean"],
-        ),
-        Verdict(
-            f"mixture, {mixture['clients']} clients, server over raw",
-            mixture["figures"]["ratio"]["median"],
-            MIXTURE_RATIO,
-            True,
-            not mixture["clean"],
-        ),
-        Verdict(
-            "mixture, p99 of the longest tenth over the median of all",
-            mixture["figures"]["longest_p99_over_median"]["median"],
-            LONGEST_OVER_MEDIAN,
-            False,
-            not mixture["clean"],
-        ),
-        Verdict(
-            f"one document more beside {result['documents']['stored']}, ms beyond embedding it (median)",
-            alone["difference_ms"]["p50"],
-            ADDED_MS,
-            False,
-            alone["contended"],
-        ),
-    ]
-
-
-def text(result: dict[str, Any], benches: Sequence[Bench]) -> str:
-    """The whole report, for a terminal."""
-    return "\n\n".join(
-        [
-            _machine(result),
-            *(_table(bench, figures) for bench, figures in zip(benches, result["throughput"], strict=True)),
-            _documents(result["documents"]),
-            "\n".join(verdict.line() for verdict in verdicts(result)),
-        ]
-    )
-
-
-def _machine(result: dict[str, Any]) -> str:
-    machine = result["machine"]
+def _machine(results: Results) -> str:
+    kept, machine = results.kept, results.kept["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    workloads = "; ".join(
+        f"{one['name']}: {one['texts']:,} texts of {one['tokens']['least']} to "
+        f"{one['tokens']['most']} tokens, mean {one['tokens']['mean']:g}, median {one['tokens']['p50']:g}"
+        for one in kept["workloads"]
+    )
+    look = "A look with `--quick`, no figure. " if kept["quick"] else ""
     return (
-        f"{result['date']}  {machine['cpu']}, {machine['processors']} processors, {machine['memory_gb']} GB, "
-        f"{machine['system']}; one fsync {machine['sync_ms']} ms\n"
-        f"Python {machine['python']}, {versions}\n"
-        f"{result['model']}, {result['threads']} threads; vector cache off; texts: {result['texts']}"
+        f"{look}{kept['date'][:10]}, {machine['processors']} processors of {machine['cpu']}, "
+        f"{machine['memory_gb']} GB, {machine['system']}; Python {machine['python']}, {versions}; "
+        f"{kept['model']}, vector cache off. Texts: {kept['texts']}; {workloads}. "
+        f"Medians over the clean rounds (least to most); (c): others used more than "
+        f"{CONTENDED:.0%} of the machine in every round."
     )
 
 
-def _table(bench: Bench, figures: dict[str, Any]) -> str:
-    name, texts, tokens = figures["workload"].values()
-    tried = ", ".join(f"{budget}: {rate:.0f}/s" for budget, rate in figures["raw_budgets_tried"].items())
-    rows = [
-        "".join(show(repeat).rjust(width) for _, width, show in COLUMNS)
-        + ("  contended" if repeat.contended else "")
-        for repeat in bench.repeats
-    ]
-    return "\n".join(
-        (
-            f"{name}: {figures['clients']} clients x 1 text; {texts} texts",
-            "tokens: " + ", ".join(f"{what} {number:g}" for what, number in tokens.items()),
-            f"raw: batches of {figures['raw_budget_tokens']} tokens (tried {tried})",
-            "".join(column.rjust(width) for column, width, _ in COLUMNS),
-            *rows,
-            _ratio(figures),
-        )
-    )
+def _rates(results: Results) -> str:
+    """Who does how many texts a second, and how near the vectors are."""
+    near = results.kept["cosines"]
+    rows = []
+    for name in results.names:
+        at_once = (SENTENCES_AT_ONCE, MIX_AT_ONCE)
+        found = [results.spread((name, scenario)) for scenario in (at_once[0], *LOADS[:4], at_once[1], LONG)]
+        if not any(found) or name.endswith(JUDGED):
+            continue
+        cosine = near["rows"].get(name)
+        shown = [f"{one.median:,.0f}{'' if one.clean else ' (c)'}" if one else "" for one in found]
+        rows.append([f"**{name}**" if name.startswith("Simile") else name, *shown, *_cosine(cosine)])
+    head = ["texts/s", "at once", *LOADS[:4], "mix, at once", LONG, "cosine, mean", "least"]
+    return f"{table(head, rows)}\n\nCosines of {near['texts']} texts, to {near['reference']}."
 
 
-def _ratio(figures: dict[str, Any]) -> str:
-    ratio, clean = figures["figures"]["ratio"], figures["clean"]
-    among = f"{clean} clean of {len(figures['repeats'])} repeats"
-    if not clean:
-        among += f", so of all, though others used more than {CONTENDED:.0%} of the machine"
-    spread = f"{ratio['least']:.3f} to {ratio['greatest']:.3f}"
-    return f"server over raw: median {ratio['median']:.3f} ({spread}), {among}"
+def _cosine(found: dict[str, float] | None) -> tuple[str, str]:
+    return (f"{found['mean']:.5f}", f"{found['least']:.5f}") if found else ("", "")
 
 
-def _documents(found: dict[str, Any]) -> str:
-    lines = []
-    for name in ("alone", "while_searching"):
-        one = found[name]
-        parts = [
-            f"{what} {one[f'{what}_ms']['p50']:.1f} / {one[f'{what}_ms']['p99']:.1f}"
-            for what in ("embed", "add", "difference", "search")
-            if f"{what}_ms" in one
+def _ratios(results: Results) -> str:
+    """Each form of ours over everybody else; the floor where one is promised."""
+    promised = {(floor.precision, floor.load, floor.other[0]): floor.least for floor in FLOORS}
+    rows = []
+    for precision in ("fp32", "bf16", "int8"):
+        ours = name_of(precision)
+        others = [name for name in results.names if not name.startswith("Simile") and name != ALONE]
+        for other in others:
+            if other.startswith("raw") and other != raw_name(precision):
+                continue
+            row = [f"{ours} over {other}"]
+            for load, at_once in COMPARED:
+                found = results.ratio((ours, load), (other, load)) or results.ratio(
+                    (ours, load), (other, at_once)
+                )
+                least = promised.get((precision, load, other))
+                row.append(f"{found.words()}{f', floor {least:g}' if least else ''}" if found else "")
+            if any(row[1:]):
+                rows.append(row)
+    return table(["ratio of texts/s", *(load for load, _ in COMPARED)], rows)
+
+
+def _work(results: Results) -> str:
+    """What a text costs of a processor, which depends less on what others do."""
+    rows = []
+    for name in results.names:
+        found = [
+            results.spread((name, load), _cpu) or results.spread((name, at_once), _cpu)
+            for load, at_once in COMPARED
         ]
-        mark = ", contended" if one["contended"] else ""
-        lines.append(f"  {name.replace('_', ' ')}: {', '.join(parts)} ({one['pairs']} pairs{mark})")
-    head = (
-        f"{found['stored']} documents stored (in {found['fill_seconds']:.1f} s); "
-        f"ready {found['ready_seconds']:.1f} s after the start; milliseconds, p50 / p99:"
+        if any(found) and not name.endswith(JUDGED):
+            rows.append([name, *(one.words() if one else "" for one in found)])
+    return table(["CPU ms of its process a text", *(load for load, _ in COMPARED)], rows)
+
+
+def _cpu(one: Measured) -> float | None:
+    return one.cpu_ms
+
+
+def _latencies(results: Results) -> str:
+    rows = []
+    for name in results.names:
+        pairs = [
+            (
+                results.spread((name, load), lambda one: one.p50_ms),
+                results.spread((name, load), lambda one: one.p99_ms),
+            )
+            for load in LOADS
+        ]
+        if any(p50 for p50, _ in pairs) and not name.endswith(JUDGED):
+            rows.append([name, *(f"{_ms(p50)} / {_ms(p99)}" if p50 and p99 else "" for p50, p99 in pairs)])
+    return table(["p50 / p99 of a request, ms", *LOADS], rows)
+
+
+def _ms(found: Spread) -> str:
+    return f"{found.median:.{1 if found.median < 100 else 0}f}"
+
+
+def _alone(results: Results) -> str:
+    """One client against the raw call."""
+    lines = []
+    for name, what in ((ALONE, "tokenised beforehand"), (TOKENISED_ALONE, "tokenised in the call")):
+        call = results.spread((name, SINGLE), lambda one: one.p50_ms)
+        ours = name_of(DEFAULT)
+        beyond = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)
+        if call and beyond:
+            lines.append(
+                f"One raw call ({what}): p50 {call.median:.2f} ms; "
+                f"one client of {ours}: {beyond.words()} ms more."
+            )
+    return "\n".join(lines)
+
+
+def _ceiling(results: Results) -> str:
+    """Matrix products alone, and how much of their pace the raw engine keeps."""
+    peaks = {name: results.spread((name, "products")) for name in results.names if name.startswith("GEMM")}
+    rows = [[name, one.words(0)] for name, one in peaks.items() if one]
+    said = table(["GFLOP/s, a thread for each processor", ""], rows)
+    raw = results.spread((raw_name("fp32"), SENTENCES_AT_ONCE))
+    best = max((one.median for name, one in peaks.items() if one and "fp32" in name), default=0.0)
+    if not raw or not best or "all-minilm-l6-v2" not in results.kept["model"]:
+        return said
+    mean = next(
+        one["tokens"]["mean"] for one in results.kept["workloads"] if one["name"] == SENTENCES_AT_ONCE
     )
-    return "\n".join((head, *lines))
+    gflops = raw.median * mean * FLOP_PER_TOKEN / 1e9
+    return (
+        f"{said}\n\nThe raw engine on sentences: {gflops:.0f} GFLOP/s, {gflops / best:.0%} of the fp32 peak."
+    )
+
+
+def _judge(results: Results) -> str:
+    """Wrk's figures by ours, and what either generator costs."""
+    rows = []
+    for name in results.names:
+        if not name.endswith(JUDGED):
+            continue
+        ours = name.removesuffix(JUDGED)
+        for load in LOADS:
+            rate = results.ratio((name, load), (ours, load))
+            p50 = results.ratio((name, load), (ours, load), lambda one: one.p50_ms)
+            costs = [results.spread((who, load), lambda one: one.client_us) for who in (name, ours)]
+            if rate and p50 and all(costs):
+                told = [f"{cost.median:.0f}" for cost in costs if cost]
+                rows.append([f"{ours}, {load}", rate.words(), p50.words(), *told])
+    if not rows:
+        return ""
+    head = ["by wrk over by ours", "texts/s", "p50", "wrk, CPU µs a request", "ours, CPU µs a request"]
+    return table(head, rows)
+
+
+def _memory(results: Results) -> str:
+    rows = []
+    for name, about in results.kept["about"].items():
+        memory = about.get("memory_mb")
+        if memory:
+            first = about.get("first_ready_seconds") or about.get("ready_seconds")
+            rows.append(
+                [name, f"{memory['now']:.0f}", f"{memory['peak']:.0f}", f"{first:.1f}" if first else ""]
+            )
+    starts = results.kept["starts"]
+    said = [table(["", "RSS after the rounds, MiB", "most", "first start to ready, s"], rows)]
+    mark = ", contended" if starts["contended"] else ""
+    said += [
+        f"Second start to ready: {starts['second_median']:.2f} s (median of {len(starts['second'])}{mark})."
+    ]
+    said += [
+        f"{name}: RSS {one['before_mb']:.0f} MiB after {one['few']:,} requests of every shape, "
+        f"{one['after_mb']:.0f} after {one['many']:,} ({one['after_mb'] / one['before_mb']:.2f})."
+        for name, one in results.kept["memory"].items()
+    ]
+    return "\n\n".join(said)
+
+
+def _documents(results: Results) -> str:
+    found = results.kept["documents"]
+    rows = list(_document_rows(found))
+    said = table([f"with {found['stored']:,} documents stored", "p50 ms", "p99 ms"], rows)
+    return (
+        f"{said}\n\nOne fsync took {results.kept['machine']['sync_ms']} ms. "
+        f"Starting on them took {found['ready_seconds']:.1f} s to ready, "
+        f"storing them (vectors given) {found['fill_seconds']:.1f} s."
+    )
+
+
+def _document_rows(found: dict[str, Any]) -> Iterator[list[str]]:
+    words = {
+        "embed": "`/embed`, one text",
+        "add": "`POST /documents`, one new document",
+        "difference": "the difference, pair by pair",
+        "search": "a search",
+    }
+    for name, when in (("alone", ""), ("while_searching", ", while a client searches without pause")):
+        one = found[name]
+        mark = " (c)" if one["contended"] else ""
+        for what, said in words.items():
+            if quantiles := one.get(f"{what}_ms"):
+                yield [f"{said}{when}{mark}", f"{quantiles['p50']:.1f}", f"{quantiles['p99']:.1f}"]
+
+
+def _missing(results: Results) -> str:
+    return "\n".join(f"Not measured: {name}: {why}" for name, why in results.kept["missing"].items())

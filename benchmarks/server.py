@@ -38,7 +38,7 @@ class Server:
         self._data_dir = data_dir
         self._program = program
         self._settings = dict(settings or {})
-        self.port = _free_port()
+        self.port = free_port()
         self.ready_seconds = 0.0
 
     def __enter__(self) -> Self:
@@ -120,7 +120,7 @@ def call(port: int, method: str, path: str, body: Any = None) -> Any:
     return json.loads(text) if answer.getheader("content-type") == "application/json" else text
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.__main__ import SCRATCH
+from benchmarks.places import SCRATCH
 from service import tiers
 from tests.service.kills import Store
 from tests.service.store_worker import BASE_ROWS

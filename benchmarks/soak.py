@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import workloads
-from benchmarks.__main__ import SCRATCH, say
 from benchmarks.growth import Sample, Sampler, look, tasks, thirds
-from benchmarks.report import Verdict
+from benchmarks.places import SCRATCH, say
 from benchmarks.server import Server, ServerError, call
 from benchmarks.tables import conclude, table
 from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
+from benchmarks.verdict import Verdict
 from models.store import Store
 from models.tokenizer import FILE_NAME, Tokenizer
 

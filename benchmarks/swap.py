@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
-from benchmarks.__main__ import SCRATCH
+from benchmarks.places import SCRATCH
 from benchmarks.server import Server, ServerError, call
 from benchmarks.workloads import PROJECT
 from training.corpus import read_corpus

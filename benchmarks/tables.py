@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.__main__ import RESULTS, SCRATCH
-from benchmarks.report import Verdict
+from benchmarks.places import RESULTS, SCRATCH
+from benchmarks.verdict import Verdict
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

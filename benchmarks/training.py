@@ -24,6 +24,7 @@ A sentence is a row of the corpus, however often it is encoded. Needs the extra 
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -36,11 +37,11 @@ from typing import Any
 import torch
 
 from benchmarks import machine
-from benchmarks.__main__ import SCRATCH, say
+from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Window, between, snapshot, wait_for_quiet
-from benchmarks.report import Verdict
-from benchmarks.throughput import CONTENDED, spread
+from benchmarks.places import SCRATCH, say
 from benchmarks.trainers import Ours, Peer, PeerError
+from benchmarks.verdict import Verdict
 from models.builtin import default_source
 from models.errors import ModelError
 from training.catalogue import load_recipe
@@ -194,8 +195,8 @@ def measure(
         "peer": about | peer.sizes,
         "repeats": [_row(repeat) for repeat in repeats],
         "clean": len(clean),
-        "ratio": spread([repeat.ratio for repeat in clean or repeats]),
-        "by_cpu": spread([repeat.by_cpu for repeat in clean or repeats]),
+        "ratio": _least_to_most([repeat.ratio for repeat in clean or repeats]),
+        "by_cpu": _least_to_most([repeat.by_cpu for repeat in clean or repeats]),
     }
 
 
@@ -262,6 +263,10 @@ def _table(found: dict[str, Any]) -> str:
             f"ratio: {_spread(found['ratio'])}; by CPU time {_spread(found['by_cpu'])}; {clean}",
         )
     )
+
+
+def _least_to_most(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "least": min(values), "greatest": max(values)}
 
 
 def _spread(found: dict[str, float]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.__main__ import SCRATCH
+from benchmarks.places import SCRATCH
 from benchmarks.workloads import PROJECT, WIKIPEDIA
 from models.builtin import publish_named
 from models.publish import silent

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import machine, vectordata
-from benchmarks.__main__ import SCRATCH, say
-from benchmarks.report import Verdict
+from benchmarks.places import SCRATCH, say
 from benchmarks.tables import conclude, table
 from benchmarks.vectordata import Vectors
+from benchmarks.verdict import Verdict
 from benchmarks.workloads import PROJECT
 from service.index import Index
 from service.rows import PASSAGE_BITS, revisions_of

@@ -39,6 +39,10 @@ class Workload:
     def lengths(self) -> list[int]:
         return [len(row) for row in self.ids]
 
+    @property
+    def mean_tokens(self) -> float:
+        return sum(self.lengths()) / len(self.ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Corpus:

@@ -42,6 +42,7 @@ class Encoder:
 
     def __init__(self, folder: Path, manifest: Manifest, *, threads: int = 1, form: Form = FP32) -> None:
         self.manifest = manifest
+        self.threads = threads
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
         self.fingerprint = manifest.fingerprint

@@ -1,121 +1,31 @@
 """`python -m service`: settings in, the service up. `check`: say what would run. `keys`: who may call it.
-`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
+`tune`: how many workers. `import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
 answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (supervisor.py).
 """
 
 import argparse
-import gc
-import logging
-import math
 import os
-import signal
-import socket
 import sys
-import threading
-import time
-from types import FrameType
+from collections.abc import Callable
 
 # Before numpy and FAISS are imported: each would take every processor, and throttle the encoder's threads.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-import uvicorn
-from fastapi import FastAPI
-
-from service import check, distributions, keyring, logs
-from service.app import create_app
+from service import distributions, keyring, logs
 from service.commands import backup, checking, exporting, importing, restore
 from service.commands.errors import CommandError
 from service.keys import KeysError
-from service.protocol import Protocol
-from service.runtime import Runtime
-from service.settings import Settings, StartupError, read
-
-log = logging.getLogger(__name__)
-
-DRAIN_SECONDS = 30
-
-
-class Server(uvicorn.Server):
-    """Turns `/ready` red the moment a stop signal arrives, and only then drains and closes connections.
-
-    A second signal ends the process at once. One within a second of the first does not count: a signal to a
-    whole group of processes, or to one and its parent, often arrives twice.
-    """
-
-    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
-        super().__init__(config)
-        self._runtime = runtime
-        self._told_at = math.inf  # time.monotonic() of the first signal
-        self._close_at = math.inf
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's signature
-        now = time.monotonic()
-        if self._runtime.leaving:
-            if now - self._told_at > 1.0:
-                os._exit(128 + sig)  # what was acknowledged is on disk
-            return
-        self._runtime.leaving, self._told_at = True, now
-        delay = self._runtime.settings.stop_delay_seconds if sig == signal.SIGTERM else 0
-        self._close_at = now + delay
-
-    async def on_tick(self, counter: int) -> bool:
-        if time.monotonic() >= self._close_at:
-            self._runtime.stopping = self.should_exit = True
-        return await super().on_tick(counter)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As any server's; but an idle TLS connection is dropped.
-
-        Its other side would be waited for to say goodbye, which one that only keeps it at hand does not do.
-        """
-        for connection in list(self.server_state.connections) if self.config.is_ssl else ():
-            cycle = getattr(connection, "cycle", None)
-            if cycle is None or cycle.response_complete:
-                connection.transport.abort()
-        await super().shutdown(sockets)
+from service.settings import StartupError, read
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m service",
-        description="Serve embeddings, documents and search. Settings come from SIMILE_ variables.",
-    )
-    commands = parser.add_subparsers(dest="command")
-    commands.add_parser("serve", help="serve; also what happens without a command")
-    checking_parser = commands.add_parser(
-        "check", help="print each setting and what would run, and start nothing"
-    )
-    checking_parser.add_argument(
-        "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
-    )
-    importing.describe(commands.add_parser("import", help="documents out of files, into a running service"))
-    exporting.describe(commands.add_parser("export", help="documents as JSON lines"))
-    backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
-    restore.describe(commands.add_parser("restore", help="a backup into a data directory that nobody uses"))
-    keyring.describe(commands.add_parser("keys", help="make, list and remove the keys of callers"))
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
     try:
-        if arguments.command == "keys":
-            logs.install("info", "text")
-            print(keyring.run(arguments))
-            return
-        if arguments.command in {"import", "export"}:
-            module = importing if arguments.command == "import" else exporting
-            if said := module.run(arguments):
-                print(said)
-            return
-        distributions.refuse_clashes()
-        settings = read()
-        if arguments.command == "check":
-            print(checking.run(settings) if arguments.data else check.report(settings))
-            return
-        if arguments.command in {"backup", "restore"}:
-            print((backup if arguments.command == "backup" else restore).run(arguments, settings))
-            return
-        serve(settings)
+        if said := run(arguments):
+            print(said)
     except StartupError as error:
         sys.exit(f"Simile cannot start: {error}")
     except (KeysError, CommandError) as error:
@@ -127,95 +37,53 @@ def main() -> None:
         sys.exit("Stopped before it had started.")
 
 
-def serve(settings: Settings) -> None:
-    """Run until a signal; raises StartupError when the service cannot start."""
-    logs.install(settings.log_level, settings.log_format)
-    with bound(settings) as listener:
-        app = create_app(settings)
-        app.state.runtime.open()
-        run(app, listener)
-
-
-def bound(settings: Settings) -> socket.socket:
-    """A socket on the address, before anything else is touched; it listens once the service has started."""
-    host, port = settings.host.strip("[]"), settings.port
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise StartupError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}. Set SIMILE_HOST or SIMILE_PORT."
-        ) from error
-    return listener
-
-
-def run(app: FastAPI, listener: socket.socket) -> None:
-    """Serve until a stop signal."""
-    runtime: Runtime = app.state.runtime
-    config = uvicorn.Config(
-        app,
-        log_config=None,  # its messages go where ours go
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        http=Protocol,
-        ws="none",
-        proxy_headers=False,  # nothing here reads them, and anyone may send them
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-        ssl_certfile=runtime.settings.tls_cert_file,
-        ssl_keyfile=runtime.settings.tls_key_file,
+def parser() -> argparse.ArgumentParser:
+    described = argparse.ArgumentParser(
+        prog="python -m service",
+        description="Serve embeddings, documents and search. Settings come from SIMILE_ variables.",
     )
-    server = Server(config, runtime)
-    # uvicorn raises the signal again once it has stopped; a clean stop is no failure.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    threading.Thread(target=_once_ready, args=(runtime, listener.getsockname()[1]), daemon=True).start()
-    server.run(sockets=[listener])
-    if not server.started:
-        sys.exit(1)
-
-
-def _once_ready(runtime: Runtime, port: int) -> None:
-    runtime.ready.wait()
-    calm_collector()
-    _welcome(runtime, port)
-
-
-def calm_collector() -> None:
-    """Let the garbage collector leave alone what was loaded, and come less often for what requests leave.
-
-    Under overload it walked through every waiting request again and again: with this the service keeps 0.88
-    of its best throughput at three times its capacity instead of 0.67 to 0.79 (benchmarks/overload.py).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-
-
-def _welcome(runtime: Runtime, port: int) -> None:
-    """Say where it is, and what to try."""
-    settings = runtime.settings
-    host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
-    address = f"{'http' if settings.tls_cert_file is None else 'https'}://{host}:{port}"
-    if settings.log_format == "json":  # whoever reads stdout as JSON gets nothing else
-        log.info("Simile is ready at %s, serving %s", address, runtime.live.generation.version)
-        return
-    # In the caller's shell; the service has no key to show.
-    key = "" if settings.api_keys_file is None else ' -H "Authorization: Bearer $KEY"'
-    json = f"-H 'Content-Type: application/json'{key}"
-    print(
-        f"""
-Simile is ready at {address}, serving {runtime.live.generation.version}. Its API: {address}/docs. Try:
-
-  curl {address}/embed {json} -d '{{"inputs": "A first sentence."}}'
-  curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'
-  curl '{address}/search?q=how+do+I+get+my+money+back&k=3'{key}
-
-Ctrl-C stops it.""",
-        flush=True,
+    commands = described.add_subparsers(dest="command")
+    commands.add_parser("serve", help="serve; also what happens without a command")
+    check = commands.add_parser("check", help="print each setting and what would run, and start nothing")
+    check.add_argument(
+        "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
     )
+    commands.add_parser("tune", help="measure how many workers are best here; needs a quiet machine")
+    importing.describe(commands.add_parser("import", help="documents out of files, into a running service"))
+    exporting.describe(commands.add_parser("export", help="documents as JSON lines"))
+    backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
+    restore.describe(commands.add_parser("restore", help="a backup into a data directory that nobody uses"))
+    keyring.describe(commands.add_parser("keys", help="make, list and remove the keys of callers"))
+    return described
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Do what is asked for; what to print then."""
+    command: str | None = arguments.command
+    if command == "keys":
+        logs.install("info", "text")
+    alone: dict[str | None, Callable[[argparse.Namespace], str]] = {
+        "keys": keyring.run,
+        "import": importing.run,
+        "export": exporting.run,
+    }
+    if command in alone:
+        return alone[command](arguments)
+    distributions.refuse_clashes()
+    settings = read()
+    copies = {"backup": backup.run, "restore": restore.run}
+    if command in copies:
+        return copies[command](arguments, settings)
+    if command == "check" and arguments.data:
+        return checking.run(settings)
+    # The application and its runtimes take half a second to import, which no other command needs.
+    from service import check, serving, tuning  # noqa: PLC0415
+
+    tells = {"check": check.report, "tune": tuning.run}
+    if command in tells:
+        return tells[command](settings)
+    serving.serve(settings)
+    return ""
 
 
 if __name__ == "__main__":

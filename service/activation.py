@@ -7,8 +7,10 @@ import logging
 import sqlite3
 from functools import partial
 
+from models.encoder import Encoder
 from models.errors import ModelError
 from models.store import Store
+from service.device import Owner
 from service.examples import FACT, WANTED
 from service.generations import ACTIVE, insert
 from service.live import Generation
@@ -18,8 +20,14 @@ from service.writer import Transaction
 log = logging.getLogger(__name__)
 
 
-def active_generation(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
-    """The generation to serve, opened and verified.
+def active_generation(
+    connection: sqlite3.Connection,
+    store: Store,
+    settings: Settings,
+    owner: Owner | None = None,
+    threads: int = 1,
+) -> Generation:
+    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
     Raises:
         StartupError: the model cannot be published or opened, or its folder is not what it was.
@@ -29,24 +37,30 @@ def active_generation(connection: sqlite3.Connection, store: Store, settings: Se
         row = connection.execute(
             "SELECT number, version, fingerprint FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
-        return _first(connection, store, settings) if row is None else _again(store, settings, *row)
+        if row is None:
+            number, encoder = _first(connection, store, settings, threads)
+        else:
+            number, encoder = _again(store, threads, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+    return Generation(number, encoder, settings.snapshots_dir, owner)
 
 
-def _again(store: Store, settings: Settings, number: int, version: str, fingerprint: str) -> Generation:
+def _again(store: Store, threads: int, number: int, version: str, fingerprint: str) -> tuple[int, Encoder]:
     """What was live when the service stopped."""
-    encoder = store.open(version)
+    encoder = store.open(version, threads)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
         )
-    return Generation(number, encoder, settings.snapshots_dir)
+    return number, encoder
 
 
-def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> Generation:
+def _first(
+    connection: sqlite3.Connection, store: Store, settings: Settings, threads: int
+) -> tuple[int, Encoder]:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
     version = store.wanted() if settings.model == "default" else None
     if version is None:
@@ -56,10 +70,10 @@ def _first(connection: sqlite3.Connection, store: Store, settings: Settings) -> 
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder = store.open(version)
+    encoder = store.open(version, threads)
     connection.execute("BEGIN IMMEDIATE")
     number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
     if settings.examples:
         connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
     connection.execute("COMMIT")
-    return Generation(number, encoder, settings.snapshots_dir)
+    return number, encoder

@@ -3,6 +3,8 @@
 Kept are the centres, the ranges of the codes, and which row is in which list: some 12 bytes a row. The
 vectors are the store's, and so is what is alive: rows that came since the snapshot are put into their lists,
 and those that went are left out, so a snapshot of any age gives the index that the store says.
+
+Where there is a GPU to search them on, they are put there, too (device.py).
 """
 
 import logging
@@ -13,6 +15,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from service.device import Owner
 from service.ivf import Clustered, Training
 from service.rows import RowNames
 from service.snapshots import Damaged, Origin, Snapshot, Snapshots
@@ -39,12 +42,23 @@ class Known(NamedTuple):
 class Bases:
     """Those of one collection's index, of one generation."""
 
-    def __init__(self, root: Path, origin: Origin) -> None:
+    def __init__(self, root: Path, origin: Origin, owner: Owner | None = None) -> None:
+        """owner: of the GPU where they are searched."""
         self._snapshots = Snapshots(root)
         self._origin = origin
+        self._owner = owner
+
+    def place(self, base: Clustered) -> None:
+        """Put it onto the GPU, if there is one; it can be searched meanwhile."""
+        if self._owner is not None:
+            base.place(self._owner)
 
     def keep(self, base: Clustered, sequence: int) -> None:
-        """Write a snapshot. A disk that fails costs the next start some time and nobody else anything."""
+        """Place it, and write a snapshot.
+
+        A disk that fails costs the next start some time and nobody else anything.
+        """
+        self.place(base)
         training = base.training
         files = {
             LISTS: lambda file: faiss.write_index(training.empty, str(file)),

@@ -55,6 +55,8 @@ class Call:
     truncated: list[bool]
     missing: int  # rows not yet filled
     arrived: float  # time.monotonic()
+    shares: bool = False  # its texts may be computed together with equal ones of others
+    remembers: bool = False  # and its vectors kept for those that come later
     fresh: "deque[Row]" = field(default_factory=deque)  # not tokenised yet
     waiting: "deque[Row]" = field(default_factory=deque)  # for a batch
     gone: bool = False  # nobody waits for the answer any more
@@ -63,9 +65,13 @@ class Call:
     inference_seconds: float = 0.0
 
     def settle(self, started: float, seconds: float) -> None:
-        """One more row has its vector, from a forward pass that `started` then and took so many seconds."""
-        self.wait_seconds += started - self.arrived
-        self.inference_seconds += seconds
+        """One more row has its vector, from a forward pass that `started` then and took so many seconds.
+
+        It may have arrived in the middle of it, when an equal text was in that pass.
+        """
+        before = started - self.arrived
+        self.wait_seconds += max(0.0, before)
+        self.inference_seconds += max(0.0, seconds + min(0.0, before))
         self.missing -= 1
         if not self.missing and not self.future.done():  # the client may have left while we were encoding
             self.future.set_result(self.answer())
@@ -77,7 +83,7 @@ class Call:
     def answer(self) -> Answer:
         """Its answer, once no row is missing."""
         count = max(1, len(self.tokens))
-        queued = (self.wait_seconds - self.tokenise_seconds) / count
+        queued = max(0.0, self.wait_seconds - self.tokenise_seconds) / count
         timing = Timing(self.tokenise_seconds / count, queued, self.inference_seconds / count)
         return Answer(self.vectors, self.tokens, self.truncated, timing)
 
@@ -91,6 +97,10 @@ class Row:
     source: Source
     cost: int  # tokens: estimated until tokenised
     ids: Sequence[int] = ()
+    spelling: bytes | None = None  # the name of its text in the cache
+    name: bytes | None = None  # of its ids, there and among the rows that wait; None: it shares with nobody
+    joined: "list[Row]" = field(default_factory=list)  # equal rows that get its vector
+    taken: bool = False  # it is in a batch
 
 
 @dataclass(frozen=True, slots=True)

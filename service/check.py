@@ -8,13 +8,18 @@ import onnxruntime
 
 from models.errors import ModelError
 from models.store import Store
-from service import cpus
+from service import cpus, device, tuning
 from service.keys import Role, read_keys
 from service.settings import PREFIX, Settings, otlp_endpoints
 
 
 def report(settings: Settings) -> str:
-    """A text for people. Starts nothing and writes nothing."""
+    """A text for people. Starts nothing and writes nothing.
+
+    Raises:
+        StartupError: the GPU that is asked for is not there.
+
+    """
     width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
     lines = []
     for name in Settings.model_fields:
@@ -25,14 +30,21 @@ def report(settings: Settings) -> str:
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "workers x threads": _workers(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),
+        "index": _index(settings),
         "disk": _disk(settings.data_dir),
         "keys": _keys(settings),
     }
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
+
+
+def _workers(settings: Settings) -> str:
+    known = tuning.known(settings)
+    return f"{known.layout} ({known.reason})"
 
 
 def _keys(settings: Settings) -> str:
@@ -49,6 +61,11 @@ def _model(settings: Settings) -> str:
     except ModelError as error:
         return str(error)
     return wanted or f"none published yet; the first start publishes {settings.model!r}"
+
+
+def _index(settings: Settings) -> str:
+    number = device.find(settings.index_device)
+    return "searched on the CPU" if number is None else f"large ones searched on GPU {number}"
 
 
 def _disk(folder: Path) -> str:

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike
 from service import given, ivf, tiers
 from service import recall as recalls
 from service.bases import Bases
+from service.device import CPU
 from service.niceness import be_nice
 from service.rows import Revisions, RowNames, revisions_of
 from service.segments import Cancelled, Exact, Part, Rows, Segment, Vectors, build
@@ -44,7 +45,7 @@ class Index:
     """Vectors of `dimension` numbers by name; of unit length, so that scores are cosines."""
 
     def __init__(self, dimension: int, bases: Bases | None = None) -> None:
-        """bases: where the lists of a large segment are kept."""
+        """bases: where the lists of a large segment are kept, on the disk and on a GPU."""
         self.dimension = dimension
         self._bases = bases
         self._view = View()
@@ -91,7 +92,9 @@ class Index:
         if known is None or not known.training.suits(len(rows.names)):
             return rows
         labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.labels_of(rows.names))
-        return ivf.build(self.dimension, [labelled], known.training, self._closing.is_set)
+        base = ivf.build(self.dimension, [labelled], known.training, self._closing.is_set)
+        self._bases.place(base)
+        return base
 
     @property
     def documents(self) -> int:
@@ -117,6 +120,12 @@ class Index:
     def kind(self) -> str:
         """`exact`, or FAISS's name for the largest segment, when that is searched approximately."""
         return APPROXIMATE if any(part.segment.half for part in self._view.parts) else EXACT
+
+    @property
+    def device(self) -> str:
+        """Where the base is searched: `cpu`, or the name of a GPU."""
+        bases = [part.segment for part in self._view.parts if isinstance(part.segment, ivf.Clustered)]
+        return bases[0].device if bases else CPU
 
     @property
     def segments(self) -> int:
@@ -265,6 +274,7 @@ class Index:
                 merged = self._merge(sources)
                 with self._writing:
                     self._publish(sources, merged)
+                del sources  # what they have on a GPU makes room
                 if self._bases is not None and isinstance(merged, ivf.Clustered):
                     self._bases.keep(merged, self._view.sequence)
         except Exception as error:  # a search needs no merge; the next write tries again

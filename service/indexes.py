@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bases import Bases
+from service.device import Owner
 from service.documents import DEFAULT_COLLECTION
 from service.index import Index
 from service.rows import RowNames
@@ -20,11 +21,21 @@ Read: TypeAlias = Callable[[str], Iterable[Added]]
 class Indexes:
     """Changed by one thread at a time, the writer's; read by any."""
 
-    def __init__(self, dimension: int, root: Path | None = None, origin: Origin | None = None) -> None:
-        """root: the folder of snapshots, each of which is of `origin`; without one there are none."""
+    def __init__(
+        self,
+        dimension: int,
+        root: Path | None = None,
+        origin: Origin | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        """root: the folder of snapshots, each of which is of `origin`; without one there are none.
+
+        owner: of the GPU where large ones are searched.
+        """
         self.dimension = dimension
         self._root = root
         self._origin = origin
+        self._owner = owner
         # Never changed, always replaced: a reader goes through the one that it took.
         self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
         self._sequence = 0
@@ -35,7 +46,7 @@ class Indexes:
     def _bases(self, collection: str) -> Bases | None:
         if self._root is None or self._origin is None:
             return None
-        return Bases(self._root / collection, self._origin)
+        return Bases(self._root / collection, self._origin, self._owner)
 
     def of(self, collection: str) -> Index:
         """The index of a collection; of one that has no vector yet, an empty one."""

@@ -3,6 +3,8 @@
     query ─▶ the lists of the nearest centres ─▶ candidates by 8-bit codes ─▶ exact scores ─▶ the best k
       └────▶ few rows allowed, or too few found: every one of them is scored ────────────────────▲
 
+The candidates may come from a copy of the lists on a GPU (service/device.py), by the same lists and codes.
+
 Codes take a byte a dimension, and the vectors themselves stay beside them as float16, two bytes: at a million
 rows of 384 dimensions 1.2 GB where float32 alone takes 1.5. A score differs from that of the float32 vector
 by at most 2^-11 of both lengths (0.0005 for unit vectors; 0.00002 is usual). A view with such a segment
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.clustering import cluster
+from service.device import CPU, Owner, Placed
 from service.rows import RowNames
 from service.segments import (
     Positions,
@@ -41,6 +44,8 @@ OVER = 4  # candidates for each that is asked for: the 8-bit codes err
 # With this many rows allowed, or this part of a segment, it is about as fast to score all of them.
 FEW_ROWS, FEW_SHARE = 20_000, 0.1
 CODE_ROWS = 16_384  # to find the range of each dimension's codes by
+# A GPU knows nothing of dead and filtered rows: they are left out afterwards, so it is asked for more.
+WIDE_SHARE, MORE = 0.5, 1.25
 RETRAIN = 2.0  # times as many rows, or as few, as the centres were found for
 
 
@@ -72,7 +77,17 @@ class Clustered(Segment):
         super().__init__(names, codes.view(np.float16).reshape(exact.ntotal, exact.d), exact)
         self.labels = labels
         self.training = training
+        self.placed: Placed | None = None  # the same lists on a GPU; set once, when they are there
         self._lists = lists
+
+    def place(self, owner: Owner) -> None:
+        """Have the lists on a GPU, too, if there is room."""
+        self.placed = owner.place(self._lists)
+
+    @property
+    def device(self) -> str:
+        """Where its candidates are looked for."""
+        return CPU if self.placed is None else self.placed.device
 
     @property
     def nbytes(self) -> int:
@@ -83,28 +98,58 @@ class Clustered(Segment):
         if selection.rows <= max(FEW_ROWS, FEW_SHARE * len(self.names)):
             return self.scan(queries, k, selection)
         probes = self._probes(queries, k, selection)
+        candidates = self._on_device(queries, k, selection, probes)
         found = [
-            self._through_lists(queries[at : at + 1], k, selection, number)
+            self._through_lists(queries[at : at + 1], k, selection, number, candidates.get(at))
             for at, number in enumerate(probes)
         ]
         scores, positions = zip(*found, strict=True)
         return np.concatenate(scores), np.concatenate(positions)
 
     def _through_lists(
-        self, query: Vectors, k: int, selection: Selection, probes: int
+        self, query: Vectors, k: int, selection: Selection, probes: int, candidates: Positions | None
     ) -> tuple[Scores, Positions]:
         if probes == self._lists.nlist:
             return self.scan(query, k, selection)
-        swig: Any = faiss
-        narrowed = {} if selection.bitmap is None else {"sel": swig.IDSelectorBitmap(selection.bitmap)}
-        searched = swig.SearchParametersIVF(nprobe=probes, **narrowed)
-        _, [candidates] = self._lists.search(query, min(OVER * k, selection.rows), params=searched)
-        candidates = candidates[candidates >= 0]
+        if candidates is None:
+            candidates = self._candidates(query, min(OVER * k, selection.rows), selection, probes)
         if len(candidates) < k:
             return self.scan(query, k, selection)
         scores = np.vecdot(self.vectors[candidates].astype(np.float32), query[0])
         best = np.argpartition(-scores, k - 1)[:k]
         return scores[None, best], candidates[None, best]
+
+    def _candidates(self, query: Vectors, count: int, selection: Selection, probes: int) -> Positions:
+        """Of the selected rows in the nearest lists, the best by their codes."""
+        swig: Any = faiss
+        narrowed = {} if selection.bitmap is None else {"sel": swig.IDSelectorBitmap(selection.bitmap)}
+        searched = swig.SearchParametersIVF(nprobe=probes, **narrowed)
+        _, [found] = self._lists.search(query, count, params=searched)
+        positions: Positions = found[found >= 0]
+        return positions
+
+    def _on_device(
+        self, queries: Vectors, k: int, selection: Selection, probes: Sequence[int]
+    ) -> dict[int, Positions]:
+        """What `_candidates` would find for some of the queries, by their places, from a GPU."""
+        placed = self.placed
+        if placed is None or selection.rows < WIDE_SHARE * len(self.names):
+            return {}
+        count = min(OVER * k, selection.rows)
+        asked = count
+        if selection.bitmap is not None:
+            asked = min(len(self.names), math.ceil(MORE * count * len(self.names) / selection.rows))
+        complete: dict[int, Positions] = {}
+        for number in {*probes} - {self._lists.nlist}:
+            places = [at for at, one in enumerate(probes) if one == number]
+            rows = placed.candidates(queries[places], asked, number)
+            if rows is None:
+                continue
+            for at, row in zip(places, rows, strict=True):
+                found = selection.among(row[row >= 0])
+                if len(found) >= count or len(row) > np.count_nonzero(row >= 0):  # or the lists have no more
+                    complete[at] = found[:count]
+        return complete
 
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
         """How many lists to look through for each query.

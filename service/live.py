@@ -10,16 +10,21 @@ model. Who uses a generation does not own its life: the last borrower of a retir
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
+from service.device import Owner
 from service.errors import Conflict
 from service.indexes import Indexes
 from service.snapshots import Origin
+
+
+def _nothing(_: Encoder) -> None:
+    """What happens when nobody wants to know."""
 
 
 class Retired(Exception):
@@ -29,21 +34,32 @@ class Retired(Exception):
 class Generation:
     """One model version and its index. `number` names its vectors in the document store."""
 
-    def __init__(self, number: int, encoder: Encoder, snapshots: Path | None = None) -> None:
-        """snapshots: the folder where what takes long to make of its indexes is kept."""
+    def __init__(
+        self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: Owner | None = None
+    ) -> None:
+        """snapshots: the folder where what takes long to make of its indexes is kept.
+
+        owner: of the GPU where they are searched when they are large.
+        """
         self.number = number
         self.encoder = encoder
+        self._place = (snapshots, owner)
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
-        self.indexes = Indexes(encoder.dimension, snapshots, origin)
+        self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
         self.loaded = False  # the indexes hold every stored vector of it
         self.whole = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
         self.left_out = 0  # of these, the ones that the model fails on
         self.kept = False  # it is the one that a rollback goes to
         self.complete_to = 0  # no living revision up to this one lacks a vector
+        self.on_close: Callable[[Encoder], None] = _nothing  # told once the session is closed
         self._borrowers = 0
         self._retired = False
         self._lock = threading.Lock()
+
+    def another(self, number: int, encoder: Encoder) -> "Generation":
+        """A generation whose indexes are kept and searched where those of this one are."""
+        return Generation(number, encoder, *self._place)
 
     @property
     def manifest(self) -> Manifest:
@@ -103,13 +119,16 @@ class Generation:
         """
         self.indexes.close()
         self.encoder.close()
+        self.on_close(self.encoder)
         memory.give_back()
 
 
 class Live:
     """The one reference that a swap replaces: the live generation, and behind it those that follow."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, on_close: Callable[[Encoder], None] = _nothing) -> None:
+        """on_close: told of the encoder of each generation that has closed."""
+        generation.on_close = self._on_close = on_close
         self._generations: tuple[Generation, ...] = (generation,)
         self._changing = threading.Lock()
 
@@ -129,6 +148,7 @@ class Live:
 
     def follow(self, generation: Generation) -> None:
         """From now on every write is brought into this generation, too."""
+        generation.on_close = self._on_close
         with self._changing:
             if generation not in self._generations:
                 self._generations = (*self._generations, generation)

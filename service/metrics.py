@@ -128,6 +128,20 @@ class Metrics:
             ["version"],
         )
 
+        self.cache_hits = self._counter(
+            "simile_cache_hits", "Texts whose vectors were kept from before, and cost no forward pass"
+        )
+        self.cache_misses = self._counter(
+            "simile_cache_misses", "Texts that were looked for in vain, and computed"
+        )
+        self.cache_shared = self._counter(
+            "simile_cache_shared", "Texts that waited for an equal one which was being computed"
+        )
+        self.cache_bytes = self._gauge(
+            "simile_cache_bytes", "Memory of the kept vectors, their names and tables included"
+        )
+        self.cache_evictions = self._counter("simile_cache_evictions", "Vectors that left for want of room")
+
         self.batch_timeouts = self._counter(
             "simile_batch_timeouts", "Batches that hung in a worker and were given up"
         )

@@ -47,6 +47,24 @@ class Outcomes:
         for encoder, count in Counter(row.call.encoder for row in rows).items():
             if (series := self._series(encoder, rows[0].call.lane)) is not None:
                 series.tokenise_seconds.observe(seconds * count / len(rows))
+        for row in rows:
+            cut = row.call.truncated[row.position]
+            if cut and (series := self._series(row.call.encoder, row.call.lane)) is not None:
+                series.truncated.inc()
+
+    def found(self, texts: int) -> None:
+        """The cache had the vectors of so many texts."""
+        if texts:
+            self._metrics.cache_hits.inc(texts)
+
+    def joined(self, rows: list[Row], following: list[Row]) -> None:
+        """`rows` were tokenised; `following` wait for equal ones, what the cache had lost its ids."""
+        if following:
+            self._metrics.cache_shared.inc(len(following))
+        alone = sum(row.call.remembers for row in rows if row.ids)
+        alone -= sum(row.call.remembers for row in following)
+        if alone:
+            self._metrics.cache_misses.inc(alone)
 
     def computed(self, rows: list[Row], padded: int, started: float, seconds: float) -> None:
         """A forward pass over `rows`, of `padded` tokens, has given vectors."""
@@ -59,7 +77,6 @@ class Outcomes:
         series.batch_tokens.observe(padded)
         series.padding_tokens.inc(padded - tokens)
         series.tokens.inc(tokens)
-        series.truncated.inc(sum(row.call.truncated[row.position] for row in rows))
         for row in rows:
             series.queue_seconds.observe(started - row.call.arrived)
 

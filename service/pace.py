@@ -17,7 +17,7 @@ class Pace:
     """
 
     def __init__(self, *, workers: int, hang_seconds: float) -> None:
-        self._workers = workers
+        self.workers = workers
         self._hang_seconds = hang_seconds
         self._tokens_per_second = FIRST_GUESS  # of one worker
         self._batches = 0
@@ -35,7 +35,7 @@ class Pace:
 
     def seconds_for(self, tokens: int) -> float:
         """How long all workers together need for `tokens`."""
-        return tokens / (self._tokens_per_second * self._workers)
+        return tokens / (self._tokens_per_second * self.workers)
 
     def batch_may_take(self, tokens: int) -> float:
         """Seconds after which a batch of `tokens`, padding included, counts as hanging."""

@@ -11,14 +11,19 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
+from models.encoder import ONNX
 from models.store import Store
-from service import cpus, gauges, logs
+from service import gauges, logs, tuning
 from service.activation import active_generation
 from service.batcher import Batcher
+from service.bodies import MEGABYTE
 from service.build import Builder, load_all
+from service.cache import Cache
 from service.derived import bring_up_to_date
+from service.device import Owner, owner_of
 from service.documents import Documents, collections
 from service.errors import ServiceError
 from service.examples import load_examples
@@ -40,6 +45,7 @@ from service.writer import Changes, Transaction, Writer
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2
+LARGE_BYTES = 512 * MEGABYTE
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
 
@@ -55,14 +61,16 @@ class Runtime:
         self.stopping = False  # nothing new is taken any more
         self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
-        self.workers = settings.workers or cpus.available()
+        self.tuning = tuning.known(settings)
         self.store = Store(settings.models_dir)
+        cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,
-            workers=self.workers,
+            workers=self.tuning.layout.workers,
             max_queue_tokens=settings.max_queue_tokens,
             max_queue_seconds=settings.max_queue_seconds,
             hang_seconds=settings.hang_seconds,
+            cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
         )
         self.supervisor: Supervisor
         self.health: Health
@@ -71,6 +79,7 @@ class Runtime:
         self.watcher: Watcher
         self._progress = "starting"
         self._ownership: Ownership | None = None
+        self._owner: Owner | None = None  # of the GPU where large indexes are searched
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -81,7 +90,7 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, or there is no model to serve.
+            StartupError: somebody else has the directory, there is no model to serve, or no GPU as asked for.
 
         """
         if self._ownership is not None:
@@ -90,6 +99,9 @@ class Runtime:
             if self.tracing is not None:
                 self.tracing.start()
                 undo.callback(self.tracing.stop)
+            self._owner = owner_of(self.settings.index_device)
+            if self._owner is not None:
+                undo.callback(self._owner.close)
             ownership = Ownership(self.settings.data_dir)
             undo.callback(ownership.release)
             migrate(self.database)
@@ -97,9 +109,29 @@ class Runtime:
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            self.live = Live(active_generation(self._connection, self.store, self.settings))
+            generation = active_generation(
+                self._connection, self.store, self.settings, self._owner, self.tuning.layout.threads
+            )
+            self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._ownership = ownership
+
+    def tune(self) -> None:
+        """Between `open` and `start`: measure how many workers there should be, unless that is known."""
+        generation = self.live.generation
+        size = (self.store.folder(generation.version) / ONNX).stat().st_size
+        if self.tuning.settled or size > LARGE_BYTES:  # as much memory once more would be needed
+            return
+        reopen = partial(self.store.open, generation.version)
+        try:
+            self.tuning = tuning.tune(self.settings, reopen)
+            layout = self.tuning.layout
+            if layout.threads != generation.encoder.threads:
+                generation.encoder.close()
+                generation.encoder = reopen(layout.threads)
+            self.batcher.resize(layout.workers)
+        except Exception:  # it would have been faster perhaps, and runs as well without
+            log.exception("How many workers are best could not be measured")
 
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
@@ -123,7 +155,7 @@ class Runtime:
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
-                await self.batcher.embed(generation.encoder, WARM_TEXTS)
+                await self.batcher.embed(generation.encoder, WARM_TEXTS, anew=True)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
@@ -162,6 +194,8 @@ class Runtime:
         self.library.writer.stop()
         self.library.documents.close()
         self.live.close()
+        if self._owner is not None:
+            self._owner.close()
         if self.tracing is not None:
             self.tracing.stop()
         self.supervisor.stop()  # last: what hangs until here ends the process

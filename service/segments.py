@@ -39,6 +39,13 @@ class Selection(NamedTuple):
     bitmap: Bitmap | None  # None: every row
     rows: int
 
+    def among(self, positions: Positions) -> Positions:
+        """Those of `positions` that it selects, in their order."""
+        if self.bitmap is None:
+            return positions
+        kept: Positions = positions[self.bitmap[positions >> 3] >> (positions & 7) & 1 == 1]
+        return kept
+
 
 class Segment:
     """Rows in the order of their names, and a search over them; `flat` scores each by its stored vector."""

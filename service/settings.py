@@ -52,7 +52,9 @@ class Settings(BaseSettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
 
-    workers: int = Field(0, ge=0, le=256)  # 0: one per processor of the cgroup
+    workers: int = Field(0, ge=0, le=256)  # 0: measured once, mostly one per processor of the cgroup
+    threads: int = Field(0, ge=0, le=256)  # of each worker; 0: measured with them
+    cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
@@ -73,6 +75,7 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
+    index_device: str = "cpu"  # or cuda, cuda:1, …
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     access_log: bool = False
@@ -81,7 +84,6 @@ class Settings(BaseSettings):
     # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
     device: str = "cpu"
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
-    cache_mb: int = Field(64, ge=0)
     # Read by training alone.
     eval_data: Path | None = None
     service_key: SecretStr | None = None
@@ -125,6 +127,11 @@ class Settings(BaseSettings):
             )
         allowed_origins(self.cors_origins)
         indexed_fields(self.indexed_fields)
+        if not _INDEX_DEVICE.fullmatch(self.index_device):
+            raise ValueError(
+                f"{PREFIX}INDEX_DEVICE={self.index_device}: name `cpu`, `cuda`, or one of several GPUs by "
+                "its number, such as `cuda:1`."
+            )
         _check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
@@ -178,6 +185,7 @@ def indexed_fields(text: str) -> list[str]:
     return names
 
 
+_INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
@@ -240,7 +248,6 @@ def _check_otlp_protocol() -> None:
 _NOT_BUILT = {
     "device": "only `cpu` is there yet; leave it unset.",
     "precision": "only `fp32` is there yet; leave it unset.",
-    "cache_mb": "the vector cache is not there yet; leave it unset, or 0 to say that there must be none.",
 }
 
 
@@ -248,11 +255,7 @@ def _unbuilt(settings: Settings) -> dict[str, Any]:
     """Settings that ask for a part that is not there."""
     asked = {name: getattr(settings, name) for name in _NOT_BUILT}
     defaults = {name: Settings.model_fields[name].default for name in _NOT_BUILT}
-    return {
-        name: value
-        for name, value in asked.items()
-        if value != defaults[name] and (name, value) != ("cache_mb", 0)
-    }
+    return {name: value for name, value in asked.items() if value != defaults[name]}
 
 
 def _is_loopback(host: str) -> bool:

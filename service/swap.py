@@ -218,7 +218,7 @@ class Swap:
         await self._wait_for_memory()
         encoder = await asyncio.to_thread(self._open_encoder)
         number = await self._begin(encoder)
-        generation = Generation(number, encoder, self._settings.snapshots_dir)
+        generation = live.generation.another(number, encoder)
         live.follow(generation)
         self._metrics.versions({other.version for other in live.generations})
         return generation
@@ -230,7 +230,7 @@ class Swap:
 
     def _open_encoder(self) -> Encoder:
         """Every byte verified, and the first forward passes give the vectors it was published with."""
-        encoder = self._store.open(self.version)
+        encoder = self._store.open(self.version, self._library.live.generation.encoder.threads)
         check_golden(encoder, self._store.folder(self.version))
         return encoder
 

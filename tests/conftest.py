@@ -1,15 +1,55 @@
-"""Fixtures that every part uses: a tiny real model, as a source folder and as a published version."""
+"""Fixtures that every part uses, and how a run is shared out among worker processes.
+
+The fixtures are a tiny real model, as a source folder and as a published version, and the default model.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections import Counter
 from pathlib import Path
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Before numpy and torch are imported, which would take every processor, each worker for itself.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
 from models.builtin import publish_default, wheel_path
 from models.publish import publish
 from models.store import Store
+from service import cpus
 from tests.tiny import tiny_source as make_tiny_source
+
+WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # its name; None in a run of one process
+MOST_WORKERS = 4
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker for each processor, and none for a single file, whose tests stay together anyway."""
+    if len(config.args) == 1 and not Path(config.args[0]).is_dir():
+        return 0
+    return min(MOST_WORKERS, cpus.available())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take whole files, in this order: those of few tests first, because those take long.
+
+    So no worker is left alone at the end with a file of minutes.
+    """
+    if WORKER:
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: tests[item.path])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A worker sends what a test logged as UTF-8, which half a surrogate pair is not."""
+    report.sections = [
+        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +71,11 @@ def default_models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A models folder in which the default model is published and wanted. Read only: copy it to change it."""
     if not wheel_path().is_file():
         pytest.skip(f"needs the default model's wheel at {wheel_path()} (`make test` downloads it)")
-    store = Store(tmp_path_factory.mktemp("default") / "models")
-    store.want(publish_default(store).version)
+    root = tmp_path_factory.getbasetemp()
+    store = Store((root.parent if WORKER else root) / "default" / "models")  # one for all workers
+    store.root.parent.mkdir(exist_ok=True)
+    with (store.root.parent / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if store.wanted() is None:
+            store.want(publish_default(store).version)
     return store.root

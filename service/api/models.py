@@ -33,9 +33,22 @@ class IndexInfo(BaseModel):
     documents: int
     passages: int = Field(description="Their parts, one at least of each; those are what is searched")
     kind: str
+    device: str
     bytes: int
     recall_at_10: float | None
     recall_queries: int | None
+
+
+class WorkersInfo(BaseModel):
+    workers: int
+    threads: int = Field(description="Of each worker")
+    reason: str
+
+
+class CacheInfo(BaseModel):
+    vectors: int
+    bytes: int
+    limit_bytes: int
 
 
 class Info(BaseModel):
@@ -55,7 +68,9 @@ class Info(BaseModel):
     form: str
     dimension: int
     providers: list[str]
-    threads: int
+    threads: int = Field(description="Of all workers together")
+    workers: WorkersInfo
+    cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
 
 
@@ -100,11 +115,12 @@ async def info(request: Request) -> Response:
 
     `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
     ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
+    `index.device` is where the largest one is searched: `cpu`, or a GPU such as `cuda:0`.
     """
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
-        largest = generation.indexes.largest
+        largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.tuning.layout
         measured = largest.measured
         answer = {
             "model_id": manifest.origin,
@@ -115,18 +131,23 @@ async def info(request: Request) -> Response:
             "max_batch_tokens": BATCH_TOKENS,
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
-            "tokenization_workers": runtime.workers,
+            "tokenization_workers": layout.workers,
             "version": package_version("simile"),
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
             "dimension": encoder.dimension,
             "providers": encoder.providers,
-            "threads": runtime.workers,
+            "threads": layout.workers * layout.threads,
+            "workers": {**layout._asdict(), "reason": runtime.tuning.reason},
+            "cache": None
+            if cache is None
+            else {"vectors": len(cache), "bytes": cache.nbytes, "limit_bytes": cache.limit_bytes},
             "index": {
                 "documents": generation.indexes.documents,
                 "passages": generation.indexes.rows,
                 "kind": largest.kind,
+                "device": largest.device,
                 "bytes": generation.indexes.nbytes,
                 "recall_at_10": measured and round(measured.recall, 4),
                 "recall_queries": measured and measured.queries,

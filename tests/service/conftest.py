@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -20,7 +21,8 @@ from tests.tiny import tiny_source
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
     """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted."""
     shutil.copytree(models_dir, folder / "models")
-    return Settings(data_dir=folder / "data", models_dir=folder / "models", cache_mb=0, **others)  # type: ignore[arg-type]
+    chosen: dict[str, Any] = {"cache_mb": 0, **others}
+    return Settings(data_dir=folder / "data", models_dir=folder / "models", **chosen)
 
 
 @pytest.fixture(scope="module")

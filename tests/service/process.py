@@ -1,6 +1,7 @@
 """The service as its users run it: a process of its own, on a real port."""
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,9 +18,12 @@ import httpx2
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that is free, and stays so: below those that the kernel hands to whoever connects meanwhile."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def plain_environment(**variables: str) -> dict[str, str]:
@@ -39,7 +44,7 @@ class Service:
             SIMILE_MODELS_DIR=str(folder / "models"),
             SIMILE_PORT=str(self.port),
             SIMILE_CACHE_MB="0",
-            **variables,
+            **{"SIMILE_WORKERS": "2", **variables},  # set, so that no start measures what is best
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]

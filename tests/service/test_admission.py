@@ -1,9 +1,11 @@
 """Who may join the queue: by how long they would wait for their turn, and by how large it may grow."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from models.encoder import Encoder
 from service.admission import Admission
 from service.calls import Call, Lane, Row
 from service.errors import Overloaded
@@ -18,10 +20,14 @@ def pace(tokens_per_second: int) -> Pace:
     return measured
 
 
+ENCODER = SimpleNamespace(manifest=SimpleNamespace(packed=False))
+
+
 def put(lanes: Lanes, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:
     """A call of so many texts, each of so many tokens."""
     unused: Any = None
-    call = Call(unused, lane, True, False, True, unused, unused, [], [], texts, 0.0)
+    encoder = cast("Encoder", ENCODER)
+    call = Call(encoder, lane, True, False, True, unused, unused, [], [], texts, 0.0)
     lanes.put(call, [Row(call, at, "x", tokens) for at in range(texts)])
 
 

@@ -1,17 +1,26 @@
 """backup, restore, check --data: the whole store comes back, and nothing damaged ever does."""
 
 import json
+import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from service.commands import checking
+from service.commands import restore as restoring
+from service.commands.errors import CommandError
+from service.settings import Settings
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
 from tests.service.test_commands import run
@@ -44,6 +53,13 @@ def restore(backup: Path, folder: Path, *more: str) -> subprocess.CompletedProce
     """Into `folder`/data, with `folder`/models."""
     data, models = str(folder / "data"), str(folder / "models")
     return run("restore", backup, *more, SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
+
+
+def refused(act: Callable[[Settings], object], folder: Path, models: Path | None = None) -> str:
+    """What `act` says on the data directory in `folder`; in this process, because there are many of these."""
+    with pytest.raises(CommandError) as caught:
+        act(Settings(data_dir=folder / "data", models_dir=models or folder / "models"))
+    return str(caught.value)
 
 
 def vectors(database: Path) -> list[tuple[object, ...]]:
@@ -147,9 +163,8 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
         manifest.write_text(json.dumps(said))
     words = {"flipped": "changed", "truncated": "bytes instead of", "missing": "simile.db is missing"}
     words |= {"no manifest": "is no backup", "newer": "newer", "leads out": "leads out"}
-    done = restore(backup, tmp_path)
-    assert done.returncode == 1
-    assert words[damage] in done.stderr
+    arguments = Namespace(folder=backup, data_dir=None, force=False)
+    assert words[damage] in refused(partial(restoring.run, arguments), tmp_path)
     assert not (tmp_path / "data" / "simile.db").exists()
 
 
@@ -180,21 +195,71 @@ def test_a_store_that_is_there_or_in_use_is_not_replaced_unless_asked(
 
 
 RESTORE = """
-import argparse, sys, time
+import argparse, os, sys, time
 from pathlib import Path
 from service.commands import restore
+from service.settings import read
 def wait(self, target):
     print("last step", flush=True)
     time.sleep(60)
-if sys.argv[2:] == ["wait"]:
-    Path.replace = wait
-from service.settings import read
-arguments = argparse.Namespace(folder=Path(sys.argv[1]), data_dir=None, force=True)
 settings = read()
-print("go", flush=True)
-restore.run(arguments, settings)
-print("done", flush=True)
+for line in sys.stdin:
+    folder, *how = line.split()
+    child = os.fork()
+    if child:
+        sys.stdin.readline()  # until then it keeps its number
+        os.waitpid(child, 0)
+        print("ended", flush=True)
+        continue
+    print(os.getpid(), flush=True)
+    if how:
+        Path.replace = wait
+    try:
+        restore.run(argparse.Namespace(folder=Path(folder), data_dir=None, force=True), settings)
+        print("done", flush=True)
+    except BaseException as error:
+        print(repr(error), flush=True)
+    os._exit(0)
 """
+
+
+class Restores:
+    """One after the other, each in a process of its own, which is forked when all is imported."""
+
+    def __init__(self, folder: Path, models: Path) -> None:
+        self._parent = subprocess.Popen(
+            [sys.executable, "-c", RESTORE],
+            env=plain_environment(SIMILE_DATA_DIR=str(folder / "data"), SIMILE_MODELS_DIR=str(models)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._process = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._parent.communicate(timeout=90)
+
+    def begin(self, backup: Path, how: str = "") -> None:
+        self._tell(f"{backup} {how}")
+        self._process = int(self.said())
+
+    def said(self) -> str:
+        assert self._parent.stdout is not None
+        return self._parent.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """It may be done already."""
+        os.kill(self._process, signal.SIGKILL)
+        self._tell("")
+        while self.said() != "ended":
+            pass
+
+    def _tell(self, line: str) -> None:
+        assert self._parent.stdin is not None
+        print(line, file=self._parent.stdin, flush=True)
 
 
 def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(place: Service, tmp_path: Path) -> None:
@@ -205,27 +270,22 @@ def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(place: Ser
         assert command(service, "backup", old).returncode == 0
     data, rng = tmp_path / "data", random.Random(5)
     assert restore(old, tmp_path).returncode == 0
-    counts, seconds = {1: old, 120: place.folder / "backup"}, 0.0
-    environment = plain_environment(SIMILE_DATA_DIR=str(data), SIMILE_MODELS_DIR=str(place.folder / "models"))
+    counts, seconds = {1: old, 120: place.folder / "backup"}, 0.02
     seen = []
-    for kill in range(13):
-        now = documents(data / "simile.db")
-        wanted = counts[121 - now]
-        with subprocess.Popen(
-            [sys.executable, "-c", RESTORE, str(wanted)], env=environment, stdout=subprocess.PIPE
-        ) as running:
-            assert running.stdout is not None
-            assert running.stdout.readline() == b"go\n"
-            began = time.monotonic()
-            if kill == 0:  # how long a whole one takes
-                assert running.stdout.readline() == b"done\n"
-                seconds = time.monotonic() - began
-            else:
-                time.sleep(rng.uniform(0, 1.2 * seconds))
-                running.kill()
-        found = documents(data / "simile.db")
-        assert found in counts
-        seen.append(found == now)
+    with Restores(tmp_path, place.folder / "models") as restores:
+        for _ in range(12):
+            now = documents(data / "simile.db")
+            restores.begin(counts[121 - now])
+            time.sleep(rng.uniform(0, 2 * seconds))
+            restores.kill()
+            found = documents(data / "simile.db")
+            assert found in counts
+            seen.append(found == now)
+            seconds *= 1.5 if found == now else 0.6  # so that kills come on both sides of the last step
+        restores.begin(counts[121 - found])
+        assert restores.said() == "done"
+        restores.kill()
+    assert documents(data / "simile.db") == 121 - found
     assert 1 <= sum(seen) <= 11, "every kill came before, or behind, the last step"
 
 
@@ -236,14 +296,10 @@ def test_a_restore_that_is_killed_before_its_last_step_has_changed_nothing(
         service.put({"old": "red river"}).raise_for_status()
         service.kill()  # what it wrote last is still in the write-ahead log
         assert (tmp_path / "data" / "simile.db-wal").stat().st_size
-        environment = plain_environment(
-            SIMILE_DATA_DIR=str(tmp_path / "data"), SIMILE_MODELS_DIR=str(tmp_path / "models")
-        )
-        command = [sys.executable, "-c", RESTORE, str(place.folder / "backup"), "wait"]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as running:
-            assert running.stdout is not None
-            assert [running.stdout.readline() for _ in range(2)] == [b"go\n", b"last step\n"]
-            running.kill()
+        with Restores(tmp_path, tmp_path / "models") as restores:
+            restores.begin(place.folder / "backup", "wait")
+            assert restores.said() == "last step"
+            restores.kill()
         service.start()
         assert service.stored() == {"old": "red river"}
         service.kill()
@@ -294,11 +350,9 @@ def test_what_is_wrong_in_a_store_is_listed(place: Service, tmp_path: Path, dama
     connection.execute(damage)
     connection.commit()
     connection.close()
-    models = str(place.folder / "models")
-    done = run("check", "--data", SIMILE_DATA_DIR=str(tmp_path / "data"), SIMILE_MODELS_DIR=models)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert done.stderr.rstrip().endswith("problems.")
+    said = refused(checking.run, tmp_path, place.folder / "models")
+    assert words in said
+    assert said.endswith("problems.")
 
 
 def test_a_flipped_byte_in_the_file_is_found(place: Service, tmp_path: Path) -> None:

@@ -119,6 +119,30 @@ def test_a_failing_model_is_remembered_until_a_pass_succeeds() -> None:
     run(body)
 
 
+def test_who_fails_and_leaves_is_not_taken_for_another() -> None:
+    """The text that a pass fails on is of a caller who left meanwhile: who was beside it is no culprit."""
+
+    async def body() -> None:
+        encoder = CountingEncoder()
+        encoder.failing = lambda ids: any(row[0] == ord("!") for row in ids)
+        async with running() as batcher:
+            encoder.gate.clear()
+            warm = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["warm"]))
+            await asyncio.sleep(0.05)
+            bad = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["!bad"]))
+            good = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["good"]))
+            await asyncio.sleep(0.05)
+            encoder.seconds = 0.2
+            encoder.gate.set()
+            await warm
+            await asyncio.sleep(0.1)  # both are in one batch now
+            bad.cancel()
+            assert (await good).tokens == [4]
+        assert encoder.batches == [[4], [4, 4], [4]]
+
+    run(body)
+
+
 def test_a_vector_that_is_not_finite_fails_its_text_alone() -> None:
     async def body() -> None:
         class Poisoned(CountingEncoder):
@@ -268,7 +292,7 @@ def test_who_leaves_frees_the_places_of_all_its_rows_at_once() -> None:
                 await batcher.embed(encoder.as_encoder(), ["c" * 60] * 6)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            assert batcher._lanes.tokens(Lane.INTERACTIVE) == 0
+            assert batcher._queue.lanes.tokens(Lane.INTERACTIVE) == 0
             encoder.gate.set()
             await batcher.embed(encoder.as_encoder(), ["d" * 60] * 6)
             await running_now

@@ -52,18 +52,12 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
         ("SIMILE_DEVICE", "cuda"),
         ("SIMILE_PRECISION", "bf16"),
         ("SIMILE_PRECISION", "auto"),
-        ("SIMILE_CACHE_MB", "128"),
     ],
 )
 def test_a_setting_whose_part_is_not_built_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     assert f"{name}={value}" in refusal(monkeypatch, **{name: value})
-
-
-def test_turning_the_cache_off_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SIMILE_CACHE_MB", "0")
-    assert read().cache_mb == 0
 
 
 def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:

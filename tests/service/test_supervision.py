@@ -15,6 +15,7 @@ import pytest
 from service.batcher import Batcher
 from service.calls import Job, Lane
 from service.errors import Backend, Unhealthy
+from service.grouping import GROUP_OVERHEAD_TOKENS
 from service.lanes import Lanes
 from service.metrics import Metrics
 from service.pace import Pace
@@ -115,7 +116,7 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits_for_it(monkeypatch: pyt
                 with pytest.raises(Unhealthy, match="A worker died"):
                     await batcher.embed(encoder.as_encoder(), ["a" * 50])
                 assert batcher.failure(encoder.as_encoder()) == "a worker died"
-            assert batcher._lanes.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
+            assert batcher._queue.lanes.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
             answer = await batcher.embed(encoder.as_encoder(), ["bb"])
             assert answer.vectors[0].tolist() == [1, 2, ord("b")]
             assert batcher.failure(encoder.as_encoder()) is None
@@ -170,15 +171,16 @@ def test_a_step_is_overdue_once_and_the_next_step_begins_at_nothing() -> None:
 
 def test_how_long_a_batch_may_take_follows_the_measured_pace() -> None:
     pace = Pace(workers=2, hang_seconds=10)
-    pace.measured(30, 0.5)  # 100 tokens per second, by one worker: a batch costs 20 besides
+    besides = GROUP_OVERHEAD_TOKENS  # what every batch costs
+    pace.measured(50 - besides, 0.5)  # 100 tokens per second, by one worker
     assert pace.batch_may_take(10) == 10, "20 times 0.1 s is less than anything may take"
     assert pace.batch_may_take(512) == pytest.approx(20 * 5.12)
     assert pace.seconds_for(1000) == pytest.approx(5)
-    pace.measured(280, 1)
+    pace.measured(300 - besides, 1)
     assert pace.batch_may_take(512) == pytest.approx(20 * 512 / 200), "the mean of the first ones"
     for _ in range(8):
-        pace.measured(180, 1)
-    pace.measured(280, 1)
+        pace.measured(200 - besides, 1)
+    pace.measured(300 - besides, 1)
     assert pace.batch_may_take(512) == pytest.approx(20 * 512 / 210), "then a tenth of the way to each"
     assert Pace(workers=2, hang_seconds=0).batch_may_take(512) == float("inf")
 

@@ -131,7 +131,7 @@ def test_labels_at_random_cannot_be_predicted() -> None:
 @needs("trec")
 def test_the_default_model_on_trec(default_models_dir: Path) -> None:
     store = Store(default_models_dir)
-    encoder = store.open(store.versions()[0].version, threads=2)
+    encoder = store.open(store.versions()[0].version, threads=1)
     tasks, _ = load(FOLDER)
     found = transfer(tasks["trec"], lambda texts: encoder.encode(texts).vectors)
     assert found.examples == 500

@@ -1,0 +1,122 @@
+"""The peers that are installed, opened: each environment is a folder with pins in peers/NAME.txt.
+
+`make bench-peers` makes the environments. A peer that has none, or does not start, is named with the reason.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.contestant import ContestantError
+from benchmarks.infinity import ENGINES, Infinity
+from benchmarks.library import Library
+from benchmarks.places import say
+from benchmarks.served import OPENAI, Served
+from benchmarks.workloads import PROJECT
+
+PINS = PROJECT / "benchmarks" / "peers"
+REFERENCE = "sentence-transformers, torch"  # whose vectors all others are compared with
+LIBRARIES = {  # of a name: the environment, and the way of peers/encode.py
+    REFERENCE: ("sentence-transformers", "torch"),
+    "sentence-transformers, OpenVINO": ("sentence-transformers", "openvino"),
+    "sentence-transformers, OpenVINO bf16": ("sentence-transformers", "openvino-bf16"),
+    "fastembed": ("fastembed", "fastembed"),
+}
+SHOWN = ("infinity_emb", "optimum", "onnxruntime", "torch", "transformers")
+EXPORT_SECONDS = 300
+
+
+@dataclass
+class Peers:
+    """Who is there, and who is not and why."""
+
+    servers: list[Served] = field(default_factory=list)
+    libraries: list[Library] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def opened(stack: ExitStack, environments: Path, version: Path, folder: Path) -> Peers:
+    """Start all that are installed and wait for them; `stack` ends them.
+
+    Args:
+        stack: closed by the caller.
+        environments: the folder of environments.
+        version: the published version that everybody serves.
+        folder: where the peers' files go.
+
+    """
+    found = Peers()
+    wanted = dict.fromkeys(ENGINES, "infinity") | {name: env for name, (env, _) in LIBRARIES.items()}
+    pythons = {name: environments / env / "bin" / "python" for name, env in wanted.items()}
+    for name, python in pythons.items():
+        if not python.exists():
+            found.missing[name] = f"not installed in {environments}; `make bench-peers` does"
+    there = [name for name in wanted if name not in found.missing]
+    if not there:
+        return found
+    say("exporting the model for the peers")
+    exported = folder / "peers" / "model"
+    exported.parent.mkdir()
+    try:
+        _export(version, exported)
+    except ContestantError as error:
+        found.missing |= dict.fromkeys(there, str(error))
+        return found
+    for name in there:  # one after the other: several exports at once would need much memory
+        say(f"starting {name}")
+        try:
+            _open(found, stack, name, pythons[name], exported)
+        except ContestantError as error:
+            found.missing[name] = str(error)
+    return found
+
+
+def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path) -> None:
+    if name in LIBRARIES:
+        library = Library(name, LIBRARIES[name][1], python, folder, environment())
+        stack.callback(library.close)
+        library.ready()
+        found.libraries.append(library)
+        return
+    server = Infinity(name, python, folder, environment())
+    stack.callback(server.close)
+    server.ready()
+    told = {"packages": pins("infinity"), "ready_seconds": server.ready_seconds}
+    found.servers.append(Served(name, OPENAI, server.port, server.pid, told))
+
+
+def environment() -> dict[str, str]:
+    """A peer's: without our limits of threads, which it would take for its own, and without a network."""
+    ours = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ours and not name.startswith(("SIMILE_", "PYTHON"))
+    }
+    return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+
+
+def pins(name: str) -> dict[str, str]:
+    """The packages of a peer worth naming, by its pins."""
+    lines = (line.partition("#")[0].strip() for line in (PINS / f"{name}.txt").read_text().splitlines())
+    pairs = dict(line.split("==", 1) for line in lines if line)
+    return {package: pairs[package] for package in SHOWN if package in pairs}
+
+
+def _export(version: Path, folder: Path) -> None:
+    """By this process's Python, which has torch; in a process of its own, which gives the memory back."""
+    try:
+        subprocess.run(
+            [sys.executable, "-P", PINS / "export.py", version, folder],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=EXPORT_SECONDS,
+        )
+    except subprocess.CalledProcessError as error:
+        raise ContestantError(f"the model was not exported: {error.stderr[-1000:]}") from None
+    except subprocess.TimeoutExpired as error:
+        raise ContestantError(f"the model was not exported: {error}") from None

@@ -1,0 +1,106 @@
+"""A library that encodes texts in its own process, by orders on stdin; see library.py.
+
+    PEER/bin/python -P benchmarks/peers/encode.py {torch,openvino,openvino-bf16,fastembed} FOLDER
+
+    ready ─▶ {"texts": […]} comes ─▶ encoded once ─▶ {"seconds": …} …
+
+All texts are given in one call, as a library's user would. The size of its batches is chosen by trying, so
+that nobody is measured at another's best: {"try": [texts], "sizes": [numbers]} answers the seconds of each.
+"""
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+Encode = Callable[[list[str], int], Any]
+
+
+def _sentence_transformers(folder: str, **options: Any) -> Encode:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+    model = SentenceTransformer(folder, device="cpu", **options)
+    return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False)
+
+
+def _torch(folder: str) -> Encode:
+    return _sentence_transformers(folder)
+
+
+def _openvino(folder: str) -> Encode:
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    return _sentence_transformers(folder, backend="openvino", model_kwargs={"ov_config": settings})
+
+
+def _openvino_bf16(folder: str) -> Encode:
+    settings = {"INFERENCE_PRECISION_HINT": "bf16"}
+    return _sentence_transformers(folder, backend="openvino", model_kwargs={"ov_config": settings})
+
+
+def _fastembed(folder: str) -> Encode:
+    from fastembed import TextEmbedding  # noqa: PLC0415
+    from fastembed.common.model_description import ModelSource, PoolingType  # noqa: PLC0415
+
+    TextEmbedding.add_custom_model(
+        model="local",
+        pooling=PoolingType.MEAN,
+        normalization=True,
+        sources=ModelSource(hf="local"),
+        dim=384,
+        model_file="model.onnx",
+    )
+    model = TextEmbedding("local", specific_model_path=folder, threads=len(os.sched_getaffinity(0)))
+    return lambda texts, size: np.array(list(model.embed(texts, batch_size=size)))
+
+
+WAYS: dict[str, tuple[Callable[[str], Encode], tuple[str, ...]]] = {
+    "torch": (_torch, ("sentence-transformers", "transformers", "torch")),
+    "openvino": (_openvino, ("sentence-transformers", "optimum-intel", "openvino")),
+    "openvino-bf16": (_openvino_bf16, ("sentence-transformers", "optimum-intel", "openvino")),
+    "fastembed": (_fastembed, ("fastembed", "onnxruntime")),
+}
+
+
+def main() -> None:
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the libraries print must not stand between the answers
+    make, packages = WAYS[sys.argv[1]]
+    encode = make(sys.argv[2])
+    encode(["a text to warm up with"], 1)
+    answer: dict[str, Any] = {"packages": {name: version(name) for name in packages}}
+    while True:
+        print(json.dumps(answer), file=channel, flush=True)
+        line = sys.stdin.readline()
+        if not line:  # nobody asks any more
+            return
+        answer = _carried_out(json.loads(line), encode)
+
+
+def _carried_out(order: dict[str, Any], encode: Encode) -> dict[str, Any]:
+    if "try" in order:
+        return {
+            "seconds": {
+                size: min(_timed(encode, order["try"], size)[0] for _ in range(2)) for size in order["sizes"]
+            }
+        }
+    seconds, vectors = _timed(encode, order["texts"], order["size"])
+    if not order["vectors"]:
+        return {"seconds": seconds}
+    found = np.ascontiguousarray(vectors, np.float32)
+    return {"seconds": seconds, "vectors": base64.b64encode(found.tobytes()).decode()}
+
+
+def _timed(encode: Encode, texts: list[str], size: int) -> tuple[float, Any]:
+    started = time.perf_counter()
+    vectors = encode(texts, size)
+    return time.perf_counter() - started, vectors
+
+
+if __name__ == "__main__":
+    main()

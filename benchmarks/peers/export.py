@@ -1,0 +1,55 @@
+"""The folder that peers open: a version's files, and its transformer as ONNX the way torch exports it.
+
+    python -P benchmarks/peers/export.py VERSION FOLDER
+
+infinity's ONNX engine and fastembed pool by themselves, so they want token vectors where a published version
+has sentence vectors. The export is the one by tracing, with plain attention: what ONNX Runtime's and
+optimum's own fusions were made for, and the fastest of torch's exports under them.
+"""
+
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from transformers import AutoModel
+
+OPSET = 17
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+OURS = shutil.ignore_patterns("onnx", "golden.json", "manifest.json")
+
+
+class Transformer(torch.nn.Module):
+    """Token ids to token vectors."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.inner = AutoModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.inner(
+            input_ids=ids, attention_mask=mask, token_type_ids=types
+        ).last_hidden_state
+        return found
+
+
+def main() -> None:
+    version, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    shutil.copytree(version, folder, ignore=OURS)
+    warnings.simplefilter("ignore")  # that tracing is the older way
+    axes = {0: "batch", 1: "sequence"}
+    torch.onnx.export(
+        Transformer(version).eval(),  # else dropout is traced too
+        tuple(torch.ones((2, 8), dtype=torch.int64) for _ in INPUTS),
+        folder / "model.onnx",
+        input_names=list(INPUTS),
+        output_names=["last_hidden_state"],
+        dynamic_axes=dict.fromkeys((*INPUTS, "last_hidden_state"), axes),
+        opset_version=OPSET,
+        dynamo=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

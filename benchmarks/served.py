@@ -1,0 +1,144 @@
+"""A server that embeds over HTTP, ours or another's: closed-loop clients ask it (load.py)."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import orjson
+
+from benchmarks import load
+from benchmarks.contestant import ContestantError, Measured, Scenario, Vectors
+from benchmarks.load import Answers, Load, LoadError
+from benchmarks.machine import memory_mb
+from benchmarks.raw import cosines
+from benchmarks.server import call
+from benchmarks.wire import post
+from benchmarks.workloads import Workload
+
+LEAST_WARM = 16  # answers before the window begins
+CHECKED = 8  # answers of a window whose vectors are looked at
+LEAST_COSINE = 0.999  # to the same text asked alone: another text's vector is far below
+ASKED_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one server is asked and how it answers."""
+
+    path: str
+    body: Callable[[list[str]], Any]
+    read: Callable[[Any], list[list[float]]]
+
+
+OURS = Dialect(
+    "/embed", lambda texts: {"inputs": texts[0] if len(texts) == 1 else texts}, lambda answer: answer
+)
+OPENAI = Dialect(
+    "/embeddings",
+    lambda texts: {"model": "bench", "input": texts},
+    lambda answer: [row["embedding"] for row in answer["data"]],
+)
+
+
+@dataclass(frozen=True)
+class Requests:
+    """A workload cut into requests of so many texts."""
+
+    texts: list[list[str]]
+    tokens: list[int]
+    lines: list[str]
+
+    @cached_property
+    def is_long(self) -> list[bool]:
+        least = float(np.quantile(self.tokens, 0.9))
+        return [tokens >= least for tokens in self.tokens]
+
+
+@dataclass
+class Served:
+    """A running server; who starts it ends it."""
+
+    name: str
+    dialect: Dialect
+    port: int
+    pid: int
+    told: dict[str, Any] = field(default_factory=dict)
+    _made: dict[tuple[str, int], Requests] = field(default_factory=dict)
+    _alone: dict[str, Vectors] = field(default_factory=dict)
+
+    def vectors(self, texts: Sequence[str]) -> Vectors:
+        """(n, dimension). Raises ServerError."""
+        found: list[list[float]] = []
+        for at in range(0, len(texts), ASKED_AT_ONCE):
+            some = list(texts[at : at + ASKED_AT_ONCE])
+            answer = call(self.port, "POST", self.dialect.path, self.dialect.body(some))
+            found += self.dialect.read(answer)
+        return np.array(found, np.float32)
+
+    def about(self) -> dict[str, Any]:
+        return self.told | {"memory_mb": memory_mb(self.pid)}
+
+    def requests(self, workload: Workload, texts: int) -> Requests:
+        """Made once; texts that do not fill a last request are left out."""
+        key = workload.name, texts
+        if key not in self._made:
+            starts = range(0, len(workload.texts) - texts + 1, texts)
+            rows = [workload.texts[at : at + texts] for at in starts]
+            tokens = [sum(len(ids) for ids in workload.ids[at : at + texts]) for at in starts]
+            lines = [post(self.dialect.path, self.dialect.body(row)) for row in rows]
+            self._made[key] = Requests(rows, tokens, lines)
+        return self._made[key]
+
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        """Raises LoadError when an answer is not 200, ContestantError when one is another text's."""
+        made = self.requests(scenario.workload, scenario.texts)
+        order = list(range(len(made.lines)))
+        random.Random(turn).shuffle(order)
+        run = load.start(
+            Load(
+                port=self.port,
+                requests=[made.lines[at] for at in order],
+                clients=scenario.clients,
+                warm=max(LEAST_WARM, 2 * scenario.clients),
+                count=10_000_000,
+                seconds=scenario.seconds,
+                pids={"server": self.pid},
+                keep=list(range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED)))[:CHECKED],
+            )
+        )
+        answers = load.finish(run)
+        self._check(made, order, answers)
+        return self._summary(scenario, made, order, answers)
+
+    def _summary(self, scenario: Scenario, made: Requests, order: list[int], answers: Answers) -> Measured:
+        if not answers.milliseconds:
+            raise LoadError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
+        window, workload = answers.window, scenario.workload
+        everything = [latency for _, latency in answers.milliseconds]
+        long = [latency for request, latency in answers.milliseconds if made.is_long[order[request]]]
+        tokens = sum(made.tokens[order[request]] for request, _ in answers.milliseconds)
+        p50, p99 = np.quantile(everything, (0.5, 0.99))
+        texts = tokens / workload.mean_tokens
+        return Measured(
+            rate=texts / window.seconds,
+            foreign=window.foreign,
+            cpu_ms=1000 * window.cpu_seconds["server"] / texts,
+            p50_ms=float(p50),
+            p99_ms=float(p99),
+            longest_p99_ms=float(np.quantile(long, 0.99)) if long else None,
+            client_us=1e6 * window.cpu_seconds["load"] / len(everything),
+        )
+
+    def _check(self, made: Requests, order: list[int], answers: Answers) -> None:
+        """Under load a text has the vector that it has alone."""
+        for request, body in answers.bodies.items():
+            text = made.texts[order[request]][0]
+            if text not in self._alone:
+                self._alone[text] = self.vectors([text])
+            found = np.array(self.dialect.read(orjson.loads(body))[:1], np.float32)
+            least = float(cosines(found, self._alone[text])[0])
+            if least < LEAST_COSINE:
+                raise ContestantError(f"{self.name}: a vector under load differs from alone (cosine {least})")

@@ -1,0 +1,63 @@
+"""Memory while requests of every shape come: RSS after some of them and after very many."""
+
+import random
+from dataclasses import dataclass
+
+from benchmarks import load
+from benchmarks.load import Load
+from benchmarks.machine import memory_mb
+from benchmarks.served import Served
+from benchmarks.wire import post
+from benchmarks.workloads import Workload
+
+FEW, MANY = 2_000, 100_000
+CLIENTS = 16
+DISTINCT = 8_000  # requests, sent again and again in this order: batches differ each time
+MOST_TEXTS = 3
+HOURS = 2  # more than it can take
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """RSS in MiB, and after how many requests."""
+
+    few: int
+    many: int
+    before_mb: float
+    after_mb: float
+
+    @property
+    def ratio(self) -> float:
+        return self.after_mb / self.before_mb
+
+
+def grown(served: Served, mixture: Workload, many: int = MANY) -> Grown:
+    """Raises LoadError."""
+    chance = random.Random("shapes of the bench")
+    requests = [
+        post(
+            served.dialect.path,
+            served.dialect.body(chance.choices(mixture.texts, k=chance.randint(1, MOST_TEXTS))),
+        )
+        for _ in range(DISTINCT)
+    ]
+    _send(served, requests, FEW)
+    before = memory_mb(served.pid)["now"]
+    _send(served, requests, many - FEW)
+    return Grown(FEW, many, before, memory_mb(served.pid)["now"])
+
+
+def _send(served: Served, requests: list[str], count: int) -> None:
+    load.finish(
+        load.start(
+            Load(
+                port=served.port,
+                requests=requests,
+                clients=CLIENTS,
+                warm=1,
+                count=count,
+                seconds=3600.0 * HOURS,
+                pids={"server": served.pid},
+            )
+        )
+    )

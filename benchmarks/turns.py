@@ -1,0 +1,91 @@
+"""Everybody in turns, again and again, so that who is compared was measured in the same minutes.
+
+    round 1:  raw, Simile, infinity, …     round 2:  …, infinity, Simile, raw     round 3:  raw, Simile, …
+
+Every other round goes backwards, so that a drift of the machine favours nobody. A measurement during which
+others used much of the machine is *contended*: it is shown, and left out of the medians.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.contestant import CONTENDED, Contestant, ContestantError, Measured, Scenario
+from benchmarks.load import LoadError
+from benchmarks.machine import wait_for_quiet
+from benchmarks.server import ServerError
+
+TRIES = 2  # times the asked repeats, to get as many clean ones
+
+Say = Callable[[str], None]
+Cell = tuple[str, str]  # a contestant and a scenario, by name
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    contestant: Contestant
+    scenario: Scenario
+    essential: bool  # its failure ends the run; a peer's is reported, and the peer is left out
+
+    @property
+    def cell(self) -> Cell:
+        return self.contestant.name, self.scenario.name
+
+
+class Turns:
+    """The rounds so far. A cell has an entry for each round, None where it was not measured."""
+
+    def __init__(self, jobs: Sequence[Job], say: Say) -> None:
+        self._jobs = list(jobs)
+        self._say = say
+        self.rounds = 0
+        self.cells: dict[Cell, list[Measured | None]] = {job.cell: [] for job in jobs}
+        self.broken: dict[str, str] = {}  # who failed, and why
+
+    def run(self, repeats: int, wait_seconds: float, minutes: float) -> None:
+        """Until every cell has `repeats` clean measurements, was tried often enough, or the time is over.
+
+        Before each measurement others' load may be waited out for up to `wait_seconds`.
+
+        Raises:
+            LoadError, ServerError, ContestantError: of an essential contestant.
+
+        """
+        started = time.perf_counter()
+        while self.rounds < TRIES * repeats and (jobs := self._wanting(repeats)):
+            a_round = (time.perf_counter() - started) / max(1, self.rounds)
+            if self.rounds >= repeats and time.perf_counter() + a_round > started + 60 * minutes:
+                self._say("no time for more rounds")
+                return
+            self._round(jobs, wait_seconds)
+
+    def _wanting(self, repeats: int) -> list[Job]:
+        """All of each workload of which one lacks clean measurements, since ratios are of neighbours."""
+        there = [job for job in self._jobs if job.contestant.name not in self.broken]
+        lacking = {
+            job.scenario.workload.name
+            for job in there
+            if sum(one is not None and not one.contended for one in self.cells[job.cell]) < repeats
+        }
+        return [job for job in there if job.scenario.workload.name in lacking]
+
+    def _round(self, jobs: Sequence[Job], wait_seconds: float) -> None:
+        done: dict[Cell, Measured] = {}
+        started = time.perf_counter()
+        for job in jobs if self.rounds % 2 == 0 else reversed(jobs):
+            if job.contestant.name in self.broken:
+                continue
+            wait_for_quiet(CONTENDED, wait_seconds)
+            try:
+                done[job.cell] = job.contestant.measure(job.scenario, self.rounds)
+            except (LoadError, ServerError, ContestantError) as error:
+                if job.essential:
+                    raise
+                self.broken[job.contestant.name] = str(error)
+                self._say(f"{job.contestant.name} is left out: {error}")
+        self.rounds += 1
+        for cell, found in self.cells.items():
+            found.append(done.get(cell))
+        spoilt = sum(one.contended for one in done.values())
+        seconds = time.perf_counter() - started
+        self._say(f"round {self.rounds}: {len(done)} measurements in {seconds:.0f} s, {spoilt} contended")

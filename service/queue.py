@@ -1,0 +1,83 @@
+"""The lanes as the event loop, the workers and the supervisor share them: one lock, and who sleeps on it."""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from service.calls import Call, Job, Row
+from service.lanes import Lanes
+
+
+class Queue:
+    """`lanes` may be read without the lock where a number that is a moment old will do."""
+
+    def __init__(self) -> None:
+        self.lanes = Lanes()
+        self.stopping = False
+        self._wake = threading.Condition()  # guards both
+
+    def put(self, call: Call, rows: list[Row], check: Callable[[Lanes], None]) -> bool:
+        """Let `rows` of `call` wait. False when the service is stopping.
+
+        Raises:
+            Overloaded: what `check` says. Nothing waits then.
+
+        """
+        with self._wake:
+            if self.stopping:
+                return False
+            check(self.lanes)
+            self.lanes.put(call, rows)
+            self._wake.notify(len(rows))
+        return True
+
+    def take(self) -> tuple[Job, Lanes] | None:
+        """The next job, as soon as there is one, and the lanes it is from; None at the end."""
+        with self._wake:
+            while not (job := self.lanes.take()):
+                if self.stopping:
+                    return None
+                self._wake.wait()
+            return job, self.lanes
+
+    def tokenised(self, rows: list[Row], lanes: Lanes) -> list[Row]:
+        """As `Lanes.tokenised`; `lanes` are those that `take` answered."""
+        with self._wake:
+            following = lanes.tokenised(rows)
+            self._wake.notify(len(rows))
+        return following
+
+    def awaited(self, rows: list[Row]) -> list[Row]:
+        """As `Lanes.awaited`."""
+        with self._wake:
+            return self.lanes.awaited(rows)
+
+    def release(self, rows: Iterable[Row]) -> list[list[Row]]:
+        """As `Lanes.release`."""
+        with self._wake:
+            return self.lanes.release(rows)
+
+    def discard(self, call: Call) -> None:
+        """As `Lanes.discard`; who takes the place of a row that others joined may be waiting for a worker."""
+        with self._wake:
+            self.lanes.discard(call)
+            self._wake.notify()
+
+    def drain(self) -> list[Row]:
+        """As `Lanes.drain`."""
+        with self._wake:
+            return self.lanes.drain()
+
+    def stop(self) -> list[Row]:
+        """Nothing waits from now on, and workers come back from `take`. What waited."""
+        with self._wake:
+            self.stopping = True
+            rows = self.lanes.drain()
+            self._wake.notify_all()
+        return rows
+
+    def renew(self, calls: Iterable[Call]) -> None:
+        """Begin with empty lanes; of `calls`, which were in the old ones, nothing waits."""
+        with self._wake:
+            self.lanes = Lanes()
+            for call in calls:
+                call.gone = True

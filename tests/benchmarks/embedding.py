@@ -1,0 +1,64 @@
+"""A server that embeds texts by their characters: what generators and the outside judge are tried on."""
+
+import json
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 8
+
+
+def vector(text: str) -> NDArray[np.float32]:
+    """Another one for each text."""
+    return np.random.default_rng(list(text.encode())).standard_normal(WIDTH).astype(np.float32)
+
+
+class Embedding(ThreadingHTTPServer):
+    """`POST /embed` as the service answers it. `mixed`: a text gets another's vector."""
+
+    daemon_threads = True
+
+    def __init__(self, *, mixed: bool = False, status: int = 200) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.mixed = mixed
+        self.status = status
+        self.asked: Counter[str] = Counter()  # bodies
+        self.port = int(self.server_address[1])
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Embedding
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        self.server.asked[body] += 1
+        inputs: Any = json.loads(body)["inputs"]
+        texts = [inputs] if isinstance(inputs, str) else inputs
+        wrong = "?" if self.server.mixed else ""
+        answer = json.dumps([vector(text + wrong).tolist() for text in texts]).encode()
+        self.send_response(self.server.status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""

@@ -1,0 +1,144 @@
+"""The report, its promises, its picture and its place in the page, from runs whose figures are known."""
+
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks import floors, report
+from benchmarks.contestant import Measured
+from benchmarks.page import BEGIN, END, PAGE, put, section
+from benchmarks.picture import LEFT, RIGHT, bars
+from benchmarks.turns import Cell
+from tests.benchmarks.runs import BUSY, rates, results
+
+SVG = "{http://www.w3.org/2000/svg}"
+RUN: dict[Cell, list[Measured | None]] = {
+    ("GEMM fp32, NumPy", "products"): rates(200),
+    ("raw fp32", "sentences"): rates(1000, cpu_ms=1.5),
+    ("raw fp32", "mix"): rates(600),
+    ("raw, a text a call", "single calls"): rates(200, p50_ms=4, p99_ms=5),
+    ("Simile fp32", "64 x 1"): rates(800, p50_ms=80, p99_ms=150, client_us=30),
+    ("Simile fp32", "4 x 32"): rates(900, p50_ms=140, p99_ms=160, client_us=60),
+    ("Simile fp32", "1 x 1"): rates(180, p50_ms=5, p99_ms=7, client_us=50),
+    ("Simile fp32", "mix, 32 x 1"): rates(400, p50_ms=60, p99_ms=150, longest_p99_ms=240, client_us=30),
+    ("Simile fp32, by wrk", "64 x 1"): rates(880, p50_ms=72, p99_ms=140, client_us=20),
+    ("infinity, ONNX", "64 x 1"): rates(500, p50_ms=128, p99_ms=256, client_us=40),
+    ("infinity, ONNX", "mix, 32 x 1"): rates(50, p50_ms=600, p99_ms=900, client_us=40),
+    ("sentence-transformers, torch", "sentences"): rates(400, foreign=BUSY),
+}
+
+
+def judged() -> dict[str, tuple[float, bool, bool]]:
+    return {
+        verdict.what: (round(verdict.value, 3), verdict.kept, verdict.contended)
+        for verdict in floors.verdicts(results(RUN))
+    }
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Each row of each table by its first cell; the last one of a name."""
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return {line[0].strip(): [cell.strip() for cell in line[1:]] for line in lines}
+
+
+def test_each_promise_is_judged_by_its_own_bound() -> None:
+    assert judged() == {
+        "Simile fp32, 64 x 1, over infinity, ONNX": (1.6, False, False),
+        "Simile fp32, mix, 32 x 1, over infinity, ONNX": (8.0, True, False),
+        "Simile fp32, 64 x 1, over sentence-transformers, torch": (2.0, True, True),
+        "Simile fp32, 64 x 1, over raw fp32": (0.8, True, False),
+        "Simile fp32, 4 x 32, over raw fp32": (0.9, True, False),
+        "Simile fp32, mix, 32 x 1, over raw fp32": (0.667, False, False),
+        "Simile fp32, 64 x 1, p99 over p50": (1.875, True, False),
+        "Simile fp32, mix, 32 x 1, p99 of the longest tenth over the median of all": (4.0, False, False),
+        "Simile fp32, 1 x 1, p50 beyond the raw call's, ms": (1.0, True, False),
+        "second start to ready, seconds (median)": (1.0, True, False),
+        "one document more beside 50000, ms beyond embedding it (median)": (2.0, True, False),
+    }
+
+
+def test_memory_is_judged_where_it_was_measured() -> None:
+    grown = {"few": 2000, "many": 100_000, "before_mb": 300.0, "after_mb": 360.0}
+    found = floors.verdicts(results(RUN, memory={"Simile fp32": grown}))
+    [memory] = [verdict for verdict in found if "RSS" in verdict.what]
+    assert memory.value == pytest.approx(1.2)
+    assert not memory.kept
+
+
+def test_the_tables_hold_what_was_measured_and_its_ratios() -> None:
+    found = rows(report.text(results(RUN)))
+    assert found["**Simile fp32**"] == ["", "800", "900", "", "180", "", "400", "1.00000", "1.00000"]
+    assert "| raw fp32 | 1,000 |  |  |  |  | 600 |  |  |  |" in report.text(results(RUN))
+    assert found["Simile fp32 over raw fp32"] == [
+        "0.80 (0.80 to 0.80), floor 0.78",
+        "0.90 (0.90 to 0.90), floor 0.85",
+        "0.67 (0.67 to 0.67), floor 0.8",
+    ]
+    assert found["Simile fp32 over infinity, ONNX"][0] == "1.60 (1.60 to 1.60), floor 1.85"
+    assert found["Simile fp32 over sentence-transformers, torch"][0] == "2.00 (2.00 to 2.00) (c), floor 1.7"
+    assert "| raw fp32 | 1.50 (1.50 to 1.50) | 1.50 (1.50 to 1.50) |  |" in report.text(results(RUN))
+    assert found["Simile fp32, 64 x 1"] == ["1.10 (1.10 to 1.10)", "0.90 (0.90 to 0.90)", "20", "30"]
+    assert found["infinity, ONNX"][0] == "128 / 256"
+
+
+def test_a_form_is_compared_with_the_raw_engine_in_its_own_precision() -> None:
+    bf16: dict[Cell, list[Measured | None]] = {
+        ("Simile bf16", "64 x 1"): rates(1400),
+        ("raw bf16", "sentences"): rates(2000),
+    }
+    found = rows(report.text(results(RUN | bf16)))
+    assert found["Simile bf16 over raw bf16"][0] == "0.70 (0.70 to 0.70), floor 0.65"
+    assert found["Simile bf16 over infinity, ONNX"][0] == "2.80 (2.80 to 2.80), floor 2.9"
+    assert {"Simile bf16 over raw fp32", "Simile fp32 over raw bf16"}.isdisjoint(found)
+
+
+def test_a_peak_says_what_share_of_it_the_raw_engine_has() -> None:
+    # 1,000 sentences of 17 tokens of 21.2 MFLOP each.
+    assert "The raw engine on sentences: 360 GFLOP/s, 180% of the fp32 peak." in report.text(results(RUN))
+
+
+def test_who_is_missing_is_named_with_the_reason() -> None:
+    text = report.text(results(RUN, missing={"fastembed": "not installed"}))
+    assert text.endswith("Not measured: fastembed: not installed")
+
+
+def test_the_picture_is_whole_and_its_bars_are_as_long_as_the_figures() -> None:
+    tree = ET.fromstring(bars(results(RUN)))
+    found = [
+        (bar.attrib["class"], float(bar.attrib["width"]))
+        for bar in tree.iter(f"{SVG}rect")
+        if bar.attrib.get("x") == f"{LEFT:.1f}"
+    ]
+    # The fastest first; a panel's own longest bar is as wide as the panel.
+    assert [kind for kind, _ in found[:4]] == ["f7", "f0", "f1", "f3"]
+    assert found[-1][0] == "f1"
+    whole = RIGHT - LEFT
+    long = [width / whole for _, width in found]
+    assert [*long[:4], long[-1]] == pytest.approx([1, 0.8, 0.5, 0.4, 50 / 600], abs=1e-3)
+    assert [text.text for text in tree.iter(f"{SVG}text") if text.text == "400 (c)"]
+    description = tree.find(f"{SVG}desc")
+    assert description is not None
+    assert "raw fp32 1000, Simile fp32 800, infinity, ONNX 500" in str(description.text)
+    assert "by wrk" not in bars(results(RUN))
+
+
+def test_the_picture_is_readable_on_light_and_on_dark() -> None:
+    style = bars(results(RUN)).partition("<style>")[2].partition("</style>")[0]
+    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
+    for scheme in (light, dark):
+        assert re.search(r"\.paper \{ fill: #\w{6}; \}", scheme)
+        assert re.search(r"\.f0 \{ fill: #\w{6}; \}", scheme)
+
+
+def test_a_run_is_put_between_the_marks_of_the_page_and_nowhere_else() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    said = section(results(RUN))
+    once = put(page, said)
+    assert put(once, said) == once
+    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+    assert once.startswith(before + BEGIN)
+    assert once.endswith(END + after)
+    assert "| Simile fp32, 64 x 1, over infinity, ONNX | 1.6 | ≥ 1.85 | **missed** |" in once
+    with pytest.raises(ValueError, match="not there"):
+        put(page.replace(END, ""), said)
