@@ -21,7 +21,7 @@ from .backbone import Backbone, Tensors
 from .encoder import ONNX, Encoder
 from .engines.opening import INT8, INT8_NAME, has_int8
 from .head import Head
-from .manifest import Quantised
+from .manifest import Quantised as Cost
 from .quantised import int8_model
 from .spans import find_spans
 from .texts import PROOF_TEXTS, example_lines, short_texts
@@ -42,7 +42,7 @@ def add_int8(
     tensors: Tensors,
     head: Head,
     say: Callable[[str], None],
-) -> Quantised | None:
+) -> Cost | None:
     """Write the graph into a version's folder, and what it costs; None where it was not kept.
 
     encoder: of that folder, in float32. proved: its vectors of PROOF_TEXTS.
@@ -73,12 +73,12 @@ def _random_texts(encoder: Encoder, vocabulary: int) -> list[str]:
     return [encoder.decode(random.integers(0, vocabulary, length).tolist()) for length in lengths]
 
 
-def _measure(exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int) -> Quantised:
+def _measure(exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int) -> Cost:
     expected, found = exact.encode(texts).vectors, quantised.encode(texts).vectors
     cosines = _cosines(expected, found)
     pairs = zip(_nearest(expected), _nearest(found), strict=True)
     same = np.mean([len(one & other) / _NEAREST for one, other in pairs])
-    return Quantised(
+    return Cost(
         calibrated_on=calibrated_on,
         measured_on=len(texts),
         cosine_mean=round(float(cosines.mean()), 5),

@@ -40,13 +40,15 @@ _MIXED = "attention.output.dense"
 
 def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -> onnx.ModelProto:
     """The whole graph, with the inputs and outputs of the float32 one."""
-    writer = partial(_Quantised, spans=spans)
+    writer = partial(Quantised, spans=spans)
     graph = bert_graph(backbone, tensors, head.tokens, writer)
     append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
     return model_of(graph, contrib=True)
 
 
-class _Quantised(Writer):
+class Quantised(Writer):
+    """A writer of linear layers in 8 bits; spans: of every layer's input."""
+
     def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes, *, spans: Spans) -> None:
         super().__init__(backbone, tensors, nodes)
         self._spans = spans

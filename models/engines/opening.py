@@ -67,8 +67,8 @@ def open_engine(file: Path, form: Form, threads: int, callers: int = 1) -> Engin
         quantised = file.with_name(INT8_NAME)
         if not quantised.is_file():
             raise FormUnavailable(
-                "This version has no int8: it was published before there was one, or from an ONNX file alone, "
-                "or lost too much by it. Publish its source anew with `python -m models import`, or serve fp32."
+                "This version has no int8: it was published before there was one, or from ONNX alone, or "
+                "lost too much by it. Publish its source anew: `python -m models import`, or serve fp32."
             )
         return OnnxEngine(quantised, form, threads)
     from .openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
