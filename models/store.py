@@ -254,7 +254,8 @@ class Store:
 
 def _adds(new: Manifest, existing: Manifest) -> bool:
     calibrated = new.calibration.int8 is not None and existing.calibration.int8 is None
-    return calibrated or (new.packed and not existing.packed)
+    quantised = new.quantised is not None and existing.quantised is None
+    return calibrated or quantised or (new.packed and not existing.packed)
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
