@@ -28,18 +28,18 @@ class Provider(NamedTuple):
     name: str
     options: dict[str, str]
     device: str  # where its inputs and outputs lie
-    index: int = 0
+    number: int = 0
 
 
 def cuda_provider(place: Place) -> Provider:
     options = {
-        "device_id": str(place.index),
+        "device_id": str(place.number),
         "arena_extend_strategy": "kSameAsRequested",  # the other doubles what it takes each time
         "use_tf32": "0",  # it rounds what it multiplies to 10 bits, also where fp32 is asked for
     }
     if place.memory_mb:
         options["gpu_mem_limit"] = str(place.memory_mb << 20)
-    return Provider(CUDA, options, "cuda", place.index)
+    return Provider(CUDA, options, "cuda", place.number)
 
 
 def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSession:
@@ -69,12 +69,12 @@ def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSessi
             raise
         if is_exhaustion(error):
             raise DeviceUnavailable(
-                f"The model does not fit into the memory of GPU {provider.index} ({error}). Raise "
+                f"The model does not fit into the memory of GPU {provider.number} ({error}). Raise "
                 "SIMILE_GPU_MEM_MB, or end what else uses the GPU."
             ) from error
-        raise DeviceUnavailable(_no_gpu(provider.index, str(error))) from error
+        raise DeviceUnavailable(_no_gpu(provider.number, str(error))) from error
     if session.get_providers()[0] != provider.name:  # a library did not load: the CPU is taken without a word
-        raise DeviceUnavailable(_no_gpu(provider.index, _preload()))
+        raise DeviceUnavailable(_no_gpu(provider.number, _preload()))
     return session
 
 
@@ -98,9 +98,9 @@ def _preload() -> str:
     return " ".join(said.getvalue().split()) or "the library of its CUDA provider does not load"
 
 
-def _no_gpu(index: int, why: str) -> str:
+def _no_gpu(number: int, why: str) -> str:
     return (
-        f"SIMILE_DEVICE asks for GPU {index}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
+        f"SIMILE_DEVICE asks for GPU {number}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
         "that `nvidia-smi` lists it, that its driver knows CUDA 13, that a container is given it "
         "(--gpus all), and that pip install 'simile[gpu]' was whole; or set SIMILE_DEVICE=cpu."
     )

@@ -10,11 +10,11 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 
 class Place(NamedTuple):
     device: Device
-    index: int = 0  # which of several GPUs
+    number: int = 0  # which of several GPUs
     memory_mb: int = 0  # MiB that one version may take of the GPU; 0: whatever is free
 
     def __str__(self) -> str:
-        return f"cuda:{self.index}" if self.device == "cuda" else self.device
+        return f"cuda:{self.number}" if self.device == "cuda" else self.device
 
 
 CPU = Place("cpu")
