@@ -124,7 +124,7 @@ class Line:
         ]
         window = list(islice(_in_turn(alike), GROUP_WINDOW))
         lengths = [len(row.ids) for row in window]
-        packed = first.encoder.packs
+        packed = first.encoder.manifest.packed
         group = [window[at] for at in group_of_oldest(lengths, budget_tokens, packed=packed)]
         for row in group:
             row.taken = True
