@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from .deterministic import Shapes
 from .engines.form import FP32, Form
 from .engines.opening import open_engine
+from .engines.place import CPU, Place
 from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from .manifest import Manifest
 from .onnxmeta import FINGERPRINT, read_metadata
@@ -51,6 +52,7 @@ class Encoder:
         form: Form = FP32,
         callers: int = 1,
         deterministic: bool = False,
+        place: Place = CPU,
     ) -> None:
         """Open what was checked.
 
@@ -61,10 +63,12 @@ class Encoder:
             form: in which precision, by which runtime.
             callers: how many threads will compute at once without waiting for each other.
             deterministic: the same text gives the same bits in any batch (deterministic.py).
+            place: which GPU, for a form of one.
 
         Raises:
             Damaged: its ONNX file is of another space.
             FormUnavailable: this machine cannot compute the form.
+            DeviceUnavailable: there is no such GPU, or it is too small.
 
         """
         self.manifest = manifest
@@ -78,12 +82,17 @@ class Encoder:
         self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
-        self._engine = open_engine(folder / ONNX, form, threads, callers)
+        self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.deterministic = deterministic
         if deterministic:
-            shapes = Shapes.of(self.max_length, packed=manifest.packed)
+            shapes = Shapes.of(self.max_length, packed=self.packs)
             ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
             self._shapes = shapes.tried(self._normalised, ids)
+
+    @property
+    def packs(self) -> bool:
+        """Whether texts of any lengths may share a batch: padding costs attention only."""
+        return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
 
     @property
     def form(self) -> Form:
@@ -104,10 +113,18 @@ class Encoder:
         form: Form = FP32,
         callers: int = 1,
         deterministic: bool = False,
+        place: Place = CPU,
     ) -> Encoder:
         """Open a published folder as it is; `Store.open` checks it first."""
-        manifest = Manifest.read(folder)
-        return cls(folder, manifest, threads=threads, form=form, callers=callers, deterministic=deterministic)
+        return cls(
+            folder,
+            Manifest.read(folder),
+            threads=threads,
+            form=form,
+            callers=callers,
+            deterministic=deterministic,
+            place=place,
+        )
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
         """Raise BadText, or TooLong when `truncate` is false and a text has more than `max_length` tokens.

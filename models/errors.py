@@ -8,6 +8,8 @@ ModelError
 ├── Damaged            a published folder that must not be served, with the reason
 ├── UnknownVersion     no such version in the store
 ├── NotPortable        another tool gives other vectors than a version does, or none, or none could be asked
+├── DeviceUnavailable  the device that was asked for is not there, and what to install or set
+├── DeviceMemory       not even one row fits into the device's memory
 ├── InUse              a version that is live, previous, wanted or being built: not pruned
 └── BadInput           one text or one row of ids that cannot be encoded
     ├── BadText        not text: it holds half of a surrogate pair
@@ -54,6 +56,18 @@ class Damaged(ModelError):
 class InUse(ModelError):
     def __init__(self, version: str, use: str) -> None:
         super().__init__(f"Version {version} is kept: it is {use}.")
+
+
+class DeviceUnavailable(ModelError):
+    pass
+
+
+class DeviceMemory(ModelError):
+    def __init__(self, length: int) -> None:
+        super().__init__(
+            f"A single row of {length} tokens does not fit into the device's memory. Raise "
+            "SIMILE_GPU_MEM_MB, or end what else uses the device."
+        )
 
 
 class NotPortable(ModelError):

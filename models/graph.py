@@ -14,6 +14,7 @@ matrix products (docs/PERFORMANCE.md). Not here: any other family.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import onnx
 from onnx import TensorProto, helper
@@ -24,36 +25,44 @@ from .packing import Packing
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
-_FIRST_LAST = "bert.first_last"
-POOLED_FROM = {"last": HIDDEN, "first_last": _FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
+FIRST_LAST = "bert.first_last"
+POOLED_FROM = {"last": HIDDEN, "first_last": FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
 
 # exp(-1e4) is exactly 0 in float32, so a padded token has no weight at all; a larger number gains nothing.
 _MASKED = -10000.0
 
 
-def bert_graph(backbone: Backbone, tensors: Tensors, tokens: str = "last") -> onnx.GraphProto:
+def bert_graph(
+    backbone: Backbone,
+    tensors: Tensors,
+    tokens: str = "last",
+    writer: Callable[[Backbone, Tensors, Nodes], Writer] | None = None,
+) -> onnx.GraphProto:
     """The graph up to the token vectors, float32 (batch, sequence, width); `last_hidden_state` is its output.
 
     Where `attention_mask` is 0 they mean nothing; each text has a token at least.
 
     tensors: by their backbone names, as `backbone.shapes(tokens)` lists them.
     tokens: as in head.py; the value POOLED_FROM[tokens] is then in the graph.
+    writer: how layers are written; as Writer does unless given.
     """
     graph = onnx.GraphProto(name="bert")
     for name in INPUTS[:2] if tokens == "static" else INPUTS:
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
     nodes = Nodes(graph, "bert.")
-    writer = _Writer(backbone, tensors, nodes)
+    written = (writer or Writer)(backbone, tensors, nodes)
     if tokens == "static":
-        writer.words(out=HIDDEN)
+        written.words(out=HIDDEN)
     else:
-        writer.layers(first_last=tokens == "first_last")
+        written.layers(first_last=tokens == "first_last")
     shape: list[str | int | None] = ["batch", "sequence", backbone.width]
     graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
     return graph
 
 
-class _Writer:
+class Writer:
+    """Each linear layer as it is in the checkpoint; a subclass may write it another way (quantised.py)."""
+
     def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes) -> None:
         self._backbone = backbone
         self._tensors = tensors
@@ -72,7 +81,7 @@ class _Writer:
         packing.unpack(x, HIDDEN)
         if first_last:
             mean = n("Mul", n("Add", found[0], x), n.tensor(0.5))
-            packing.unpack(mean, _FIRST_LAST)
+            packing.unpack(mean, FIRST_LAST)
 
     def words(self, ids: str = "input_ids", out: str = "") -> str:
         """A row of the word table for each token: (…, width)."""
@@ -100,18 +109,16 @@ class _Writer:
     def _layer(self, x: str, mask: str, packing: Packing, at: str) -> str:
         n = self._nodes
         mixed = self._attention(x, mask, packing, f"{at}.attention.self")
-        attended = self._linear(mixed, f"{at}.attention.output.dense")
+        (attended,) = self.linears(mixed, f"{at}.attention.output.dense")
         x = self._normalise(n("Add", attended, x), f"{at}.attention.output.LayerNorm")
-        inner = self._activate(self._linear(x, f"{at}.intermediate.dense"))
-        return self._normalise(
-            n("Add", self._linear(inner, f"{at}.output.dense"), x), f"{at}.output.LayerNorm"
-        )
+        (inner,) = self.linears(x, f"{at}.intermediate.dense")
+        (transformed,) = self.linears(self._activate(inner), f"{at}.output.dense")
+        return self._normalise(n("Add", transformed, x), f"{at}.output.LayerNorm")
 
     def _attention(self, x: str, mask: str, packing: Packing, at: str) -> str:
         n, width = self._nodes, self._backbone.width
-        query, key, value = (
-            packing.split(self._linear(x, f"{at}.{part}")) for part in ("query", "key", "value")
-        )
+        parts = self.linears(x, *(f"{at}.{part}" for part in ("query", "key", "value")))
+        query, key, value = map(packing.split, parts)
         # The runtime reads the key transposed on the way.
         scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
         scores = n("Add", n("Div", scores, n.tensor(math.sqrt(width // self._backbone.heads))), mask)
@@ -127,6 +134,10 @@ class _Writer:
         cubed = n("Mul", n("Pow", x, n.tensor(3.0)), n.tensor(0.044715))
         tanh = n("Tanh", n("Mul", n("Add", x, cubed), n.tensor(math.sqrt(2 / math.pi))))
         return n("Mul", n("Mul", x, n.tensor(0.5)), n("Add", tanh, n.tensor(1.0)))
+
+    def linears(self, x: str, *layers: str) -> list[str]:
+        """What linear layers make of the same rows `x` (tokens, width)."""
+        return [self._linear(x, at) for at in layers]
 
     def _linear(self, x: str, at: str) -> str:
         n = self._nodes

@@ -41,6 +41,18 @@ class Int8(BaseModel):
     texts: Annotated[int, Field(gt=0)]  # from how many it was found
 
 
+class Quantised(BaseModel):
+    """What the int8 graph of a version costs, against its float32 one (int8.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    calibrated_on: Annotated[int, Field(gt=0)]  # texts that its ranges come from
+    measured_on: Annotated[int, Field(gt=0)]  # other texts
+    cosine_mean: Annotated[float, Field(ge=-1, le=1)]
+    cosine_least: Annotated[float, Field(ge=-1, le=1)]
+    same_neighbours: Annotated[float, Field(ge=0, le=1)]  # of the ten nearest of each of those texts
+
+
 class Calibration(BaseModel):
     """What other numbers than floats need to know (calibration.py)."""
 
@@ -70,6 +82,7 @@ class Manifest(BaseModel):
     document_prompt: str = ""
     precision: str = "fp32"
     packed: bool = False  # whether padding costs attention only (packing.py)
+    quantised: Quantised | None = None  # None: it has no int8 graph
     portable: Literal["sentence-transformers", "simile"] = "sentence-transformers"
     scores: dict[str, Any] = Field(default_factory=dict)
     gate: Gate | None = None  # None: it came here without one

@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 
 OPSET = 17  # the first with LayerNormalization as one operator; ONNX Runtime 1.13 and OpenVINO 2022.3 read it
 IR_VERSION = 8
+CONTRIB = "com.microsoft"
 
 
 class Nodes:
@@ -52,6 +53,7 @@ class Nodes:
         return f"{self._scope}{kind}_{self._count}"
 
 
-def model_of(graph: onnx.GraphProto) -> onnx.ModelProto:
-    opsets = [helper.make_opsetid("", OPSET)]
+def model_of(graph: onnx.GraphProto, *, contrib: bool = False) -> onnx.ModelProto:
+    """contrib: with operators that ONNX Runtime has beside those of the standard."""
+    opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(CONTRIB, 1)] if contrib else [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="simile")

@@ -25,6 +25,7 @@ from .fingerprint import Space, canonical, fingerprint_of, hash_initializers, ha
 from .graph import POOLED_FROM, bert_graph
 from .head import append_head
 from .imported import adopt, load_onnx
+from .int8 import add_int8
 from .layout import write_layout
 from .manifest import Manifest, tidy_origin, version_name
 from .nodes import model_of
@@ -48,6 +49,7 @@ class Prepared(NamedTuple):
     space: Space
     reference: Reference | None  # an independent forward, where the weights are there
     computed_in: str = "numpy"  # by which library
+    weights: tuple[Backbone, Tensors] | None = None  # of a BERT
 
 
 def publish(
@@ -86,8 +88,9 @@ def publish_prepared(
     """`publish` from where the graph is ready."""
     manifest = _manifest(prepared, origin, parent, lineage)
     existing = store.find(manifest)
-    if existing and existing.calibration.int8 and existing.packed >= manifest.packed:
-        return existing  # else it is published anew, to have a calibration or the faster graph
+    quantised = existing and (existing.quantised or not prepared.weights)
+    if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantised:
+        return existing  # else it is published anew, to have a calibration or a faster graph
     return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
 
 
@@ -105,7 +108,8 @@ def prepare(source: Source) -> Prepared:
         return Prepared(source, model, space_of(source, initializers, None, dimension), None)
     backbone, tensors = weights
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
-    return Prepared(source, model, space, partial(reference.embed, backbone, tensors, source.head))
+    computed = partial(reference.embed, backbone, tensors, source.head)
+    return Prepared(source, model, space, computed, weights=weights)
 
 
 def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
@@ -113,7 +117,8 @@ def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepa
     dimension = source.head.dimension(backbone.width)
     append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
-    return Prepared(source, model_of(graph), space, partial(reference.embed, backbone, tensors, source.head))
+    computed = partial(reference.embed, backbone, tensors, source.head)
+    return Prepared(source, model_of(graph), space, computed, weights=(backbone, tensors))
 
 
 def _origin_of(folder: Path) -> str:
@@ -179,4 +184,7 @@ def _build(
     encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
     proved = prove(encoder, prepared.reference, known, prepared.computed_in)
     write_golden(folder, proved)
-    return manifest.model_copy(update={"calibration": calibrate(encoder, proved)})
+    found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
+    if prepared.weights:
+        found["quantised"] = add_int8(folder, encoder, proved, *prepared.weights, prepared.source.head, say)
+    return manifest.model_copy(update=found)

@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from .encoder import Encoder
 from .engines.form import FP32, Form
+from .engines.place import CPU, Place
 from .errors import Damaged, InUse, ModelError, UnknownVersion
 from .fsync import replace_text, sync
 from .lock import lock
@@ -125,11 +126,18 @@ class Store:
         form: Form = FP32,
         callers: int = 1,
         deterministic: bool = False,
+        place: Place = CPU,
     ) -> Encoder:
-        """Verify, then open as `Encoder` says. Raise Damaged, UnknownVersion or FormUnavailable."""
+        """Verify, then open as `Encoder` says, which raises too. Raise Damaged or UnknownVersion."""
         manifest, folder = self.verify(version), self.folder(version)
         return Encoder(
-            folder, manifest, threads=threads, form=form, callers=callers, deterministic=deterministic
+            folder,
+            manifest,
+            threads=threads,
+            form=form,
+            callers=callers,
+            deterministic=deterministic,
+            place=place,
         )
 
     def wanted(self) -> str | None:
@@ -246,7 +254,8 @@ class Store:
 
 def _adds(new: Manifest, existing: Manifest) -> bool:
     calibrated = new.calibration.int8 is not None and existing.calibration.int8 is None
-    return calibrated or (new.packed and not existing.packed)
+    quantised = new.quantised is not None and existing.quantised is None
+    return calibrated or quantised or (new.packed and not existing.packed)
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:

@@ -1,10 +1,11 @@
-"""Texts that a model is proved on: ordinary ones, and those that break tokenizers, padding and truncation.
+"""Texts that a model is proved and calibrated on: ordinary ones, and those that break tokenizers and padding.
 
 The reference vectors in golden/ belong to this very list, in this order: change one, make the other again.
 """
 
 from __future__ import annotations
 
+from importlib import resources
 from itertools import accumulate
 
 _WORDS = (  # noqa: SIM905  thirty words read better in a row
@@ -29,6 +30,11 @@ def short_texts(count: int) -> list[str]:
     lengths = [1 + at * 5 % 12 for at in range(count)]
     starts = accumulate(lengths, initial=0)
     return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
+
+
+def example_lines() -> list[str]:
+    """The example corpus, a JSON object with `text` in each line: 320 texts of some forty words."""
+    return (resources.files(__package__) / "examples.jsonl").read_text(encoding="utf-8").splitlines()
 
 
 PROOF_TEXTS: tuple[str, ...] = (

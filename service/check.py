@@ -10,7 +10,7 @@ from models.errors import ModelError
 from models.store import Store
 from service import cpus, device, tuning
 from service.keys import Role, read_keys
-from service.opening import wanted_form
+from service.opening import require_device, wanted_form
 from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
 
 
@@ -18,7 +18,7 @@ def report(settings: Settings) -> str:
     """A text for people. Starts nothing and writes nothing.
 
     Raises:
-        StartupError: the GPU that is asked for is not there.
+        StartupError: a GPU that is asked for is not there.
 
     """
     width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
@@ -32,6 +32,7 @@ def report(settings: Settings) -> str:
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
         "workers x threads": _workers(settings),
+        "device": require_device(settings),
         "form": _form(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
         "model": _model(settings),

@@ -1,10 +1,10 @@
 """The example corpus: a few hundred short texts, so that the first search of a new user answers."""
 
 import logging
-from importlib.resources import files
 
 import orjson
 
+from models.texts import example_lines
 from service.documents import Document, fact
 from service.library import Library
 from service.writer import Transaction
@@ -18,8 +18,7 @@ STEP_DOCUMENTS = 64
 
 def read_examples() -> list[Document]:
     """The corpus, each document marked with `metadata.example = true`."""
-    lines = (files("service") / "examples.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = map(orjson.loads, lines)
+    rows = map(orjson.loads, example_lines())
     return [Document(row["id"], row["text"], {**row["metadata"], "example": True}) for row in rows]
 
 

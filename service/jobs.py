@@ -110,7 +110,7 @@ class Jobs:
             return
         call = rows[0].call
         lengths = [len(row.ids) for row in rows]
-        cost = cost_of(lengths, packed=call.encoder.manifest.packed)
+        cost = cost_of(lengths, packed=call.encoder.packs)
         worker.begin(self._pace.batch_may_take(cost))
         started = time.monotonic()
         failure: Exception | None = None

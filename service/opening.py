@@ -2,8 +2,10 @@
 
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
+from models.engines.nvidia import require_cuda
 from models.engines.opening import form_for
-from models.errors import FormUnavailable
+from models.engines.place import CPU, Place
+from models.errors import DeviceUnavailable, FormUnavailable
 from models.proof import check_golden
 from models.store import Store
 from service.settings import PREFIX, Settings, StartupError
@@ -18,20 +20,42 @@ def wanted_form(settings: Settings) -> Form:
 
     """
     try:
-        return form_for(settings.precision)
+        return form_for(settings.precision, settings.place)
     except FormUnavailable as error:
         raise StartupError(f"{PREFIX}PRECISION={settings.precision}: {error}") from error
+
+
+def require_device(settings: Settings) -> str:
+    """What computes, in words.
+
+    Raises:
+        StartupError: the GPU that the settings name is not there.
+
+    """
+    place = settings.place
+    if place.device == "cpu":
+        return "cpu"
+    try:
+        return f"{place}: {require_cuda(place)}"
+    except DeviceUnavailable as error:
+        raise StartupError(str(error)) from error
 
 
 class Opener:
     """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
 
-    def __init__(self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False) -> None:
-        """layout: of the workers that will compute; changed when another is found to be faster."""
+    def __init__(
+        self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False, place: Place = CPU
+    ) -> None:
+        """layout: of the workers that will compute; changed when another is found to be faster.
+
+        place: which GPU, for a form of one.
+        """
         self.store = store
         self.form = form
         self.layout = layout
         self._deterministic = deterministic
+        self._place = place
 
     def open(self, version: str, form: Form | None = None) -> Encoder:
         """For a start: what was served before.
@@ -56,7 +80,12 @@ class Opener:
     def _opened(self, version: str, form: Form) -> Encoder:
         workers, threads = self.layout
         return self.store.open(
-            version, threads, form=form, callers=workers, deterministic=self._deterministic
+            version,
+            threads,
+            form=form,
+            callers=workers,
+            deterministic=self._deterministic,
+            place=self._place,
         )
 
     def _proved(self, encoder: Encoder) -> Encoder:

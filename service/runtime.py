@@ -33,11 +33,12 @@ from service.health import Health
 from service.library import Library, apply
 from service.live import Generation, Live, Retired
 from service.metrics import Metrics
-from service.opening import Opener, wanted_form
+from service.opening import Opener, require_device, wanted_form
 from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
 from service.settings import Settings, indexed_fields
+from service.sizes import sizes_on
 from service.snapshots import tidy
 from service.supervisor import Heartbeat, Supervisor, lasting
 from service.tracing import Tracing
@@ -73,6 +74,7 @@ class Runtime:
             max_queue_seconds=settings.max_queue_seconds,
             hang_seconds=settings.hang_seconds,
             cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
+            sizes=sizes_on(settings.place),
         )
         self.supervisor: Supervisor
         self.health: Health
@@ -99,8 +101,13 @@ class Runtime:
         if self._ownership is not None:
             return
         form = wanted_form(self.settings)
+        require_device(self.settings)  # before anything is written, or published for minutes
         self._opener = opener = Opener(
-            self.store, form, self.tuning.layout, deterministic=self.settings.deterministic
+            self.store,
+            form,
+            self.tuning.layout,
+            deterministic=self.settings.deterministic,
+            place=self.settings.place,
         )
         with contextlib.ExitStack() as undo:
             if self.tracing is not None:

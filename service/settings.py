@@ -1,20 +1,21 @@
 """Every setting of the service, from `SIMILE_` variables: the service's only reader of the environment.
 
-A setting whose part is not built yet is refused by its name when it asks for anything but the default, and
-so is a `SIMILE_` variable that no setting knows: what a person asked for is never silently ignored.
+A `SIMILE_` variable that no setting knows is refused: what a person asked for is never silently ignored.
 """
 
 import ipaddress
 import os
 import re
-import ssl
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.engines.place import Place, place_of
+from service.certificate import check_certificate
 from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
 from service.snapshots import FOLDER
@@ -30,6 +31,15 @@ class StartupError(Exception):
 
 class Unusable(ValueError):
     """A file that a setting names cannot be used. The message says why, and repeats nothing of the file."""
+
+
+def default_device() -> str:
+    """`cuda` where the extra gpu is installed: who has that wants it used, or to be told why it is not."""
+    try:
+        version("onnxruntime-gpu")
+    except PackageNotFoundError:
+        return "cpu"
+    return "cuda"
 
 
 class Settings(BaseSettings):
@@ -52,6 +62,8 @@ class Settings(BaseSettings):
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
 
+    device: str = Field(default_factory=default_device)
+    gpu_mem_mb: int = Field(0, ge=0)  # 0: whatever is free
     workers: int = Field(0, ge=0, le=256)  # 0: measured once, mostly one per processor of the cgroup
     threads: int = Field(0, ge=0, le=256)  # of each worker; 0: measured with them
     cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
@@ -83,12 +95,15 @@ class Settings(BaseSettings):
     access_log: bool = False
     otel: bool = Field(default_factory=lambda: bool(otlp_endpoints()))
 
-    # Read here so that no name is unknown; their parts are not built yet (see _unbuilt).
-    device: str = "cpu"
     # Read by training alone.
     eval_data: Path | None = None
     service_key: SecretStr | None = None
     service_key_file: Path | None = None
+
+    @property
+    def place(self) -> Place:
+        """On what the model computes."""
+        return place_of(self.device, self.gpu_mem_mb)
 
     @property
     def snapshots_dir(self) -> Path:
@@ -103,8 +118,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse(self) -> Self:
-        for name, wanted in _unbuilt(self).items():
-            raise ValueError(f"{PREFIX}{name.upper()}={wanted}: {_NOT_BUILT[name]}")
+        try:
+            place_of(self.device)
+        except ValueError as error:
+            raise ValueError(f"{PREFIX}DEVICE={self.device}: {error}.") from error
         if self.canary_file is not None:
             try:
                 canary_lines(self.canary_file)
@@ -133,7 +150,7 @@ class Settings(BaseSettings):
                 f"{PREFIX}INDEX_DEVICE={self.index_device}: name `cpu`, `cuda`, or one of several GPUs by "
                 "its number, such as `cuda:1`."
             )
-        _check_certificate(self.tls_cert_file, self.tls_key_file)
+        check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
         return self
@@ -191,25 +208,6 @@ _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
-def _check_certificate(cert_file: Path | None, key_file: Path | None) -> None:
-    """Refuse half of a pair, and a pair that cannot be used."""
-    if cert_file is None and key_file is None:
-        return
-    if cert_file is None or key_file is None:
-        raise ValueError(
-            f"{PREFIX}TLS_CERT_FILE and {PREFIX}TLS_KEY_FILE belong together. Set both, or neither."
-        )
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(cert_file, key_file, password="")  # never ask at the terminal
-    except OSError as error:  # ssl's errors too
-        why = getattr(error, "reason", None) or error.strerror
-        raise ValueError(
-            f"{PREFIX}TLS_CERT_FILE={cert_file} and {PREFIX}TLS_KEY_FILE={key_file} cannot be used ({why}). "
-            "Name a certificate chain and its key without a password, both in PEM."
-        ) from error
-
-
 def canary_lines(file: Path) -> list[str]:
     """The queries of a canary file, one per line; empty lines do not count.
 
@@ -246,18 +244,6 @@ def _check_otlp_protocol() -> None:
             )
 
 
-_NOT_BUILT = {
-    "device": "only `cpu` is there yet; leave it unset.",
-}
-
-
-def _unbuilt(settings: Settings) -> dict[str, Any]:
-    """Settings that ask for a part that is not there."""
-    asked = {name: getattr(settings, name) for name in _NOT_BUILT}
-    defaults = {name: Settings.model_fields[name].default for name in _NOT_BUILT}
-    return {name: value for name, value in asked.items() if value != defaults[name]}
-
-
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -271,7 +257,7 @@ def read() -> Settings:
     """Settings from this process's environment.
 
     Raises:
-        StartupError: a value that does not parse, a name that no setting has, a part that is not built.
+        StartupError: a value that does not parse, a name that no setting has.
 
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}

@@ -44,6 +44,9 @@ class Layout(NamedTuple):
         return f"{self.workers}x{self.threads}"
 
 
+GPU_LAYOUT = Layout(2, 1)
+
+
 class Tuning(NamedTuple):
     """A layout, and in words where it is from."""
 
@@ -64,6 +67,8 @@ def known(settings: Settings) -> Tuning:
         threads = settings.threads or 1
         layout = Layout(settings.workers or max(1, processors // threads), threads)
         return Tuning(layout, "set by SIMILE_WORKERS or SIMILE_THREADS", settled=True)
+    if settings.place.device == "cuda":
+        return Tuning(GPU_LAYOUT, "while a GPU computes one batch, the next is tokenised", settled=True)
     if processors == 1:
         return Tuning(Layout(1, 1), "one processor", settled=True)
     plain = Tuning(Layout(processors, 1), "one for each processor; not measured yet", settled=False)

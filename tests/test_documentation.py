@@ -103,7 +103,7 @@ def test_the_example_queries_find_their_documents(service: Service) -> None:
 
 
 def examples() -> list[dict[str, object]]:
-    lines = (ROOT / "service/examples.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "models/examples.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [{**row, "metadata": {**row["metadata"], "example": True}} for row in rows]
 

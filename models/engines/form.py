@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "int8"]
-Runtime: TypeAlias = Literal["onnxruntime", "openvino"]
+Runtime: TypeAlias = Literal["onnxruntime", "onnxruntime-cuda", "openvino"]
 
 
 class Form(NamedTuple):

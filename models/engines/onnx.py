@@ -1,4 +1,4 @@
-"""ONNX Runtime on the processor: the form that every version is proved in."""
+"""ONNX Runtime on the processor: fp32, in which every version is proved, and int8."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from .form import FP32, Form
+from .form import Form
 
 
 class OnnxEngine:
     """With threads=1 each call computes on the thread that makes it."""
 
-    def __init__(self, file: Path, threads: int) -> None:
-        self.form: Form = FP32
+    def __init__(self, file: Path, form: Form, threads: int) -> None:
+        self.form = form
         self._session = _open_session(file, threads)
         self.inputs = [given.name for given in self._session.get_inputs()]
         self.providers: list[str] = self._session.get_providers()

@@ -18,11 +18,12 @@ class CountingEncoder:
 
     dimension = 3
     max_length = 64
+    packs = False
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
         self.name = name
         self.seconds = seconds
-        self.manifest = SimpleNamespace(version=f"v{name}", packed=False)
+        self.manifest = SimpleNamespace(version=f"v{name}")
         self.fingerprint = f"{name:064x}"
         self.batches: list[list[int]] = []
         self.failing: Callable[[Sequence[Sequence[int]]], bool] = lambda ids: False

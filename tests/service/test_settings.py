@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from service import check, cpus
+from models.engines.place import CPU, Place
+from service import check, cpus, tuning
 from service.distributions import refuse_clashes
+from service.opening import wanted_form
 from service.settings import Settings, StartupError, read
 
 
@@ -46,16 +48,62 @@ def test_models_live_beside_the_data_unless_they_have_their_own_folder(
     assert read().models_dir == Path("/elsewhere")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("SIMILE_DEVICE", "cuda"),
-    ],
-)
-def test_a_setting_whose_part_is_not_built_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "mps"])
+def test_a_device_that_is_none_is_refused_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    assert f"{name}={value}" in refusal(monkeypatch, **{name: value})
+    assert refusal(monkeypatch, SIMILE_DEVICE=name) == f"SIMILE_DEVICE={name}: name cpu, cuda or cuda:N."
+
+
+@pytest.mark.parametrize(
+    ("asked", "computed"), [("fp32", "fp32"), ("fp16", "fp16"), ("auto", "fp16"), (None, "fp32")]
+)
+def test_a_gpu_computes_in_the_precision_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, computed: str
+) -> None:
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda:1")
+    monkeypatch.setenv("SIMILE_GPU_MEM_MB", "2048")
+    if asked is not None:
+        monkeypatch.setenv("SIMILE_PRECISION", asked)
+    settings = read()
+    assert settings.place == Place("cuda", 1, 2048)
+    assert str(wanted_form(settings)) == f"{computed}/onnxruntime-cuda"
+    assert tuning.known(settings).layout == (2, 1)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_precision_that_a_gpu_does_not_compute_in_is_refused(
+    monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda")
+    monkeypatch.setenv("SIMILE_PRECISION", precision)
+    with pytest.raises(StartupError, match=f"SIMILE_PRECISION={precision}: a GPU computes in fp32 or fp16"):
+        wanted_form(read())
+
+
+def test_the_gpu_is_the_default_where_its_extra_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = tmp_path / "onnxruntime_gpu-1.31.1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.31.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert read().device == "cuda"
+    monkeypatch.setenv("SIMILE_DEVICE", "cpu")
+    assert read().place == CPU
+
+
+def test_check_says_whether_the_device_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_DEVICE", "cpu")
+    assert said_of_the_device(check.report(read())) == "cpu"
+    monkeypatch.setenv("SIMILE_DEVICE", "cuda:99")  # on no machine
+    with pytest.raises(StartupError, match="SIMILE_DEVICE asks for"):
+        check.report(read())
+
+
+def said_of_the_device(report: str) -> str:
+    facts = dict(line.split(maxsplit=1) for line in report.partition("\n\n")[2].splitlines())
+    return facts["device"]
 
 
 def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_a_model_that_fails_on_everything_never_comes_to_live(
     with place.serving() as client:
         place.fill()
         monkeypatch.setattr(Encoder, "forward", broken)
-        monkeypatch.setattr("service.swap.check_golden", lambda encoder, folder: 0.0)
+        monkeypatch.setattr("service.opening.check_golden", lambda encoder, folder: 0.0)
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["state"] == "failed")
         assert "injected" in place.state(place.b)["reason"]

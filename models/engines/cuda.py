@@ -1,0 +1,107 @@
+"""ONNX Runtime on an NVIDIA GPU.
+
+    published fp32 graph ─▶ fused ─▶ fp16, or left in fp32 ─▶ session     made when it is opened, in memory
+
+    batch ─▶ a rounded shape ─▶ uploaded once ─▶ session ─▶ (rows, dimension) ─▶ float32
+                  ▲                                │   └─ a row that is not finite: again, in fp32
+                  └──────── in halves ◀────────────┘ out of memory
+
+Only the pooled vectors leave the device. Not here: batching, and whether the vectors are right (the golden
+texts are asked after opening, on the real device).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from .exhaustion import Halving
+from .form import Form, Precision
+from .gpu_graph import prepared
+from .nvidia import Provider, open_session
+from .shapes import MASK, padded
+
+log = logging.getLogger(__name__)
+
+RECOMPUTED = (
+    "texts so far gave no finite vector in fp16 and were computed again in fp32. Where they are many, "
+    "SIMILE_PRECISION=fp32 is faster."
+)
+Feed = Mapping[str, NDArray[np.int64]]
+Vectors = NDArray[np.float32]
+
+
+class CudaEngine:
+    """A version in `precision`, fp32 or fp16. Each call computes on the GPU while its thread waits."""
+
+    def __init__(self, file: Path, precision: Precision, provider: Provider, longest: int) -> None:
+        """longest: tokens of the longest row that the model takes.
+
+        Raises:
+            DeviceUnavailable: the provider is not there, or its device.
+            Unsupported: the graph cannot be computed in fp16.
+
+        """
+        self.form = Form(precision, "onnxruntime-cuda")
+        self._file = file
+        self._provider = provider
+        self._longest = longest
+        self._session = open_session(prepared(file, precision), provider)
+        self._exact: onnxruntime.InferenceSession | None = None  # in fp32, once a row needs it
+        self._opening = threading.Lock()
+        self._halving = Halving()
+        self._recomputed = 0
+        self.inputs = [given.name for given in self._session.get_inputs()]
+        self.providers: list[str] = self._session.get_providers()
+
+    def run(self, feed: Feed, output: str) -> Vectors:
+        """Raise DeviceMemory when not even a single row fits."""
+        vectors = self._run(self._session, feed, output)
+        if self.form.precision != "fp32":
+            bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+            if len(bad):
+                vectors[bad] = self._in_fp32({name: array[bad] for name, array in feed.items()}, output)
+        return vectors
+
+    def close(self) -> None:
+        with self._opening:
+            self._exact = None
+        del self._session
+
+    def _run(self, session: onnxruntime.InferenceSession, feed: Feed, output: str) -> Vectors:
+        def compute(part: slice) -> Vectors:
+            return self._bound(session, {name: array[part] for name, array in feed.items()}, output)
+
+        return self._halving.run(compute, *feed[MASK].shape)
+
+    def _bound(self, session: onnxruntime.InferenceSession, feed: Feed, output: str) -> Vectors:
+        _, _, device, number = self._provider
+        binding = session.io_binding()
+        for name, array in padded(feed, self._longest).items():
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, number)
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_output(output, device, number)
+        session.run_with_iobinding(binding)
+        vectors: Vectors = binding.copy_outputs_to_cpu()[0][: len(feed[MASK])]
+        return vectors
+
+    def _in_fp32(self, feed: Feed, output: str) -> Vectors:
+        """Rows that overflowed. One that cannot be had in fp32 either stays not finite, and fails alone."""
+        before, self._recomputed = self._recomputed, self._recomputed + len(feed[MASK])
+        if len(str(before)) < len(str(self._recomputed)) or not before:  # the first, the 10th, the 100th, …
+            log.warning("%d %s", self._recomputed, RECOMPUTED)
+        try:
+            with self._opening:
+                self._exact = self._exact or open_session(prepared(self._file, "fp32"), self._provider)
+                session = self._exact
+            return self._run(session, feed, output)
+        except Exception:
+            log.exception("Rows that overflowed in fp16 could not be computed in fp32")
+            width = self._session.get_outputs()[0].shape[-1]
+            return np.full((len(feed[MASK]), width), np.nan, np.float32)

@@ -1,0 +1,157 @@
+"""A published graph as a GPU computes it: operators joined where CUDA has one kernel, in fp32 or fp16.
+
+    input_ids, token_type_ids ─▶ EmbedLayerNormalization ─▶ layer, layer, … ─▶ last_hidden_state ─▶ head
+    attention_mask ─▶ how many tokens each text has ─▶ Attention
+    layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
+
+Written from the weights and the head that the published graph holds. That one (graph.py) leaves padding out,
+which is best on a processor; a GPU would wait for the CPU to hear how many tokens are left, meet another
+shape in every batch, and compute attention in pieces. A graph that others exported stays as it is: ONNX
+Runtime joins what it knows in it when it is opened. Whether the result computes the same is for the caller to
+check.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.backbone import Backbone
+from models.graph import FIRST_LAST, HIDDEN
+from models.head import POOLED, SCOPE, SENTENCE
+from models.nodes import Nodes
+from models.packing import packs
+
+from .form import Precision
+from .half import to_half
+
+DOMAIN = "com.microsoft"  # ONNX Runtime's own operators
+
+
+def prepared(file: Path, precision: Precision) -> bytes:
+    """The graph of a published folder, `file`, as an ONNX model in `precision`: fp32 or fp16.
+
+    Raises:
+        Unsupported: it cannot be computed in fp16.
+
+    """
+    model = onnx.load(file)
+    if packs(model.graph):
+        config = json.loads((file.parents[1] / "config.json").read_bytes())
+        model = joined(model, Backbone.from_config(config))
+    if precision == "fp16":
+        to_half(model)
+    graph: bytes = model.SerializeToString()
+    return graph
+
+
+def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
+    """What `model` computes, a graph that packs; its outputs are the pooled ones alone."""
+    found = onnx.GraphProto(name="bert")
+    found.input.extend(model.graph.input)
+    head = [node for node in model.graph.node if node.name.startswith(SCOPE)]
+    wanted = {name for node in head for name in node.input}
+    _Writer(backbone, model.graph, found).layers(first_last=FIRST_LAST in wanted)
+    found.node.extend(head)
+    written = {tensor.name for tensor in found.initializer}
+    found.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted - written)
+    found.output.extend(output for output in model.graph.output if output.name in {SENTENCE, POOLED})
+    opsets = [*model.opset_import, helper.make_opsetid(DOMAIN, 1)]
+    return helper.make_model(found, opset_imports=opsets, ir_version=model.ir_version)
+
+
+class _Writer:
+    def __init__(self, backbone: Backbone, published: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+        self._backbone = backbone
+        self._tensors = {tensor.name: tensor for tensor in published.initializer}
+        self._nodes = Nodes(graph, "bert.")
+
+    def layers(self, *, first_last: bool) -> None:
+        n, backbone = self._nodes, self._backbone
+        x, lengths = self._embeddings()
+        found = []
+        for layer in range(backbone.layers):
+            last = layer == backbone.layers - 1
+            x = self._layer(x, lengths, f"encoder.layer.{layer}", HIDDEN if last else "")
+            found.append(x)
+        if first_last:
+            n("Mul", n("Add", found[0], x), n.tensor(0.5), out=FIRST_LAST)
+
+    def _embeddings(self) -> tuple[str, str]:
+        """(batch, sequence, width), and how many tokens each text has: padding stands on its right."""
+        n = self._nodes
+        ids, types, mask = (
+            n("Cast", name, to=TensorProto.INT32)
+            for name in ("input_ids", "token_type_ids", "attention_mask")
+        )
+        tables = [
+            self._weight(f"embeddings.{kind}_embeddings") for kind in ("word", "position", "token_type")
+        ]
+        normalisation = self._both("embeddings.LayerNorm")
+        x = n(
+            "EmbedLayerNormalization",
+            *(ids, types, *tables, *normalisation, mask),
+            domain=DOMAIN,
+            epsilon=self._backbone.epsilon,
+        )
+        lengths = "bert.lengths"
+        n.graph.node[-1].output.append(lengths)
+        return x, lengths
+
+    def _layer(self, x: str, lengths: str, at: str, out: str) -> str:
+        n, heads = self._nodes, self._backbone.heads
+        weight, bias = self._joined(f"{at}.attention.self")
+        mixed = n("Attention", x, weight, bias, lengths, domain=DOMAIN, num_heads=heads)
+        x = self._add_and_normalise(mixed, x, f"{at}.attention.output")
+        inner = n("MatMul", x, self._weight(f"{at}.intermediate.dense"))
+        inner = self._activate(inner, self._bias(f"{at}.intermediate.dense"))
+        return self._add_and_normalise(inner, x, f"{at}.output", out)
+
+    def _activate(self, x: str, bias: str) -> str:
+        if self._backbone.activation == "relu":
+            return self._nodes("Relu", self._nodes("Add", x, bias))
+        kernel = "BiasGelu" if self._backbone.activation == "gelu" else "FastGelu"  # the latter by tanh
+        return self._nodes(kernel, x, bias, domain=DOMAIN)
+
+    def _add_and_normalise(self, x: str, before: str, at: str, out: str = "") -> str:
+        n = self._nodes
+        product = n("MatMul", x, self._weight(f"{at}.dense"))
+        return n(
+            "SkipLayerNormalization",
+            product,
+            before,
+            *self._both(f"{at}.LayerNorm"),
+            self._bias(f"{at}.dense"),
+            out=out,
+            domain=DOMAIN,
+            epsilon=self._backbone.epsilon,
+        )
+
+    def _joined(self, at: str) -> tuple[str, str]:
+        """Query, key and value beside each other: (width, 3 * width) and (3 * width,)."""
+        parts = [f"{at}.{part}" for part in ("query", "key", "value")]
+        names = [f"{at}.{kind}" for kind in ("weight", "bias")]
+        for kind, name in zip(("weight", "bias"), names, strict=True):
+            self._nodes.tensor(
+                np.concatenate([self._array(f"{p}.{kind}") for p in parts], axis=-1), name=name
+            )
+        return names[0], names[1]
+
+    def _both(self, at: str) -> tuple[str, str]:
+        return self._weight(at), self._bias(at)
+
+    def _weight(self, at: str) -> str:
+        return self._nodes.tensor(self._array(f"{at}.weight"), name=f"{at}.weight")
+
+    def _bias(self, at: str) -> str:
+        return self._nodes.tensor(self._array(f"{at}.bias"), name=f"{at}.bias")
+
+    def _array(self, name: str) -> NDArray[np.float32]:
+        """As the published graph has it: a weight is (in, out)."""
+        found: NDArray[np.float32] = numpy_helper.to_array(self._tensors[name])
+        return found
