@@ -112,7 +112,9 @@ def test_vectors_of_a_form_that_cannot_be_computed_here_are_made_anew_before_it_
         put(client, DOCUMENTS)
     with sqlite3.connect(settings.data_dir / "simile.db") as connection:
         connection.execute("UPDATE generations SET form = 'int8/elsewhere'")
-        connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")  # none of them may be used
+        # Sound, and of another form than what is served now: none of them may be used.
+        one = "SELECT vector, checksum FROM vectors LIMIT 1"
+        connection.execute(f"UPDATE vectors SET (vector, checksum) = ({one})")
     connection.close()
     with serving(settings) as client:
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
