@@ -47,15 +47,14 @@ def test_a_form_is_written_and_read() -> None:
     assert read_form(str(FP32)) == FP32 == form_for("fp32")
 
 
-@pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_a_precision_that_nobody_built_is_refused_with_those_that_are(precision: str) -> None:
-    with pytest.raises(FormUnavailable, match=f"{precision} .*fp32, bf16 and auto"):
-        form_for(precision)
+def test_a_precision_that_nobody_built_is_refused_with_those_that_are() -> None:
+    with pytest.raises(FormUnavailable, match=r"fp16 .*fp32, bf16, int8 and auto"):
+        form_for("fp16")
 
 
 def test_a_form_of_another_program_is_refused_by_name() -> None:
-    with pytest.raises(FormUnavailable, match="int8/onnxruntime"):
-        require(Form("int8", "onnxruntime"))
+    with pytest.raises(FormUnavailable, match="int8/openvino"):
+        require(Form("int8", "openvino"))
 
 
 def test_without_openvino_bf16_names_the_extra_and_auto_is_fp32(
