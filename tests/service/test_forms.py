@@ -187,11 +187,9 @@ def test_int8_is_served_with_what_it_costs(tmp_path: Path, tiny_models_dir: Path
         }
         assert_found_in(client, in_form(settings, INT8))
         texts = [DOCUMENTS["d3"], *(f"the {text}" for text in TEXTS[:40])]
-        together, alone = (
-            client.post("/embed", json={"inputs": texts}),
-            client.post("/embed", json={"inputs": texts[0]}),
-        )
-        np.testing.assert_allclose(together.json()[0], alone.json()[0], atol=1e-6)
+        together = client.post("/embed", json={"inputs": texts}).json()
+        alone = client.post("/embed", json={"inputs": texts[0]}).json()
+        np.testing.assert_allclose(together[0], alone[0], atol=1e-6)
     with serving(settings.model_copy(update={"precision": "fp32"})) as client:
         wait_for_form(client, FP32)
         assert client.get("/info").json()["form_cost"] is None
