@@ -31,6 +31,7 @@ from service.outcomes import Outcomes
 from service.pace import Pace
 from service.queue import Queue
 from service.seen import note
+from service.sizes import PROCESSOR, Sizes
 from service.tokenising import estimate, refuse_long_texts
 from service.workers import Worker, Workers
 
@@ -44,6 +45,7 @@ class Batcher:
     hang_seconds: a step that takes longer, and 20 times as long as it should, is given up; 0: none is.
     cache: where vectors are kept that may be asked for again. None: each text is computed, equal ones that
     are in flight too.
+    sizes: of batches.
     """
 
     def __init__(
@@ -55,11 +57,14 @@ class Batcher:
         max_queue_seconds: float = 0,
         hang_seconds: float = 0,
         cache: Cache | None = None,
+        sizes: Sizes = PROCESSOR,
     ) -> None:
+        self.sizes = sizes
         self.cache = cache
         self._metrics = metrics
-        self._queue = Queue()
-        self._pace = Pace(workers=workers, hang_seconds=hang_seconds)
+        self._queue = Queue(sizes)
+        overhead = sizes.overhead_tokens
+        self._pace = Pace(workers=workers, hang_seconds=hang_seconds, overhead_tokens=overhead)
         self._admission = Admission(self._pace, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds)
         self._outcomes = Outcomes(metrics)
         self._jobs = Jobs(self._queue, self._pace, self._outcomes, cache)

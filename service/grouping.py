@@ -23,13 +23,20 @@ def cost_of(lengths: Sequence[int], *, packed: bool) -> int:
     return round((sum(lengths) if packed else 0) + each * len(lengths))
 
 
-def group_of_oldest(lengths: Sequence[int], budget_tokens: int, *, packed: bool = False) -> list[int]:
+def group_of_oldest(
+    lengths: Sequence[int],
+    budget_tokens: int,
+    *,
+    packed: bool = False,
+    overhead_tokens: int = GROUP_OVERHEAD_TOKENS,
+) -> list[int]:
     """Positions of the texts to embed now, the oldest among them.
 
     Args:
         lengths: tokens of each waiting text, the oldest text first; at least one.
         budget_tokens: the most that one batch may cost. A text that costs more goes alone.
         packed: whether the model's graph leaves padding out.
+        overhead_tokens: what one more batch costs.
 
     Returns:
         Positions in `lengths`, by rising length.
@@ -37,7 +44,8 @@ def group_of_oldest(lengths: Sequence[int], budget_tokens: int, *, packed: bool 
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     oldest = order.index(0)
-    cuts = _cheapest_cuts([lengths[position] for position in order], budget_tokens, packed=packed)
+    rising = [lengths[position] for position in order]
+    cuts = _cheapest_cuts(rising, budget_tokens, overhead_tokens, packed=packed)
     for begin, end in pairwise(cuts):
         if begin <= oldest < end:
             return order[begin:end]
@@ -49,7 +57,9 @@ def _cost_of_place(longest: int, *, packed: bool) -> float:
     return longest * longest / ATTENTION_DIVISOR if packed else longest
 
 
-def _cheapest_cuts(lengths: list[int], budget_tokens: int, *, packed: bool) -> list[int]:
+def _cheapest_cuts(
+    lengths: list[int], budget_tokens: int, overhead_tokens: int, *, packed: bool
+) -> list[int]:
     """Where to cut the sorted `lengths` so that the groups' total cost is least: 0, …, len(lengths).
 
     Dynamic programme over the end of the last group: cost[end] = min over begin of
@@ -68,7 +78,7 @@ def _cheapest_cuts(lengths: list[int], budget_tokens: int, *, packed: bool) -> l
             candidate = cost[begin] + group
             if candidate < best:  # of equals the smaller last group: the oldest text is in a full one
                 best, previous[end] = candidate, begin
-        cost[end] = best + GROUP_OVERHEAD_TOKENS
+        cost[end] = best + overhead_tokens
     cuts = [len(lengths)]
     while cuts[-1]:
         cuts.append(previous[cuts[-1]])

@@ -14,9 +14,8 @@ from itertools import chain
 from service.calls import Call, Job, Lane, Row
 from service.line import Line
 from service.sharing import Leaders
+from service.sizes import PROCESSOR, Sizes
 
-BATCH_TOKENS = 512  # from 256 to 512 tokens a core computes fastest: larger batches leave its cache
-SMALL_BATCH_TOKENS = 256  # of the background lane while interactive work is about
 ABOUT_SECONDS = 5.0  # interactive work is "about" this long after its last arrival
 BACKGROUND_EVERY = 10  # one batch in ten is background's while both lanes wait
 
@@ -24,9 +23,10 @@ BACKGROUND_EVERY = 10  # one batch in ten is background's while both lanes wait
 class Lanes:
     """Both lanes. `clock` gives seconds and only ever rises."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, sizes: Sizes = PROCESSOR) -> None:
         self._clock = clock
-        self._lines = {lane: Line() for lane in Lane}
+        self._sizes = sizes
+        self._lines = {lane: Line(sizes) for lane in Lane}
         self._leaders = Leaders(self._lines)
         self._last_interactive = float("-inf")
         self._since_background = 0
@@ -85,8 +85,9 @@ class Lanes:
     def take(self) -> Job | None:
         """The next job for a free worker, None when nothing waits."""
         about = self._clock() - self._last_interactive < ABOUT_SECONDS
-        background_budget = SMALL_BATCH_TOKENS if about else BATCH_TOKENS
-        turns = [(Lane.INTERACTIVE, BATCH_TOKENS), (Lane.BACKGROUND, background_budget)]
+        whole = self._sizes.batch_tokens
+        background_budget = self._sizes.small_batch_tokens if about else whole
+        turns = [(Lane.INTERACTIVE, whole), (Lane.BACKGROUND, background_budget)]
         if self._since_background >= BACKGROUND_EVERY - 1:
             turns.reverse()
         for lane, budget in turns:

@@ -10,8 +10,8 @@ from itertools import islice
 
 from service.calls import Call, Job, Row
 from service.grouping import group_of_oldest
+from service.sizes import Sizes
 
-GROUP_WINDOW = 128  # rows looked at for one batch: more sorts better, and takes longer to plan
 TOKENISE_ROWS = 64
 TOKENISE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
 
@@ -21,7 +21,8 @@ class Line:
     wait for a batch; in each, whoever was served goes to the back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
         self.new: deque[Call] = deque()  # of which no row waits for a batch
         self.fresh: deque[Call] = deque()
         self.waiting: deque[Call] = deque()
@@ -90,7 +91,7 @@ class Line:
         """The next job. Rows are tokenised ahead only as far as one batch can look, but a new call's first
         ones at once, so that it can take its turn; between two such looks a batch is computed.
         """
-        few = self.ahead < GROUP_WINDOW
+        few = self.ahead < self._sizes.window
         calls = self.new or self.fresh
         if calls and (few or (self.new and not self._tokenised_last)):
             self._tokenised_last = True
@@ -116,16 +117,20 @@ class Line:
 
     def _take_group(self, budget_tokens: int) -> list[Row]:
         """The batch that holds the oldest row of the call in front, among the rows that can share it."""
-        first = self.waiting[0]
+        first, sizes = self.waiting[0], self._sizes
         alike = [
             call.waiting
-            for call in islice(self.waiting, GROUP_WINDOW)
+            for call in islice(self.waiting, sizes.window)
             if call.encoder is first.encoder and call.normalize == first.normalize
         ]
-        window = list(islice(_in_turn(alike), GROUP_WINDOW))
+        window = list(islice(_in_turn(alike), sizes.window))
         lengths = [len(row.ids) for row in window]
-        packed = first.encoder.packs
-        group = [window[at] for at in group_of_oldest(lengths, budget_tokens, packed=packed)]
+        if sizes.laddered:
+            lengths = [sizes.length(length, first.encoder.max_length) for length in lengths]
+        places = group_of_oldest(
+            lengths, budget_tokens, packed=first.encoder.packs, overhead_tokens=sizes.overhead_tokens
+        )
+        group = [window[at] for at in places]
         for row in group:
             row.taken = True
         calls = dict.fromkeys(row.call for row in group)

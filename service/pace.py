@@ -13,12 +13,16 @@ FIRST_GUESS = 1000.0  # tokens per second of one worker, until a batch has been 
 class Pace:
     """An average over recent batches. Workers write it without a lock: to lose one batch does no harm.
 
+    overhead_tokens: what every batch costs besides.
     hang_seconds: what any step may take, however little is predicted; 0: there is no bound.
     """
 
-    def __init__(self, *, workers: int, hang_seconds: float) -> None:
+    def __init__(
+        self, *, workers: int, hang_seconds: float, overhead_tokens: int = GROUP_OVERHEAD_TOKENS
+    ) -> None:
         self.workers = workers
         self._hang_seconds = hang_seconds
+        self._overhead_tokens = overhead_tokens
         self._tokens_per_second = FIRST_GUESS  # of one worker
         self._batches = 0
 
@@ -28,7 +32,7 @@ class Pace:
         What every batch costs besides counts as tokens, or a quiet time of short texts would teach a pace
         at which the next burst seems hopeless.
         """
-        rate = (tokens + GROUP_OVERHEAD_TOKENS) / max(seconds, 1e-6)
+        rate = (tokens + self._overhead_tokens) / max(seconds, 1e-6)
         self._batches += 1
         share = max(RECENT, 1 / self._batches)  # the mean of the first ones
         self._tokens_per_second += share * (rate - self._tokens_per_second)

@@ -5,13 +5,15 @@ from collections.abc import Callable, Iterable
 
 from service.calls import Call, Job, Row
 from service.lanes import Lanes
+from service.sizes import PROCESSOR, Sizes
 
 
 class Queue:
     """`lanes` may be read without the lock where a number that is a moment old will do."""
 
-    def __init__(self) -> None:
-        self.lanes = Lanes()
+    def __init__(self, sizes: Sizes = PROCESSOR) -> None:
+        self._sizes = sizes
+        self.lanes = Lanes(sizes=sizes)
         self.stopping = False
         self._wake = threading.Condition()  # guards both
 
@@ -77,6 +79,6 @@ class Queue:
     def renew(self, calls: Iterable[Call]) -> None:
         """Begin with empty lanes; of `calls`, which were in the old ones, nothing waits."""
         with self._wake:
-            self.lanes = Lanes()
+            self.lanes = Lanes(sizes=self._sizes)
             for call in calls:
                 call.gone = True

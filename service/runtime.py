@@ -38,6 +38,7 @@ from service.ownership import Ownership
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
 from service.settings import Settings, indexed_fields
+from service.sizes import sizes_on
 from service.snapshots import tidy
 from service.supervisor import Heartbeat, Supervisor, lasting
 from service.tracing import Tracing
@@ -73,6 +74,7 @@ class Runtime:
             max_queue_seconds=settings.max_queue_seconds,
             hang_seconds=settings.hang_seconds,
             cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
+            sizes=sizes_on(settings.place),
         )
         self.supervisor: Supervisor
         self.health: Health

@@ -81,12 +81,12 @@ class CudaEngine:
         return self._halving.run(compute, *feed[MASK].shape)
 
     def _bound(self, session: onnxruntime.InferenceSession, feed: Feed, output: str) -> Vectors:
-        _, _, device, index = self._provider
+        _, _, device, number = self._provider
         binding = session.io_binding()
         for name, array in padded(feed, self._longest).items():
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, index)
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, number)
             binding.bind_ortvalue_input(name, value)
-        binding.bind_output(output, device, index)
+        binding.bind_output(output, device, number)
         session.run_with_iobinding(binding)
         vectors: Vectors = binding.copy_outputs_to_cpu()[0][: len(feed[MASK])]
         return vectors

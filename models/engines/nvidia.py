@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import onnxruntime
 
 from models.errors import DeviceUnavailable
-from models.nodes import IR_VERSION, OPSET
 
 from .exhaustion import is_exhaustion
 from .place import Place
@@ -82,6 +81,8 @@ def require_cuda(place: Place) -> str:
     """Try the device with the smallest of graphs; what runs there, in words. Raise DeviceUnavailable."""
     from onnx import TensorProto, helper  # noqa: PLC0415  a third of a second, not for every start
 
+    from models.nodes import IR_VERSION, OPSET  # noqa: PLC0415  as above
+
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "smallest", ends[:1], ends[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
@@ -98,9 +99,9 @@ def _preload() -> str:
     return " ".join(said.getvalue().split()) or "the library of its CUDA provider does not load"
 
 
-def _no_gpu(index: int, why: str) -> str:
+def _no_gpu(number: int, why: str) -> str:
     return (
-        f"SIMILE_DEVICE asks for GPU {index}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
+        f"SIMILE_DEVICE asks for GPU {number}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
         "that `nvidia-smi` lists it, that its driver knows CUDA 13, that a container is given it "
         "(--gpus all), and that pip install 'simile[gpu]' was whole; or set SIMILE_DEVICE=cpu."
     )

@@ -19,7 +19,6 @@ from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
 from service.errors import Conflict, NotFound, Storage
-from service.lanes import BATCH_TOKENS
 from service.runtime import Runtime
 from service.watch import as_state
 
@@ -142,7 +141,7 @@ async def info(request: Request) -> Response:
             "model_dtype": DTYPES[encoder.form.precision],
             "model_type": {"embedding": {"pooling": manifest.pooling}},
             "max_input_length": encoder.max_length,
-            "max_batch_tokens": BATCH_TOKENS,
+            "max_batch_tokens": runtime.batcher.sizes.batch_tokens,
             "max_client_batch_size": settings.max_inputs,
             "auto_truncate": True,
             "tokenization_workers": layout.workers,

@@ -56,7 +56,8 @@ def test_show_prints_the_manifest(root: Path, capsys: pytest.CaptureFixture[str]
 def test_verify_checks_files_and_vectors(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     version = Store(root).versions()[0].version
     assert _run(root, "verify", version) == 0
-    assert f"{version} is whole: 10 files" in capsys.readouterr().out
+    files = len(Store(root).versions()[0].files)
+    assert f"{version} is whole: {files} files" in capsys.readouterr().out
     (root / version / "tokenizer.json").write_text("{}")
     assert _run(root, "verify", version) == 1
     error = capsys.readouterr().err.splitlines()[-1]

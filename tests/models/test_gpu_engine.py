@@ -306,8 +306,8 @@ def test_places_are_read_from_their_names() -> None:
 
 
 def test_the_limit_of_a_place_is_told_to_the_provider_in_bytes() -> None:
-    name, options, device, index = cuda_provider(Place("cuda", 2, 512))
-    assert (name, device, index) == ("CUDAExecutionProvider", "cuda", 2)
+    name, options, device, number = cuda_provider(Place("cuda", 2, 512))
+    assert (name, device, number) == ("CUDAExecutionProvider", "cuda", 2)
     assert (options["device_id"], options["gpu_mem_limit"]) == ("2", str(512 * 2**20))
     assert (options["arena_extend_strategy"], options["use_tf32"]) == ("kSameAsRequested", "0")
     assert "gpu_mem_limit" not in cuda_provider(Place("cuda")).options

@@ -150,9 +150,7 @@ def test_a_first_start_in_a_form_that_is_not_there_is_refused_with_what_to_do(
 ) -> None:
     shutil.copytree(tiny_models_dir, tmp_path / "data/models")
     said = run_and_fail(tmp_path, SIMILE_PRECISION="fp16")
-    assert (
-        "SIMILE_PRECISION=fp16: fp16 is not built yet on processors; fp32, bf16, int8 and auto are." in said
-    )
+    assert "SIMILE_PRECISION=fp16: fp16 is not built yet on processors; fp32, bf16, int8 and auto" in said
     assert not (tmp_path / "data/simile.db").exists(), "nothing was touched"
 
 

@@ -97,3 +97,9 @@ def test_without_padding_texts_of_all_lengths_fill_a_batch() -> None:
 def test_among_texts_of_one_length_the_oldest_is_in_a_full_group(waiting: int) -> None:
     """A remainder there would make every batch small: while it is computed, one more text comes."""
     assert len(group_of_oldest([30] * waiting, 512)) == min(waiting, 17)
+
+
+def test_a_dearer_batch_is_worth_more_padding() -> None:
+    lengths = [8, 8, 24, 24, 8, 24]
+    assert group_of_oldest(lengths, 512, overhead_tokens=24) == [0, 1, 4]
+    assert group_of_oldest(lengths, 512, overhead_tokens=500) == [0, 1, 4, 2, 3, 5]
