@@ -73,7 +73,7 @@ def test_a_linear_layer_by_hand(folder: Path) -> None:
     zero = round(-scaled.min() / step)
     rounded = np.clip(np.rint(scaled / step) + zero, 0, 255).astype(np.int64)
     expected = (rounded - zero) @ whole.T * step * steps + bias
-    np.testing.assert_allclose(found, expected, atol=1e-4)  # one step of one value is 0.003 and more
+    np.testing.assert_allclose(found, expected, atol=1e-4)  # no value is in the middle between two steps
     assert rounded.min() == 0, "the whole range is used"
     assert rounded.max() == 255
     exact = x @ tensors[f"{at}.weight"].T + bias
