@@ -218,7 +218,7 @@ def test_every_other_failure_has_coheres_body_too(
         raise RuntimeError("injected")
 
     monkeypatch.setattr(encoder, "forward", broken)
-    refused(served.post("/v2/embed", json={"texts": ["a"]}), 500)
+    refused(served.post("/v2/embed", json={"texts": ["nothing is kept of this one"]}), 500)
 
 
 def test_a_version_without_calibration_gives_all_but_8_bits(tmp_path: Path, tiny_models_dir: Path) -> None:
