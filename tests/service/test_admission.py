@@ -20,7 +20,7 @@ def pace(tokens_per_second: int) -> Pace:
     return measured
 
 
-ENCODER = SimpleNamespace(packed=False)
+ENCODER = SimpleNamespace(packs=False)
 
 
 def put(lanes: Lanes, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:

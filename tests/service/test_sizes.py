@@ -11,7 +11,7 @@ from service.calls import Call, Lane, Row
 from service.lanes import Lanes
 from service.sizes import GPU, PROCESSOR, Sizes, sizes_on
 
-ENCODER = cast("Encoder", SimpleNamespace(packed=False, max_length=64))
+ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64))
 
 
 def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, about: bool = False) -> list[int]:
@@ -47,8 +47,7 @@ def test_a_background_batch_is_small_while_interactive_work_is_about(sizes: Size
 
 def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
     """9 and 16 tokens are both computed as 16 there."""
-    cheap = {"overhead_tokens": 1}
-    assert batch(PROCESSOR._replace(**cheap), [9, 16, 9, 16]) == [9, 9]
-    assert batch(GPU._replace(**cheap), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
+    assert batch(PROCESSOR._replace(overhead_tokens=1), [9, 16, 9, 16]) == [9, 9]
+    assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
     assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]
     assert PROCESSOR.length(9, 60) == 9
