@@ -11,6 +11,7 @@ from benchmarks.places import say
 from benchmarks.raw import RawEngine
 from benchmarks.served import OURS, Served
 from benchmarks.server import Server, ServerError
+from models.engines.opening import INT8_NAME
 from models.tokenizer import FILE_NAME, Tokenizer
 
 DEFAULT = "fp32"
@@ -83,7 +84,8 @@ def _raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> R
     file, count = version / "onnx" / "model.onnx", info["threads"]
     if runtime == "openvino" and precision in HINTS:
         calls, inputs = engines.openvino(file, count, HINTS[precision])
-    elif (precision, runtime) == (DEFAULT, "onnxruntime"):
+    elif runtime == "onnxruntime" and precision in {DEFAULT, "int8"}:
+        file = file if precision == DEFAULT else file.with_name(INT8_NAME)
         calls, inputs = engines.onnx_runtime(file, count)
     else:
         return None

@@ -1,6 +1,6 @@
 """The same bits for a text whatever it is computed with, by fixing the shapes in which it is.
 
-    up to 64 tokens    padded to a multiple of 8, with others of that length; a single one beside itself
+    up to 64 tokens    padded to 32 or 64, with others of that length; a single one beside itself
     longer             alone
 
 A runtime chooses kernels, and with them the order of sums, by a batch's shape. Rows padded to one length gave
@@ -12,57 +12,64 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-SHORT_TOKENS = 64  # of longer texts several in a batch are hardly quicker than one after the other
-STEP_TOKENS = 8  # with 4 fewer texts share a batch; 16 is as quick, but not for a graph that computes padding
-_TRIED_LENGTHS = (8, 16, 24, 32, 48, 64)
+_SHORT_TOKENS = 64  # of longer texts several in a batch are hardly quicker than one after the other
+# Steps of the padded length: short ones pad little, long ones let more texts share a batch. In a graph that
+# computes no padding outside attention 32 cost less than 8, 16 and 64; in others 8 less than 4 and 16.
+_STEP_TOKENS, _STEP_TOKENS_PACKED = 8, 32
 _TRIED_ROWS = 12
 
 # Rows of ids, and the length to which they are padded -> (rows, dimension).
 Run = Callable[[Sequence[Sequence[int]], int], NDArray[np.float32]]
 
 
-def run_in_fixed_shapes(ids: Sequence[Sequence[int]], run: Run, short: int) -> NDArray[np.float32]:
-    """`run` over `ids`, which are at least one row; those longer than `short` tokens each alone."""
-    found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(ids)
-    for at, length in _batches([len(row) for row in ids], short):
-        rows = [ids[position] for position in at]
-        together = rows * 2 if len(rows) == 1 and length <= short else rows
-        for position, vector in zip(at, run(together, length), strict=False):
-            found[position] = vector
-    return np.stack(found)
+class Shapes(NamedTuple):
+    short: int  # the most tokens of a text that shares batches; a multiple of `step`
+    step: int
 
+    @classmethod
+    def of(cls, max_length: int, *, packed: bool) -> Shapes:
+        """packed: whether padding costs attention only."""
+        step = _STEP_TOKENS_PACKED if packed else _STEP_TOKENS
+        return cls(min(_SHORT_TOKENS, max_length) // step * step, step)
 
-def rows_do_not_matter(run: Run, ids: Sequence[int], longest: int) -> bool:
-    """Whether a row has the same bits in batches of two rows, of three, and of all that are tried.
+    def tried(self, run: Run, ids: Sequence[int]) -> Shapes:
+        """These, where a row has the same bits in batches of two, of three and of more; else each text alone.
 
-    ids: some tokens, of which the rows are made. longest: no length above it is tried.
-    """
-    for length in _TRIED_LENGTHS:
-        if length > longest:
-            break
+        ids: some tokens, of which rows are made.
+        """
+        same = all(self._same(run, ids, length) for length in range(self.step, self.short + 1, self.step))
+        return self if same else Shapes(0, self.step)
+
+    def _same(self, run: Run, ids: Sequence[int], length: int) -> bool:
         made = np.resize(np.asarray(ids), (_TRIED_ROWS, length)).tolist()
-        rows = [row[: length - at % STEP_TOKENS] for at, row in enumerate(made)]
+        rows = [row[: length - at * self.step // _TRIED_ROWS] for at, row in enumerate(made)]
         together = run(rows, length)
-        for count in (2, 3):
-            for start in range(0, _TRIED_ROWS, count):
-                few = slice(start, start + count)
-                if not np.array_equal(run(rows[few], length), together[few]):
-                    return False
-    return True
+        few = [slice(start, start + count) for count in (2, 3) for start in range(0, _TRIED_ROWS, count)]
+        return all(np.array_equal(run(rows[at], length), together[at]) for at in few)
 
+    def run(self, ids: Sequence[Sequence[int]], run: Run) -> NDArray[np.float32]:
+        """`run` over `ids`, at least one row, in these shapes."""
+        found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(ids)
+        for at, length in self._batches([len(row) for row in ids]):
+            rows = [ids[position] for position in at]
+            together = rows * 2 if len(rows) == 1 and length <= self.short else rows
+            for position, vector in zip(at, run(together, length), strict=False):
+                found[position] = vector
+        return np.stack(found)
 
-def _batches(lengths: Sequence[int], short: int) -> Iterator[tuple[list[int], int]]:
-    """Positions of the rows of each batch, and its length."""
-    alike: dict[int, list[int]] = defaultdict(list)
-    for position, length in enumerate(lengths):
-        padded = -(-length // STEP_TOKENS) * STEP_TOKENS
-        if padded <= short:
-            alike[padded].append(position)
-        else:
-            yield [position], length
-    for padded, positions in alike.items():
-        yield positions, padded
+    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+        """Positions of the rows of each batch, and its length."""
+        alike: dict[int, list[int]] = defaultdict(list)
+        for position, length in enumerate(lengths):
+            padded = -(-length // self.step) * self.step
+            if padded <= self.short:
+                alike[padded].append(position)
+            else:
+                yield [position], length
+        for padded, positions in alike.items():
+            yield positions, padded

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .deterministic import SHORT_TOKENS, STEP_TOKENS, rows_do_not_matter, run_in_fixed_shapes
+from .deterministic import Shapes
 from .engines.form import FP32, Form
 from .engines.opening import open_engine
 from .engines.place import CPU, Place
@@ -84,18 +84,15 @@ class Encoder:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.deterministic = deterministic
-        self._short = self._shared_up_to() if deterministic else 0
-
-    def _shared_up_to(self) -> int:
-        """The most tokens of a text that shares batches where the bits must not depend on them."""
-        longest = min(SHORT_TOKENS, self.max_length // STEP_TOKENS * STEP_TOKENS)
-        ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
-        return longest if rows_do_not_matter(self._normalised, ids, longest) else 0
+        if deterministic:
+            shapes = Shapes.of(self.max_length, packed=self.packs)
+            ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
+            self._shapes = shapes.tried(self._normalised, ids)
 
     @property
     def packs(self) -> bool:
         """Whether texts of any lengths may share a batch: padding costs attention only."""
-        return self.manifest.packed and not self.deterministic and self.form.runtime != "onnxruntime-cuda"
+        return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
 
     @property
     def form(self) -> Form:
@@ -163,7 +160,7 @@ class Encoder:
             return np.empty((0, self.dimension), dtype=np.float32)
         run = self._normalised if normalize else self._pooled
         if self.deterministic:
-            return run_in_fixed_shapes(ids, run, self._short)
+            return self._shapes.run(ids, run)
         return run(ids, max(len(row) for row in ids))
 
     def _normalised(self, ids: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.encoder import Encoder
+from models.engines.form import FP32
+from models.engines.opening import form_for
 from models.errors import ModelError
 from models.fsync import replace_text
 from models.store import Store
@@ -102,15 +104,17 @@ def run(settings: Settings) -> str:
     """`python -m service tune`: measure anew, on the version that is wanted; what was found, in words.
 
     Raises:
-        StartupError: there is no version yet, or it cannot be opened.
+        StartupError: there is no version yet, or it cannot be opened, or its form knows no other layout.
 
     """
     store = Store(settings.models_dir)
     try:
+        if form_for(settings.precision, settings.place) != FP32:
+            raise StartupError("Only fp32 on the CPU is measured; other forms need one thread each.")
         version = store.wanted()
         if version is None:
             raise StartupError(f"{settings.models_dir} has no version yet; start the service once.")
-        tuned = tune(settings, partial(store.open, version))
+        tuned = tune(settings, partial(store.open, version, deterministic=settings.deterministic))
     except ModelError as error:
         raise StartupError(str(error)) from error
     counts = "SIMILE_WORKERS or SIMILE_THREADS counts" if _by_hand(settings) else "from the next start on"

@@ -20,9 +20,9 @@ INT8 = Form("int8", "onnxruntime")
 INT8_NAME = "int8.graph"  # beside model.onnx; not *.onnx, since some tools take whichever file ends so
 CPUINFO = Path("/proc/cpuinfo")
 # Of x86 (AVX-512, AMX, AVX-NE-CONVERT) and of Arm.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 # Sums of four 8-bit products in 32 bits; without, x86 adds pairs in 16 bits, where they overflow.
 _INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "asimddp"})
-_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
 
 
 def form_for(precision: str, place: Place = CPU) -> Form:

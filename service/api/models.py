@@ -45,6 +45,15 @@ class WorkersInfo(BaseModel):
     reason: str
 
 
+class CostInfo(BaseModel):
+    """Vectors of texts that are the same for every model, against those of fp32."""
+
+    texts: int
+    cosine_mean: float
+    cosine_least: float
+    same_neighbours: float = Field(description="Share of the ten nearest of each text that are the same")
+
+
 class CacheInfo(BaseModel):
     vectors: int
     bytes: int
@@ -66,6 +75,9 @@ class Info(BaseModel):
     model_version: str
     fingerprint: str
     form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
+    form_cost: CostInfo | None = Field(
+        description="Of int8, as it was measured when it was published; else null"
+    )
     dimension: int
     deterministic: bool
     providers: list[str]
@@ -137,6 +149,7 @@ async def info(request: Request) -> Response:
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
+            "form_cost": _cost(manifest) if encoder.form.precision == "int8" else None,
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
@@ -156,6 +169,13 @@ async def info(request: Request) -> Response:
             },
         }
     return json_response(answer)
+
+
+def _cost(manifest: Manifest) -> dict[str, Any] | None:
+    found = manifest.quantised
+    if found is None:
+        return None
+    return found.model_dump(exclude={"calibrated_on", "measured_on"}) | {"texts": found.measured_on}
 
 
 @router.get("/models", **describe(Role.READ, None, ModelsAnswer))

@@ -1,7 +1,8 @@
 """Hold the running service to its OpenAPI document: `make test-contract`.
 
 schemathesis sends what the document allows, and what it forbids, to a service with tiny models; each answer
-must be one that the document promises. Once without keys and once with a key that may do everything.
+must be one that the document promises. Three times, side by side: the routes of collections, all others, and
+those with a key that may do everything.
 
 Exit status 0: at least as many requests as asked for, and no broken promise.
 """
@@ -14,11 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from models.manifest import REPORT, REPORT_PAGE, Manifest
 from models.publish import publish
 from models.store import Store
+from service import cpus
 from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
@@ -30,6 +34,31 @@ DOCUMENTS = {
 }
 
 
+COLLECTION = "known"  # it has the same documents
+MIRRORED = r"^/collections/\{collection\}/"  # what the plain routes do, in a collection
+
+
+class Part(NamedTuple):
+    """Some of the routes, held to the document for themselves."""
+
+    options: tuple[str, ...]  # of schemathesis
+    share: float  # of --examples
+    keyed: bool = False
+
+
+PARTS = {
+    "plain": Part((f"--exclude-path-regex={MIRRORED}",), 1),
+    "collections": Part((f"--include-path-regex={MIRRORED}",), 1 / 2),
+    "keyed": Part((f"--exclude-path-regex={MIRRORED}",), 1 / 10, keyed=True),
+}
+
+
+class Held(NamedTuple):
+    sound: bool
+    requests: int
+    said: str
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.contract", description=__doc__)
     parser.add_argument(
@@ -37,17 +66,24 @@ def main() -> int:
     )
     parser.add_argument("--examples", type=int, default=100, help="of each operation and phase (%(default)s)")
     parser.add_argument("--at-least", type=int, default=5000, help="requests in all (%(default)s)")
-    parser.add_argument("--only", choices=["open", "keyed"], help="one of the two services")
+    parser.add_argument("--only", choices=PARTS, help="one of the three")
     arguments, more = parser.parse_known_args()
+    program = [arguments.schemathesis, f"--config-file={HERE / 'schemathesis.toml'}", "run", "--no-color"]
+
+    def hold(name: str) -> Held:
+        part = PARTS[name]
+        command = [*program, f"--max-examples={max(1, int(arguments.examples * part.share))}"]
+        with tempfile.TemporaryDirectory(prefix="simile-contract-") as folder:
+            return held(Path(folder), [*command, *part.options, *more], keyed=part.keyed)
+
+    names = [arguments.only] if arguments.only else list(PARTS)
+    print(f"{', '.join(names)}: this takes some minutes.", flush=True)
     failed, requests = False, 0
-    for kind, examples in (("open", arguments.examples), ("keyed", arguments.examples // 10)):
-        if arguments.only in (None, kind):
-            with tempfile.TemporaryDirectory(prefix="simile-contract-") as folder:
-                command = [arguments.schemathesis, f"--config-file={HERE / 'schemathesis.toml'}", "run"]
-                command += [f"--max-examples={max(examples, 1)}", "--no-color", *more]
-                sound, count = held(Path(folder), command, keyed=kind == "keyed")
-            failed |= not sound
-            requests += count
+    with ThreadPoolExecutor(min(len(names), cpus.available())) as pool:
+        for name, found in zip(names, pool.map(hold, names), strict=True):
+            print(f"\n{name}\n{found.said}", flush=True)
+            failed |= not found.sound
+            requests += found.requests
     print(
         f"\n{requests:,} requests in all; {'a promise was broken' if failed else 'every promise was kept'}."
     )
@@ -56,8 +92,8 @@ def main() -> int:
     return int(failed or requests < arguments.at_least)
 
 
-def held(folder: Path, command: Sequence[str], *, keyed: bool) -> tuple[bool, int]:
-    """Run `command` against a new service: whether all was well, and how many requests there were."""
+def held(folder: Path, command: Sequence[str], *, keyed: bool) -> Held:
+    """Run `command` against a new service."""
     versions = published(folder / "models")
     variables = {"SIMILE_API_KEYS_FILE": str(keys_file(folder))} if keyed else {}
     key = ["--header", f"Authorization: Bearer {KEYS['boss']}"] if keyed else []
@@ -70,24 +106,33 @@ def held(folder: Path, command: Sequence[str], *, keyed: bool) -> tuple[bool, in
         "prompts": list(PROMPTS),
         "versions": versions,
         "ids": list(DOCUMENTS),
+        "collection": COLLECTION,
         "counts": str(counts),
     }
     with Service(folder, None, **variables) as service:
         if keyed:
             service.client.headers["authorization"] = f"Bearer {KEYS['boss']}"
-        assert service.put(DOCUMENTS).is_success
+        for at in ("", f"/collections/{COLLECTION}"):
+            service.put(DOCUMENTS, at).raise_for_status()
         activate(service, versions[0])  # so that there is a version to go back to
         url = f"{service.client.base_url}/openapi.json"
         began = time.monotonic()
         done = subprocess.run(
-            [*command, *key, url], env={**os.environ, "CONTRACT_FACTS": json.dumps(facts)}, check=False
+            [*command, *key, url],
+            env={**os.environ, "CONTRACT_FACTS": json.dumps(facts)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
         )
         seconds = time.monotonic() - began
+        said = [done.stdout]
         healthy = service.client.get("/health").status_code == 200
         stopped = service.stop() == 0
         if not (healthy and stopped):
-            print(service.log.read_text())
-    return done.returncode == 0 and healthy and stopped, report(counts, seconds, keyed=keyed)
+            said.append(service.log.read_text())
+    told, requests = report(counts, seconds)
+    return Held(done.returncode == 0 and healthy and stopped, requests, "\n".join([*said, told]))
 
 
 def activate(service: Service, version: str) -> None:
@@ -98,18 +143,16 @@ def activate(service: Service, version: str) -> None:
         time.sleep(0.05)
 
 
-def report(counts: Path, seconds: float, *, keyed: bool) -> int:
-    """Print how often each operation answered each status; how many requests there were."""
+def report(counts: Path, seconds: float) -> tuple[str, int]:
+    """How often each operation answered each status, in words; how many requests there were."""
     found: dict[str, int] = json.loads(counts.read_bytes()) if counts.exists() else {}
     by_operation: dict[str, list[str]] = {}
     for label, count in sorted(found.items()):
         operation, _, status = label.rpartition(" ")
         by_operation.setdefault(operation, []).append(f"{status}: {count}")
-    for operation, statuses in by_operation.items():
-        print(f"{operation:40} {', '.join(statuses)}")
+    lines = [f"{operation:40} {', '.join(statuses)}" for operation, statuses in by_operation.items()]
     total = sum(found.values())
-    print(f"{total:,} requests {'with' if keyed else 'without'} a key, in {seconds:.0f} s")
-    return total
+    return "\n".join([*lines, f"{total:,} requests in {seconds:.0f} s"]), total
 
 
 def published(root: Path) -> list[str]:

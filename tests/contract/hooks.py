@@ -10,6 +10,7 @@ Loaded by schemathesis (schemathesis.toml); `FACTS` is the variable in which __m
 import atexit
 import json
 import os
+import re
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -19,18 +20,25 @@ import schemathesis
 
 FACTS: dict[str, Any] = json.loads(os.environ["CONTRACT_FACTS"])
 DIMENSION, VOCABULARY, LONGEST = FACTS["dimension"], FACTS["vocabulary"], FACTS["max_length"]
+COLLECTION = "/collections/{collection}/"  # without the slash it is deleted, and the known one has to stay
+NAME = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
+)  # a valid one, as the document says; no other is replaced
 FILES = ("report.md", "plane.svg")
 counted: Counter[str] = Counter()
 
 
 @schemathesis.hook  # type: ignore[untyped-decorator]
 def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
+    parameters = case.path_parameters or {}
     for name, known in (("version", FACTS["versions"]), ("file", FILES), ("id", FACTS["ids"])):
-        if name in (case.path_parameters or {}):
-            case.path_parameters[name] = _now_and_then(case.path_parameters[name], known)
+        if name in parameters:
+            parameters[name] = _now_and_then(parameters[name], known)
+    if case.path.startswith(COLLECTION) and NAME.fullmatch(str(parameters["collection"])):
+        parameters["collection"] = _now_and_then(parameters["collection"], [FACTS["collection"]])
     if isinstance(case.query, dict):
         _fit(case.query)
-        plain = case.path.removeprefix("/collections/{collection}")  # its rules hold in any collection
+        plain = case.path.removeprefix(COLLECTION.rstrip("/"))  # its rules hold in any collection
         _fit_query(f"{case.method} {plain}", case.query)
     if isinstance(case.body, dict):
         case.body = _whole(case.body)

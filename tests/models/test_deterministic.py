@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.deterministic import SHORT_TOKENS, rows_do_not_matter, run_in_fixed_shapes
+from models.deterministic import Shapes
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import BF16
@@ -71,7 +71,7 @@ def test_the_default_model_keeps_its_bits(default_models_dir: Path, form: Form) 
     encoder = Encoder.open(next(default_models_dir.glob("2*")), form=form, deterministic=True)
     texts = [long_text(words)[words:] for words in (1, 2, 5, 6, 9, 9, 12, 14, 25, 30, 49, 90, 200)]
     ids = [row.ids for row in encoder.tokenize(texts)]
-    assert max(map(len, ids)) > 2 * SHORT_TOKENS
+    assert max(map(len, ids)) > 128
     expected = [alone(encoder, row) for row in ids]
     for times in (1, 3):
         found = encoder.forward(ids * times)
@@ -104,21 +104,34 @@ class Engine:
         return np.array([[sum(row), length, count] for row in ids], np.float32)
 
 
-def test_row_counts_that_matter_are_found_out() -> None:
-    assert rows_do_not_matter(Engine(row_counts_matter=False).run, [5, 6, 7], SHORT_TOKENS)
-    assert not rows_do_not_matter(Engine(row_counts_matter=True).run, [5, 6, 7], SHORT_TOKENS)
+def test_row_counts_that_matter_are_found_out_and_every_text_is_then_computed_alone() -> None:
+    shapes = Shapes.of(64, packed=False)
+    assert shapes.tried(Engine(row_counts_matter=False).run, [5, 6, 7]) == shapes
+    alone = shapes.tried(Engine(row_counts_matter=True).run, [5, 6, 7])
+    engine = Engine(row_counts_matter=True)
+    alone.run([[1] * 3, [1] * 3, [1] * 8], engine.run)
+    assert engine.shapes == [(1, 3), (1, 3), (1, 8)]
 
 
-def test_short_texts_share_batches_of_one_length_and_long_ones_are_alone() -> None:
+@pytest.mark.parametrize(
+    ("packed", "expected", "padded"),
+    [
+        (False, [(1, 65), (1, 65), (2, 16), (2, 64), (3, 8)], [8, 8, 16, 64, 65, 65, 8]),
+        (True, [(1, 65), (1, 65), (2, 64), (4, 32)], [32, 32, 32, 64, 65, 65, 32]),
+    ],
+)
+def test_short_texts_share_batches_of_one_length_and_long_ones_are_alone(
+    packed: bool, expected: list[tuple[int, int]], padded: list[int]
+) -> None:
     engine = Engine(row_counts_matter=False)
     lengths = (3, 8, 9, 64, 65, 65, 7)
-    found = run_in_fixed_shapes([[length] * length for length in lengths], engine.run, SHORT_TOKENS)
-    assert sorted(engine.shapes) == [(1, 65), (1, 65), (2, 16), (2, 64), (3, 8)]
+    found = Shapes.of(512, packed=packed).run([[length] * length for length in lengths], engine.run)
+    assert sorted(engine.shapes) == expected
     assert found[:, 0].tolist() == [length * length for length in lengths]
-    assert found[:, 1].tolist() == [8, 8, 16, 64, 65, 65, 8]
+    assert found[:, 1].tolist() == padded
 
 
-def test_where_row_counts_matter_every_text_is_computed_alone_and_unpadded() -> None:
-    engine = Engine(row_counts_matter=True)
-    run_in_fixed_shapes([[1] * 3, [1] * 3, [1] * 8], engine.run, 0)
-    assert engine.shapes == [(1, 3), (1, 3), (1, 8)]
+def test_no_text_is_padded_beyond_what_the_model_reads() -> None:
+    assert Shapes.of(50, packed=False) == (48, 8)
+    assert Shapes.of(50, packed=True) == (32, 32)
+    assert Shapes.of(20, packed=True) == (0, 32)

@@ -48,7 +48,7 @@ def test_a_form_is_written_and_read() -> None:
 
 
 def test_a_precision_that_nobody_built_is_refused_with_those_that_are() -> None:
-    with pytest.raises(FormUnavailable, match="fp16 .*fp32, bf16, int8 and auto"):
+    with pytest.raises(FormUnavailable, match=r"fp16 .*fp32, bf16, int8 and auto"):
         form_for("fp16")
 
 

@@ -89,10 +89,10 @@ class Service:
             self.process.kill()
             self.process.wait()
 
-    def put(self, documents: Mapping[str, str]) -> httpx2.Response:
-        """Store id -> text."""
+    def put(self, documents: Mapping[str, str], at: str = "") -> httpx2.Response:
+        """Store id -> text; `at` is the path of a collection."""
         body = {"documents": [{"id": id, "text": text} for id, text in documents.items()]}
-        return self.client.post("/documents", json=body)
+        return self.client.post(f"{at}/documents", json=body)
 
     def stored(self) -> dict[str, str]:
         """Every stored document, id -> text."""

@@ -12,13 +12,16 @@ from starlette.testclient import TestClient
 from models import proof
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
-from models.engines.opening import BF16
+from models.engines.opening import BF16, INT8, INT8_NAME
+from models.manifest import Manifest
+from models.publish import publish
 from models.store import Store
 from service.settings import Settings
-from tests.models.forms import needs_bf16
+from tests.models.forms import needs_bf16, needs_int8
 from tests.service.conftest import new_settings, serving
 from tests.service.process import run_and_fail
 from tests.service.swapping import TEXTS
+from tests.tiny import tiny_source
 
 DOCUMENTS = {f"d{at}": text for at, text in enumerate(TEXTS)}
 
@@ -112,7 +115,9 @@ def test_vectors_of_a_form_that_cannot_be_computed_here_are_made_anew_before_it_
         put(client, DOCUMENTS)
     with sqlite3.connect(settings.data_dir / "simile.db") as connection:
         connection.execute("UPDATE generations SET form = 'int8/elsewhere'")
-        connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")  # none of them may be used
+        # Sound, and of another form than what is served now: none of them may be used.
+        one = "SELECT vector, checksum FROM vectors LIMIT 1"
+        connection.execute(f"UPDATE vectors SET (vector, checksum) = ({one})")
     connection.close()
     with serving(settings) as client:
         assert client.get("/info").json()["form"] == "fp32/onnxruntime"
@@ -162,3 +167,64 @@ def test_a_first_start_in_bf16_serves_and_stores_it(tmp_path: Path, tiny_models_
         texts = [DOCUMENTS["d3"], *(f"the {text}" for text in TEXTS[:40])]
         together = client.post("/embed", json={"inputs": texts}).json()
         assert together[0] == client.post("/embed", json={"inputs": [texts[0]]}).json()[0]
+
+
+@needs_int8
+def test_int8_is_served_with_what_it_costs(tmp_path: Path, tiny_models_dir: Path) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir, precision="int8")
+    manifest = Store(settings.models_dir).versions()[0]
+    assert manifest.quantised is not None
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+        info = client.get("/info").json()
+        assert (info["form"], info["model_dtype"]) == ("int8/onnxruntime", "int8")
+        cost = manifest.quantised
+        assert info["form_cost"] == {
+            "texts": 160,
+            "cosine_mean": cost.cosine_mean,
+            "cosine_least": cost.cosine_least,
+            "same_neighbours": cost.same_neighbours,
+        }
+        assert_found_in(client, in_form(settings, INT8))
+        texts = [DOCUMENTS["d3"], *(f"the {text}" for text in TEXTS[:40])]
+        together = client.post("/embed", json={"inputs": texts}).json()
+        alone = client.post("/embed", json={"inputs": texts[0]}).json()
+        np.testing.assert_allclose(together[0], alone[0], atol=1e-6)
+    with serving(settings.model_copy(update={"precision": "fp32"})) as client:
+        wait_for_form(client, FP32)
+        assert client.get("/info").json()["form_cost"] is None
+
+
+@needs_int8
+def test_a_version_without_int8_is_served_on_until_one_with_it_is_activated(
+    tmp_path: Path, tiny_models_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    store = Store(settings.models_dir)
+    before = without_int8(store)
+    with serving(settings) as client:
+        put(client, DOCUMENTS)
+    with serving(settings.model_copy(update={"precision": "int8"})) as client:
+        deadline = time.monotonic() + 20
+        while 'simile_swaps_total{outcome="failed"} 1.0' not in client.get("/metrics").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert client.get("/info").json()["form"] == "fp32/onnxruntime"
+        after = publish(store, tiny_source(tmp_path / "again"), origin=before.origin)
+        assert (after.fingerprint, after.version == before.version) == (before.fingerprint, False)
+        assert client.post(f"/models/{after.version}/activate").status_code == 202
+        wait_for_form(client, INT8)
+        assert client.get("/info").json()["model_version"] == after.version
+        assert_found_in(client, store.open(after.version, form=INT8))
+    assert "This version has no int8: it was published before there was one" in caplog.text
+
+
+def without_int8(store: Store) -> Manifest:
+    """The store's version, as if it had been published before there was any int8."""
+    manifest = store.versions()[0]
+    folder = store.folder(manifest.version)
+    (folder / "onnx" / INT8_NAME).unlink()
+    files = {file: checksum for file, checksum in manifest.files.items() if INT8_NAME not in file}
+    old = manifest.model_copy(update={"quantised": None, "files": files})
+    (folder / "manifest.json").write_text(old.text())
+    return old

@@ -237,6 +237,10 @@ def test_the_command_measures_the_wanted_version_and_says_when_there_is_none(
         tuning.run(settings_in(tmp_path / "empty"))
     settings = new_settings(tmp_path, tiny_models_dir)
     settings.data_dir.mkdir()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(tuning, "form_for", lambda *_: "bf16/openvino")
+        with pytest.raises(StartupError, match="Only fp32 on the CPU"):
+            tuning.run(settings)
     assert "from the next start on" in tuning.run(settings)
     assert (settings.data_dir / tuning.FILE).is_file()
     by_hand = settings.model_copy(update={"workers": 3})
