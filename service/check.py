@@ -6,9 +6,10 @@ from pathlib import Path
 
 import onnxruntime
 
+from models import cpus
 from models.errors import ModelError
 from models.store import Store
-from service import cpus, device, tuning
+from service import device, tuning
 from service.keys import Role, read_keys
 from service.opening import require_device, wanted_form
 from service.settings import PREFIX, Settings, StartupError, otlp_endpoints

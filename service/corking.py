@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Corked(asyncio.Transport):
-    """Holds what is written until the event loop comes round, and then writes all of it at once.
+    """Holds what is written until an answer is whole, or the event loop comes round, and writes it at once.
 
     A call costs more than all else that is done to send a short answer, and wakes the other side each time.
     """
@@ -23,10 +23,11 @@ class Corked(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._held:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._held.append(bytes(data))
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held, if anything is."""
         held, self._held = self._held, []
         if not held or self._transport.is_closing():
             return
@@ -35,7 +36,7 @@ class Corked(asyncio.Transport):
             self._on_unread()
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def abort(self) -> None:

@@ -1,17 +1,22 @@
 """The series that are looked up when somebody scrapes, rather than counted when something happens.
 
 show()      once, at the start: gauges that are one number of one object
+show_machine()    likewise, those of the machine: disk and memory
 scrape()    at each scrape: series of the versions in memory, then everything as text
 sample()    for as long as the service runs: how late the event loop is
 """
 
 import asyncio
 import math
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 
 from prometheus_client import generate_latest
 
+from service import memory
 from service.health import Health
 from service.live import Generation, Live
 from service.metrics import GENERATION_STATES, Metrics
@@ -30,6 +35,26 @@ def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], s
     metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
     metrics.healthy.set_function(lambda: health.illness is None)
     metrics.ready.set_function(lambda: not_ready() is None)
+
+
+def show_machine(metrics: Metrics, folders: Mapping[str, Path]) -> None:
+    """Point the gauges at the disks of `folders`, each under its name, and at the memory."""
+    for name, folder in folders.items():
+        metrics.disk_free.labels(name).set_function(partial(_disk, folder, "free"))
+        metrics.disk_total.labels(name).set_function(partial(_disk, folder, "total"))
+    metrics.memory_limit.set_function(_memory_limit)
+
+
+def _disk(folder: Path, what: str) -> float:
+    try:
+        return float(getattr(shutil.disk_usage(folder), what))
+    except OSError:  # the folder is away
+        return math.nan
+
+
+def _memory_limit() -> float:
+    limit = memory.limit()
+    return math.nan if limit is None else limit
 
 
 def _recall(live: Live) -> float:

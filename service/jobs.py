@@ -13,6 +13,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from service.alone import Alone
 from service.cache import Cache, Computed, Entry
 from service.calls import Call, Job, Row
 from service.errors import Backend, ServiceError, Tokenizer
@@ -22,6 +23,7 @@ from service.logs import told
 from service.outcomes import Outcomes
 from service.pace import Pace
 from service.queue import Queue
+from service.sizes import Sizes
 from service.tokenising import tokenise
 from service.workers import Worker
 
@@ -31,12 +33,22 @@ log = logging.getLogger(__name__)
 class Jobs:
     """`do` runs on a worker's thread, `fail` on any; calls are answered on `loop`."""
 
-    def __init__(self, queue: Queue, pace: Pace, outcomes: Outcomes, cache: Cache | None) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        pace: Pace,
+        outcomes: Outcomes,
+        cache: Cache | None,
+        sizes: Sizes,
+        alone: Alone,
+    ) -> None:
+        self.alone = alone
         self.loop: asyncio.AbstractEventLoop
         self._queue = queue
         self._pace = pace
         self._outcomes = outcomes
         self._cache = cache
+        self._sizes = sizes
         self._adding = threading.Lock()  # two workers may tokenise rows of one call
 
     def do(self, worker: Worker, job: Job, lanes: Lanes) -> None:
@@ -110,14 +122,19 @@ class Jobs:
             return
         call = rows[0].call
         lengths = [len(row.ids) for row in rows]
-        cost = cost_of(lengths, packed=call.encoder.packs)
+        cost = cost_of(lengths, self._sizes.costs(call.encoder))
         worker.begin(self._pace.batch_may_take(cost))
+        together = {"alone": True} if self.alone.takes(rows) else {}
         started = time.monotonic()
         failure: Exception | None = None
         try:
-            vectors = call.encoder.forward([row.ids for row in rows], normalize=call.normalize)
+            vectors = call.encoder.forward([row.ids for row in rows], normalize=call.normalize, **together)
         except Exception as error:  # noqa: BLE001  the model's, whatever it is: answered below
             failure = error
+        if failure is not None and together:
+            self.alone.failed(call.encoder, failure)
+            self._embed(worker, rows)  # once more, by this worker
+            return
         if failure is not None:
             left = self._queue.awaited(rows)
             if len(left) < len(rows):  # for one of those who left, or under a session that closed with them
@@ -127,21 +144,23 @@ class Jobs:
             return
         seconds = time.monotonic() - started
         self._computed(rows, vectors, started, seconds)
-        self._pace.measured(cost, seconds)
+        if not together:  # else it is no pace of one worker's
+            self._pace.measured(cost, seconds)
         self._outcomes.computed(rows, len(rows) * max(lengths), started, seconds)
 
     def _computed(
         self, rows: list[Row], vectors: NDArray[np.float32], started: float, seconds: float
     ) -> None:
         """`rows` have their vectors: they and those that joined them are answered."""
-        finite = np.isfinite(vectors).all(axis=1)
+        finite = np.isfinite(vectors)
         if finite.all():
             self._outcomes.pass_succeeded(rows[0].call.encoder)
         else:
             self._outcomes.pass_failed(rows[0].call, "the model gave a vector that is not finite")
-            bad = [rows[at] for at in np.flatnonzero(~finite)]
+            whole = finite.all(axis=1)
+            bad = [rows[at] for at in np.flatnonzero(~whole)]
             self.fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
-            rows, vectors = [rows[at] for at in np.flatnonzero(finite)], vectors[finite]
+            rows, vectors = [rows[at] for at in np.flatnonzero(whole)], vectors[whole]
         if self._cache is not None:
             self._keep(self._cache, rows, vectors)  # first: whoever comes joins these rows, or finds it kept
         groups = self._queue.release(rows)

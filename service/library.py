@@ -57,6 +57,11 @@ class Library:
         self._passing = Passing()
         self._encoder = DocumentEncoder(batcher, passages=passages)
 
+    @property
+    def alone_threads(self) -> int:
+        """How many threads compute a lone text together; 1: it is computed as any other."""
+        return self._batcher.alone.threads
+
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
 

@@ -127,9 +127,7 @@ class Line:
         lengths = [len(row.ids) for row in window]
         if sizes.laddered:
             lengths = [sizes.length(length, first.encoder.max_length) for length in lengths]
-        places = group_of_oldest(
-            lengths, budget_tokens, packed=first.encoder.packs, overhead_tokens=sizes.overhead_tokens
-        )
+        places = group_of_oldest(lengths, budget_tokens, sizes.costs(first.encoder))
         group = [window[at] for at in places]
         for row in group:
             row.taken = True

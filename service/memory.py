@@ -3,6 +3,7 @@
     shortage()    why it does not fit; None when it does, or when nothing can be known
       ├── needed()    the model and the index that it will make, at their largest
       └── free()      what the cgroups and the machine have left
+    limit()       what they would allow in all
 
 A cgroup counts files that were read as used memory; those that it would give up first (`inactive_file`) are
 counted as free here.
@@ -20,6 +21,7 @@ MACHINE = Path("/")
 # Measured with all-MiniLM-L6-v2 and 100,000 vectors: an open model and its working memory over its file; an
 # index at its largest, while it grows, over its rows: what is merged stands beside the result for a moment.
 MODEL = 2.0
+ALONE = 0.5  # what the session for lone texts takes, over the model's file
 GROWING = 2.5
 NAME_BYTES = 8  # of a revision
 GIVE_BACK_SECONDS = 1.0  # by then the last reference is gone
@@ -45,9 +47,14 @@ def _trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def shortage(documents: int, dimension: int, folder: Path, machine: Path = MACHINE) -> str | None:
-    """Why the version in `folder` must wait with its index of so many documents, and what to do."""
-    need, left = needed(documents, dimension, folder), free(machine)
+def shortage(
+    documents: int, dimension: int, folder: Path, machine: Path = MACHINE, *, alone: bool = False
+) -> str | None:
+    """Why the version in `folder` must wait with its index of so many documents, and what to do.
+
+    alone: as of `needed`.
+    """
+    need, left = needed(documents, dimension, folder, alone=alone), free(machine)
     if left is None or need <= left:
         return None
     return (
@@ -58,12 +65,15 @@ def shortage(documents: int, dimension: int, folder: Path, machine: Path = MACHI
     )
 
 
-def needed(documents: int, dimension: int, folder: Path) -> int:
-    """Bytes that a generation takes at its largest, about."""
+def needed(documents: int, dimension: int, folder: Path, *, alone: bool = False) -> int:
+    """Bytes that a generation takes at its largest, about.
+
+    alone: it is opened once more for lone texts (alone.py).
+    """
     onnx = folder / ONNX
     beside = onnx.parent.glob(onnx.name + "*")  # weights may lie in a file of their own
     model = sum(file.stat().st_size for file in beside)
-    return int(MODEL * model + GROWING * documents * (4 * dimension + NAME_BYTES))
+    return int((MODEL + (ALONE if alone else 0)) * model + GROWING * documents * (4 * dimension + NAME_BYTES))
 
 
 def free(machine: Path = MACHINE) -> int | None:
@@ -73,12 +83,24 @@ def free(machine: Path = MACHINE) -> int | None:
         machine: where `proc` and `sys` are.
 
     """
-    found = [*_left_in_cgroups(machine), *_available(machine)]
+    cgroups = (allowed - used for allowed, used in _cgroups(machine))
+    found = [*cgroups, *_of_the_machine(machine, "MemAvailable:")]
     return max(0, min(found)) if found else None
 
 
-def _left_in_cgroups(machine: Path) -> Iterator[int]:
-    """What each cgroup with a limit has left: this process's own, and all those above it.
+def limit(machine: Path = MACHINE) -> int | None:
+    """Bytes that this process may have in all, None when the system does not tell.
+
+    Args:
+        machine: where `proc` and `sys` are.
+
+    """
+    found = [allowed for allowed, _ in _cgroups(machine)]
+    return min([*found, *_of_the_machine(machine, "MemTotal:")], default=None)
+
+
+def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
+    """What each cgroup with a limit allows and has in use: this process's own, and all those above it.
 
     A container may see its own cgroup as the top one, whatever path it is told.
     """
@@ -90,24 +112,26 @@ def _left_in_cgroups(machine: Path) -> Iterator[int]:
         top, names = (mount / "memory", _V1) if controllers else (mount, _V2)
         folder = top / path.lstrip("/")
         while True:
-            left = _left(folder, *names)
-            if left is not None:
-                yield left
+            found = _cgroup(folder, *names)
+            if found is not None:
+                yield found
             if folder in {top, folder.parent}:
                 break
             folder = folder.parent
 
 
-def _left(folder: Path, limit: str, usage: str, inactive: str) -> int | None:
+def _cgroup(folder: Path, limit: str, usage: str, inactive: str) -> tuple[int, int] | None:
     try:
         allowed, used = int(_read(folder / limit)), int(_read(folder / usage))  # "max" is no number
     except ValueError:
         return None
-    return None if allowed >= UNLIMITED else allowed - used + _value(_read(folder / "memory.stat"), inactive)
+    if allowed >= UNLIMITED:
+        return None
+    return allowed, used - _value(_read(folder / "memory.stat"), inactive)
 
 
-def _available(machine: Path) -> Iterator[int]:
-    kilobytes = _value(_read(machine / "proc/meminfo"), "MemAvailable:")
+def _of_the_machine(machine: Path, name: str) -> Iterator[int]:
+    kilobytes = _value(_read(machine / "proc/meminfo"), name)
     if kilobytes:
         yield 1024 * kilobytes
 

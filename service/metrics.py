@@ -6,9 +6,7 @@ night for years has no more of them than on its first day.
 """
 
 import math
-import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -25,52 +23,32 @@ from prometheus_client import (
 from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
+from service.version_series import LANES, SECONDS, VersionSeries
 
-LANES = ("interactive", "background")
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
 GENERATION_STATES = ("active", "building", "kept", "leaving")
 UNMATCHED = "unmatched"  # the route of a path that no route has
 MAX_SCORES = 100  # of one version; a manifest may come from anywhere
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_TOKENS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
-
 # A second series for each counter would say when it was made.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True, slots=True)
-class Inference:
-    """What one version does in one lane: its share of each series, found once and not for every batch."""
-
-    tokens: Counter
-    truncated: Counter
-    padding_tokens: Counter
-    batch_texts: Histogram
-    batch_tokens: Histogram
-    tokenise_seconds: Histogram
-    queue_seconds: Histogram
-    inference_seconds: Histogram
-    failures: Counter
-
-
-class Metrics:
+class Metrics(VersionSeries):
     """The series of one service. Each app has its own registry, so two in one process never mix."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
         self.registry = registry
         ProcessCollector(registry=registry)
+        super().__init__(registry)
         self._counter, self._gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
-        self._histogram = partial(Histogram, registry=registry)
-        self._seconds = partial(self._histogram, buckets=_SECONDS)
+        self._seconds = partial(Histogram, registry=registry, buckets=SECONDS)
         self._make_requests()
         self._make_inference()
         self._make_documents()
         self._make_models()
-        self._inference: dict[str, dict[str, Inference]] = {}
-        self._changing = threading.Lock()
+        self._make_machine()
         self._touch()
 
     def _make_requests(self) -> None:
@@ -96,37 +74,21 @@ class Metrics:
         self.tasks = self._gauge("simile_tasks", "Tasks of the event loop")
 
     def _make_inference(self) -> None:
-        by_lane = ["version", "lane"]
-        self.tokens = self._counter("simile_tokens", "Tokens embedded, special tokens included", by_lane)
-        self.truncated = self._counter(
-            "simile_truncated_texts", "Texts cut at the model's maximum length", ["version"]
-        )
         self.queue_texts = self._gauge("simile_queue_texts", "Texts waiting to be embedded", ["lane"])
         self.queue_tokens = self._gauge(
             "simile_queue_tokens",
             "Tokens waiting to be embedded (estimated until tokenised)",
             ["lane"],
         )
-        self.queue_seconds = self._seconds(
-            "simile_queue_seconds", "Seconds from a text's arrival to the start of its batch", by_lane
+        self.queue_wait = self._gauge(
+            "simile_queue_wait_seconds",
+            "Seconds that a request which comes now would wait for its turn, as predicted",
         )
-        self.tokenise_seconds = self._seconds(
-            "simile_tokenise_seconds", "Seconds that texts were tokenised together", by_lane
+        self.queue_limit_tokens = self._gauge(
+            "simile_queue_limit_tokens", "Tokens that may wait in a lane; more are refused"
         )
-        self.inference_seconds = self._seconds(
-            "simile_inference_seconds", "Seconds of one forward pass", by_lane
-        )
-        self.batch_texts = self._histogram("simile_batch_texts", "Texts of a batch", by_lane, buckets=_TEXTS)
-        self.batch_tokens = self._histogram(
-            "simile_batch_tokens", "Tokens of a batch, padding included", by_lane, buckets=_TOKENS
-        )
-        self.padding_tokens = self._counter(
-            "simile_padding_tokens", "Padding computed beside the real tokens", by_lane
-        )
-        self.inference_failures = self._counter(
-            "simile_inference_failures",
-            "Forward passes that raised, or gave a vector that is not finite",
-            ["version"],
+        self.queue_limit_seconds = self._gauge(
+            "simile_queue_limit_seconds", "How long that wait may be, or requests are refused; +Inf: no bound"
         )
 
         self.cache_hits = self._counter(
@@ -155,9 +117,6 @@ class Metrics:
     def _make_documents(self) -> None:
         self.ready = self._gauge("simile_ready", "1 while new work is taken and the index is whole")
         self.documents = self._gauge("simile_documents", "Documents stored")
-        self.index_bytes = self._gauge(
-            "simile_index_bytes", "Memory of a version's vector index, dead rows included", ["version"]
-        )
         self.index_missing = self._gauge(
             "simile_index_missing_documents", "Stored documents that the index does not hold yet"
         )
@@ -195,6 +154,10 @@ class Metrics:
             "simile_swap_pause_seconds",
             "Seconds from the swap's last look to the new generation being live; only writes wait for it",
         )
+        self.swap_waiting = self._gauge(
+            "simile_swap_waiting",
+            "1 while a version in the making waits: for memory, a disk, a queue or somebody's decision",
+        )
         self.build_done = self._gauge(
             "simile_build_done_documents", "Documents embedded by the version in the making"
         )
@@ -207,8 +170,8 @@ class Metrics:
         )
         self.canary = self._gauge(
             "simile_canary_overlap",
-            "Mean share of common ids in the first ten hits of the live version and of the last one "
-            "compared with it; NaN before",
+            "Mean share of common ids in the first ten hits of the live version and of the one in the "
+            "making, or that came last; NaN while it was not compared",
         )
         self.retrain_last = self._gauge(
             "simile_retrain_last_end_seconds",
@@ -221,6 +184,25 @@ class Metrics:
         self.retrain_next = self._gauge(
             "simile_retrain_next_seconds",
             "When the next one is due, in seconds since 1970; NaN without a schedule",
+        )
+        self.retrain_running = self._gauge(
+            "simile_retrain_running", "1 while the schedule has a retraining in hand"
+        )
+
+    def _make_machine(self) -> None:
+        self.disk_free = self._gauge(
+            "simile_disk_free_bytes",
+            "Bytes that may still be written to the disk of a folder; NaN while it cannot be asked",
+            ["folder"],
+        )
+        self.disk_total = self._gauge(
+            "simile_disk_total_bytes",
+            "Bytes that this disk has in all; NaN while it cannot be asked",
+            ["folder"],
+        )
+        self.memory_limit = self._gauge(
+            "simile_memory_limit_bytes",
+            "Memory that the process may have, by its cgroups and the machine; NaN where none tells",
         )
 
     def _touch(self) -> None:
@@ -246,55 +228,6 @@ class Metrics:
             self.request_seconds.labels(route)
         self.requests.labels("GET", UNMATCHED, "404")
         self.request_seconds.labels(UNMATCHED)
-
-    def versions(self, open: Iterable[str]) -> None:
-        """The versions in memory: their series exist from now on, and those of others go."""
-        wanted = set(open)
-        for version in wanted:
-            self._open(version)
-        with self._changing:
-            for version in self._inference.keys() - wanted:
-                del self._inference[version]  # first, so that nobody counts into it again
-                for alone in (self.truncated, self.inference_failures, self.index_bytes):
-                    alone.remove(version)
-                for series in self._by_lane():
-                    for lane in LANES:
-                        series.remove(version, lane)
-
-    def _open(self, version: str) -> None:
-        with self._changing:
-            if version not in self._inference:
-                self.index_bytes.labels(version)
-                self._inference[version] = {lane: self._inference_of(version, lane) for lane in LANES}
-
-    def _by_lane(self) -> tuple[Counter | Histogram, ...]:
-        return (
-            self.tokens,
-            self.padding_tokens,
-            self.batch_texts,
-            self.batch_tokens,
-            self.tokenise_seconds,
-            self.queue_seconds,
-            self.inference_seconds,
-        )
-
-    def _inference_of(self, version: str, lane: str) -> Inference:
-        return Inference(
-            tokens=self.tokens.labels(version, lane),
-            truncated=self.truncated.labels(version),
-            padding_tokens=self.padding_tokens.labels(version, lane),
-            batch_texts=self.batch_texts.labels(version, lane),
-            batch_tokens=self.batch_tokens.labels(version, lane),
-            tokenise_seconds=self.tokenise_seconds.labels(version, lane),
-            queue_seconds=self.queue_seconds.labels(version, lane),
-            inference_seconds=self.inference_seconds.labels(version, lane),
-            failures=self.inference_failures.labels(version),
-        )
-
-    def inference(self, version: str, lane: str) -> Inference | None:
-        """Where to count what a version does; None when it is not in memory any more."""
-        lanes = self._inference.get(version)
-        return None if lanes is None else lanes[lane]
 
     def build(self, done: int, total: int, eta_seconds: float | None = None) -> None:
         """How far the version in the making is; zeros when there is none."""

@@ -57,6 +57,11 @@ class Opener:
         self._deterministic = deterministic
         self._place = place
 
+    @property
+    def opens_alone(self) -> bool:
+        """Whether what it opens can be opened once more for lone texts (alone.py)."""
+        return self.form.runtime == "onnxruntime" and not self._deterministic
+
     def open(self, version: str, form: Form | None = None) -> Encoder:
         """For a start: what was served before.
 

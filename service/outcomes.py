@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 
 from models.encoder import Encoder
 from service.calls import Call, Lane, Row
-from service.metrics import Inference, Metrics
+from service.metrics import Metrics
+from service.version_series import Inference
 
 
 class Outcomes:

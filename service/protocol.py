@@ -119,6 +119,7 @@ class Protocol(HttpToolsProtocol):
             self._patience = None
 
     def on_response_complete(self) -> None:
+        self._corked.flush()  # before the request is counted and cleared away: somebody waits
         super().on_response_complete()
         if self.cycle.response_complete and self.cycle.more_body and self._patience is None:
             self._wait()  # for the rest of a body that nobody wants

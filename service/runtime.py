@@ -14,11 +14,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
+from models import cpus
 from models.encoder import ONNX
 from models.engines.form import FP32
 from models.store import Store
 from service import gauges, logs, tuning
 from service.activation import active_generation
+from service.alone import threads_alone
 from service.batcher import Batcher
 from service.bodies import MEGABYTE
 from service.build import Builder, load_all
@@ -75,6 +77,7 @@ class Runtime:
             hang_seconds=settings.hang_seconds,
             cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
             sizes=sizes_on(settings.place),
+            alone_threads=self._alone_threads(self.tuning.layout),
         )
         self.supervisor: Supervisor
         self.health: Health
@@ -144,7 +147,7 @@ class Runtime:
                 generation.encoder.close()
                 generation.encoder = reopen(layout.threads)
             self._opener.layout = layout
-            self.batcher.resize(layout.workers)
+            self.batcher.resize(layout.workers, self._alone_threads(layout))
         except Exception:  # it would have been faster perhaps, and runs as well without
             log.exception("How many workers are best could not be measured")
 
@@ -164,8 +167,11 @@ class Runtime:
         self.supervisor.start()
         self.health = Health(self.live, self.batcher, self.supervisor)
         self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)
+        self.batcher.alone.has_room = lambda: not self.watcher.builds
         self.watcher.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
+        gauges.show_machine(self.metrics, {"data": self.settings.data_dir, "models": self.store.root})
+        self.metrics.swap_waiting.set_function(lambda: self.watcher.waits)
         show_schedule(self.metrics, self.store.root)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
@@ -200,6 +206,9 @@ class Runtime:
         """Every series as Prometheus text; blocks for some milliseconds."""
         swap = self.watcher.swap
         return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
+
+    def _alone_threads(self, layout: tuning.Layout) -> int:
+        return threads_alone(self.settings.lone_threads, layout, cpus.available())
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))

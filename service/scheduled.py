@@ -13,6 +13,7 @@ def show_schedule(metrics: Metrics, models: Path) -> None:
     """Point the gauges at MODELS_DIR/schedule.json, which is read at each scrape."""
     metrics.retrain_last.set_function(lambda: _seconds(_last(models).get("ended")))
     metrics.retrain_status.set_function(lambda: _number(_last(models).get("status")))
+    metrics.retrain_running.set_function(lambda: read_runs(models).get("running") is not None)
     metrics.retrain_next.set_function(lambda: _seconds(read_runs(models).get("next_run")))
 
 

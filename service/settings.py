@@ -15,6 +15,7 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
+from service import memory
 from service.certificate import check_certificate
 from service.filters import FilterError, check_field
 from service.keys import KeysError, read_keys
@@ -22,6 +23,7 @@ from service.snapshots import FOLDER
 
 PREFIX = "SIMILE_"
 MAX_CANARY_LINES = 1000
+MOST_ADMITTED_MB = 256
 MAX_INDEXED_FIELDS = 32
 
 
@@ -40,6 +42,13 @@ def default_device() -> str:
     except PackageNotFoundError:
         return "cpu"
     return "cuda"
+
+
+def default_admitted_mb(given: dict[str, Any]) -> int:
+    """MiB of bodies in flight: a sixteenth of the memory, at most 256, and room for one body in any case."""
+    allowed = memory.limit()
+    share = MOST_ADMITTED_MB if allowed is None else (allowed >> 20) // 16
+    return max(min(share, MOST_ADMITTED_MB), int(given.get("max_body_mb", 1)))
 
 
 class Settings(BaseSettings):
@@ -66,6 +75,7 @@ class Settings(BaseSettings):
     gpu_mem_mb: int = Field(0, ge=0)  # 0: whatever is free
     workers: int = Field(0, ge=0, le=256)  # 0: measured once, mostly one per processor of the cgroup
     threads: int = Field(0, ge=0, le=256)  # of each worker; 0: measured with them
+    lone_threads: int = Field(0, ge=0, le=256)  # for a text that comes alone; 0: those of all workers, to 4
     cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
@@ -75,7 +85,7 @@ class Settings(BaseSettings):
     max_tokenize_characters: int = Field(1_000_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)
     max_body_mb: int = Field(16, ge=1)
-    max_admitted_mb: int = Field(256, ge=1)
+    max_admitted_mb: int = Field(default_factory=default_admitted_mb, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
     passages: bool = True

@@ -2,9 +2,15 @@
 
 from typing import NamedTuple
 
+from models.encoder import Encoder
+from models.engines.form import Precision
 from models.engines.place import Place
 from models.engines.shapes import rounded
-from service.grouping import GROUP_OVERHEAD_TOKENS
+from service.grouping import ATTENTION_DIVISOR, GROUP_OVERHEAD_TOKENS, Costs
+
+# How many pairs of tokens cost as much as a token in a form, where that is not as in fp32. Attention of int8
+# is fp32's, beside linear layers that take 0.39 of the time (docs/PERFORMANCE.md, "int8").
+_ATTENTION_DIVISORS: dict[Precision, int] = {"int8": 360}
 
 
 class Sizes(NamedTuple):
@@ -13,6 +19,11 @@ class Sizes(NamedTuple):
     small_batch_tokens: int  # of the background lane while interactive work is about
     overhead_tokens: int  # what one more batch costs, in tokens of computing
     laddered: bool  # whether the engine rounds shapes up (shapes.py)
+
+    def costs(self, encoder: Encoder) -> Costs:
+        """What batches of `encoder` cost, in its form."""
+        divisor = _ATTENTION_DIVISORS.get(encoder.form.precision, ATTENTION_DIVISOR)
+        return Costs(encoder.packs, self.overhead_tokens, divisor, encoder.step)
 
     def length(self, tokens: int, longest: int) -> int:
         """The length that a text of so many tokens is computed in, of a model that takes `longest` ones."""

@@ -14,6 +14,7 @@ index, whoever comes after gets the new ones.
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -94,6 +95,7 @@ class Swap:
 
     async def run(self) -> None:
         """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
+        self._metrics.canary.set(math.nan)  # what was compared before says nothing of this one
         try:
             await self._attempts()
         except (ModelError, Backend) as error:
@@ -104,6 +106,7 @@ class Swap:
         finally:
             self._metrics.build(0, 0)
             if not self.swapped:
+                self._metrics.canary.set(math.nan)
                 self._give_up()
 
     async def _attempts(self) -> None:
@@ -199,10 +202,12 @@ class Swap:
         """Until there is room for the generation; documents may go meanwhile, and other generations."""
         folder = self._opener.store.folder(self.version)
         dimension = read_manifest(folder).dimension
+        alone = self._library.alone_threads > 1 and self._opener.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
             documents = await self._patiently(partial(self._library.documents.read, count))
-            shortage = await asyncio.to_thread(memory.shortage, documents, dimension, folder, MACHINE)
+            look = partial(memory.shortage, documents, dimension, folder, MACHINE, alone=alone)
+            shortage = await asyncio.to_thread(look)
             if shortage is None:
                 break
             await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)

@@ -14,17 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import onnxruntime
+
+from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32
 from models.engines.opening import form_for
 from models.errors import ModelError
 from models.fsync import replace_text
 from models.store import Store
-from service import cpus
 from service.settings import Settings, StartupError
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ def _key(settings: Settings, processors: int) -> dict[str, Any]:
         "processors": processors,
         "device": settings.device,
         "precision": settings.precision,
-        "onnxruntime": package_version("onnxruntime"),
+        "onnxruntime": onnxruntime.__version__,  # of whichever package it came in,
     }
 
 

@@ -53,6 +53,17 @@ class Watcher:
         self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
         self._not_before = 0.0  # time.monotonic() before which no swap begins
 
+    @property
+    def waits(self) -> bool:
+        """Whether the version in the making waits: for memory, a disk, a queue, or somebody's decision."""
+        return self.swap is not None and (self.swap.reason is not None or self.swap.state == READY)
+
+    @property
+    def builds(self) -> bool:
+        """Whether a version is being opened or built, which takes memory until it is ready."""
+        swap = self.swap  # asked by other threads, too
+        return swap is not None and swap.state != READY
+
     def poke(self) -> None:
         self._poked.set()
 
@@ -83,9 +94,12 @@ class Watcher:
         try:
             await work()
         except (ServiceError, OSError) as error:
-            complaint = f"{type(error).__name__}: {error}"
+            # Not the whole text: a file that could not be made has another name each time.
+            complaint = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
             if self._complaints.get(name) != complaint:
-                log.warning("%s failed and is tried again: %s", name.capitalize(), complaint)
+                log.warning(
+                    "%s failed and is tried again: %s: %s", name.capitalize(), type(error).__name__, error
+                )
             self._complaints[name] = complaint
         except Exception as error:
             if name not in self._complaints:

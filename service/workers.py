@@ -71,6 +71,11 @@ class Workers:
         return [job for job, late in jobs if late and job is not None]
 
     @property
+    def busy(self) -> int:
+        """How many have a job in hand."""
+        return sum(worker.job is not None for worker in self._all)
+
+    @property
     def hanging(self) -> int:
         """How many hang."""
         return sum(worker.hangs for worker in self._all)

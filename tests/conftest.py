@@ -16,10 +16,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 
+from models import cpus
 from models.builtin import publish_default, wheel_path
 from models.publish import publish
 from models.store import Store
-from service import cpus
 from tests.tiny import tiny_source as make_tiny_source
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # its name; None in a run of one process

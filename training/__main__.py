@@ -19,13 +19,7 @@ COMMANDS = (train, blank, evaluate, compare, export, retrain, schedule, mine, re
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m training", description="Train, evaluate and publish sentence encoders."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add(commands)
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         status: int = options.run(options)
     except (errors.TrainingError, ModelError, OSError) as error:
@@ -35,6 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("Stopped.", file=sys.stderr)
         return 130
     return status
+
+
+def parser() -> argparse.ArgumentParser:
+    described = argparse.ArgumentParser(
+        prog="python -m training", description="Train, evaluate and publish sentence encoders."
+    )
+    commands = described.add_subparsers(required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return described
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from models import cpus
 from models.encoder import ONNX
 from models.errors import Damaged, ModelError, ProofFailed
 from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
@@ -211,7 +211,7 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
-    encoder = store.open(version, threads=job.options.get("threads") or len(os.sched_getaffinity(0)))
+    encoder = store.open(version, threads=job.options.get("threads") or cpus.available())
     model = scorable_of(encoder)
     try:
         scores = score(model.encode, job.data, samples=True) if job.data is not None else {}

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
+from models import cpus
 from models.publish import silent
 from training import post
 from training.checkpoint import FILE_NAME as CHECKPOINT
@@ -63,8 +64,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
     if len(corpus) < 2:
         raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads or min(torch.get_num_threads(), cpus.available()))
     device = open_device(own_device(options.device))
     world = join_world(device)
     if not world.leads:

@@ -55,6 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of each time that it leaves out
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of each look at the count
     config = read_config(options.config)
     schedule = Schedule(options.config.resolve(), config)
     stop = threading.Event()

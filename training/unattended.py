@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from models import cpus
 from models.lock import lock
 from models.publish import Say
 from models.store import Store
@@ -127,7 +128,7 @@ def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encod
 
         @cache
         def model() -> Scorable:
-            encoder = store.open(active, threads=config.schedule.threads or len(os.sched_getaffinity(0)))
+            encoder = store.open(active, threads=config.schedule.threads or cpus.available())
             opened.callback(encoder.close)
             return scorable_of(encoder)
 

@@ -15,8 +15,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from .form import Runtime
+
 LENGTH_STEP = 8  # tensor cores compute in tiles of 8 half-precision numbers
 MASK = "attention_mask"
+# Tokens to a multiple of which texts are padded on a processor, where padding costs attention only. OpenVINO
+# compiles kernels for each shape; in bf16 it took 9 to 18 % less time so in an earlier run
+# (docs/PERFORMANCE.md, "bf16").
+STEPS: dict[Runtime, int] = {"openvino": 16}
 
 
 def rung(size: int) -> int:
@@ -31,6 +37,11 @@ def rounded(rows: int, length: int, longest: int) -> tuple[int, int]:
     longest: tokens of the longest row that the model takes; lengths above the last rung below it become this.
     """
     return rung(rows), max(length, min(longest, LENGTH_STEP * rung(-(-length // LENGTH_STEP))))
+
+
+def stepped(length: int, step: int, longest: int) -> int:
+    """`length` rounded up to a multiple of `step`, or to `longest` where that is less."""
+    return max(length, min(longest, -(-length // step) * step))
 
 
 def padded(feed: Mapping[str, NDArray[np.int64]], longest: int) -> dict[str, NDArray[np.int64]]:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from models import cpus
 from models.errors import ModelError, NotPortable
 from models.fsync import replace_text
 from models.publish import Say
@@ -31,7 +32,7 @@ def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS
     if file and (not file.parent.is_dir() or (file.exists() and not file.is_file())):
         raise ModelError(f"{file} cannot be written: name a file in a folder that is there.")
     _say("checking every file, and computing Simile's own vectors")
-    encoder = store.open(options.version, threads=len(os.sched_getaffinity(0)))
+    encoder = store.open(options.version, threads=cpus.available())
     expected = Expected.of(store.folder(options.version), encoder)
     encoder.close()
     rows = []

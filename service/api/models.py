@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 from starlette.responses import Response
 
+from models.encoder import Encoder
 from models.errors import Damaged, UnknownVersion
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.schedule import read_runs
@@ -24,6 +25,7 @@ from service.watch import as_state
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
+COSINE_DIGITS = 6  # a sum of float32 products is exact to little more
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
@@ -46,12 +48,18 @@ class WorkersInfo(BaseModel):
 
 
 class CostInfo(BaseModel):
-    """Vectors of texts that are the same for every model, against those of fp32."""
+    """Vectors of texts that are the same for every model, against those of fp32.
+
+    Of int8 from the version's manifest, since it was measured when the version was published. Of bf16 and
+    fp16 from this process: the golden texts, many of them odd, are computed whenever a version is opened.
+    """
 
     texts: int
     cosine_mean: float
     cosine_least: float
-    same_neighbours: float = Field(description="Share of the ten nearest of each text that are the same")
+    same_neighbours: float | None = Field(
+        description="Share of the ten nearest of each text that are the same; null: not looked at"
+    )
 
 
 class CacheInfo(BaseModel):
@@ -76,12 +84,13 @@ class Info(BaseModel):
     fingerprint: str
     form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
     form_cost: CostInfo | None = Field(
-        description="Of int8, as it was measured when it was published; else null"
+        description="What int8, bf16 or fp16 changes in the vectors; null in fp32"
     )
     dimension: int
     deterministic: bool
     providers: list[str]
     threads: int = Field(description="Of all workers together")
+    lone_threads: int = Field(description="That compute a text together which comes alone, once it is ready")
     workers: WorkersInfo
     cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
     index: IndexInfo
@@ -149,11 +158,12 @@ async def info(request: Request) -> Response:
             "model_version": generation.version,
             "fingerprint": manifest.fingerprint,
             "form": str(encoder.form),
-            "form_cost": _cost(manifest) if encoder.form.precision == "int8" else None,
+            "form_cost": _cost(encoder),
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
             "threads": layout.workers * layout.threads,
+            "lone_threads": runtime.batcher.alone.threads if encoder.opens_alone else 1,
             "workers": {**layout._asdict(), "reason": runtime.tuning.reason},
             "cache": None
             if cache is None
@@ -171,11 +181,19 @@ async def info(request: Request) -> Response:
     return json_response(answer)
 
 
-def _cost(manifest: Manifest) -> dict[str, Any] | None:
-    found = manifest.quantised
-    if found is None:
+def _cost(encoder: Encoder) -> dict[str, Any] | None:
+    published, turned = encoder.manifest.quantised, encoder.turned
+    if encoder.form.precision == "int8" and published is not None:
+        measured = published.model_dump(exclude={"calibrated_on", "measured_on"})
+        return measured | {"texts": published.measured_on}
+    if turned is None:
         return None
-    return found.model_dump(exclude={"calibrated_on", "measured_on"}) | {"texts": found.measured_on}
+    return {
+        "texts": turned.texts,
+        "cosine_mean": round(turned.mean, COSINE_DIGITS),
+        "cosine_least": round(turned.least, COSINE_DIGITS),
+        "same_neighbours": None,
+    }
 
 
 @router.get("/models", **describe(Role.READ, None, ModelsAnswer))

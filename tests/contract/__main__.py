@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from models import cpus
 from models.manifest import REPORT, REPORT_PAGE, Manifest
 from models.publish import publish
 from models.store import Store
-from service import cpus
 from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source

@@ -1,9 +1,14 @@
-"""The other forms that this machine may compute."""
+"""The other forms that this machine may compute, and what an engine is asked to."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
 
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from models.engines.onnx import OnnxEngine
 from models.engines.opening import BF16, has_int8, require
 from models.errors import FormUnavailable
 
@@ -18,3 +23,18 @@ def _why_no_bf16() -> str:
 
 needs_bf16 = pytest.mark.skipif(bool(_why_no_bf16()), reason=_why_no_bf16() or "bf16 can be computed here")
 needs_int8 = pytest.mark.skipif(not has_int8(), reason="this processor has no VNNI instructions")
+
+
+def counted(engine: object, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The shape of each batch that `engine` computes from now on."""
+    assert isinstance(engine, OnnxEngine)
+    shapes: list[tuple[int, int]] = []
+    run = engine.run
+
+    def noting(feed: Mapping[str, NDArray[np.int64]], output: str) -> NDArray[np.float32]:
+        rows, length = feed["input_ids"].shape
+        shapes.append((rows, length))
+        return run(feed, output)
+
+    monkeypatch.setattr(engine, "run", noting)
+    return shapes

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 
 from models import builtin, onnxmeta
 from models.encoder import Encoder
-from models.errors import ModelUnavailable
+from models.errors import Damaged, ModelUnavailable
 from models.store import Store
 from models.texts import PROOF_TEXTS, long_text
 
@@ -98,3 +101,38 @@ def test_a_wheel_that_is_no_whole_archive_is_refused(tmp_path: Path, content: by
     wheel.write_bytes(content)
     with pytest.raises(ModelUnavailable, match="is damaged"), builtin.default_source(wheel):
         pass
+
+
+@pytest.fixture
+def seeded(tmp_path: Path, published: tuple[Store, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The version of an image's seed, in an environment that has no wheel; and so no other way to publish."""
+    store, version = published
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    seed = builtin.seed_path() / version
+    shutil.copytree(store.folder(version), seed)
+    return seed
+
+
+def test_a_first_start_copies_the_seed_of_an_image_under_its_own_name(seeded: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "models")
+    assert builtin.publish_default(store).version == seeded.name
+    assert store.verify(seeded.name).files == Store(seeded.parent).verify(seeded.name).files
+    assert builtin.publish_default(store).version == seeded.name
+    assert [manifest.version for manifest in store.versions()] == [seeded.name]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?"), "was changed"),
+        (Path.unlink, "is missing"),
+    ],
+)
+def test_a_damaged_seed_is_not_published(
+    damage: Callable[[Path], object], reason: str, seeded: Path, tmp_path: Path
+) -> None:
+    damage(seeded / "onnx" / "model.onnx")
+    store = Store(tmp_path / "models")
+    with pytest.raises(Damaged, match=rf"onnx/model\.onnx {reason}"):
+        builtin.publish_default(store)
+    assert store.names() == set()

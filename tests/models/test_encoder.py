@@ -11,14 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from models.encoder import BadTokens, Encoder, TooLong
+from models.engines.form import FP32
+from models.engines.onnx import OnnxEngine
 from models.errors import Damaged
 from models.manifest import Manifest
+from models.onnxmeta import read_table
 from models.publish import publish
 from models.store import Store
 from models.texts import PROOF_TEXTS, long_text
+from tests.models.forms import counted
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
 
 TEXTS = [*PROOF_TEXTS, *(long_text(n)[n:] for n in range(2, 60))]
@@ -148,3 +153,66 @@ def test_a_closed_encoder_frees_its_session(tiny_models_dir: Path) -> None:
     encoder.close()
     with pytest.raises(AttributeError):
         encoder.forward([[2, 5, 3]])
+
+
+def test_a_text_computed_by_two_threads_has_the_vector_of_one(
+    tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tiny_models_dir)
+    encoder = store.open(store.versions()[0].version)
+    rows = [row.ids for row in encoder.tokenize(TEXTS)]
+    before = [encoder.forward([ids], alone=True) for ids in rows]
+    assert not encoder.has_alone
+    encoder.open_alone(2)
+    computed = counted(encoder._alone, monkeypatch)
+    for normalize in (True, False):
+        for ids in rows:
+            usual = encoder.forward([ids], normalize=normalize)
+            np.testing.assert_allclose(
+                encoder.forward([ids], normalize=normalize, alone=True), usual, atol=1e-6
+            )
+    assert len(computed) == 2 * len(rows)
+    assert encoder.drop_alone()
+    assert not encoder.has_alone
+    assert not encoder.drop_alone()
+    encoder.forward([rows[0]], alone=True)
+    assert len(computed) == 2 * len(rows)
+    np.testing.assert_array_equal(np.concatenate(before), [encoder.forward([ids])[0] for ids in rows])
+    encoder.close()
+
+
+def test_an_encoder_that_has_closed_is_not_opened_once_more(tiny_models_dir: Path) -> None:
+    store = Store(tiny_models_dir)
+    encoder = store.open(store.versions()[0].version)
+    encoder.close()
+    encoder.open_alone(2)
+    assert encoder._alone is None
+
+
+def test_a_deterministic_encoder_has_one_way_of_computing(tiny_models_dir: Path) -> None:
+    store = Store(tiny_models_dir)
+    encoder = store.open(store.versions()[0].version, deterministic=True)
+    encoder.open_alone(2)
+    assert not encoder.opens_alone
+    assert encoder._alone is None
+
+
+def test_both_sessions_use_one_table_of_the_vocabulary(tiny_models_dir: Path) -> None:
+    store = Store(tiny_models_dir)
+    version = store.versions()[0].version
+    file = store.folder(version) / "onnx" / "model.onnx"
+    held = {tensor.name: tensor for tensor in onnx.load(str(file)).graph.initializer}
+    table = read_table(file)
+    assert table is not None
+    assert table.name == "embeddings.word_embeddings.weight"
+    np.testing.assert_array_equal(table.values, onnx.numpy_helper.to_array(held[table.name]))
+    first = OnnxEngine(file, FP32, 1)
+    second = first.again(2)
+    shared = [engine._shared[table.name].data_ptr() for engine in (first, second)]
+    assert shared[0] == shared[1]
+    feed = {name: np.ones((1, 4), np.int64) for name in first.inputs}
+    first._shared[table.name].update_inplace(np.zeros_like(table.values))
+    changed = [engine.run(feed, "sentence_embedding") for engine in (first, second)]
+    np.testing.assert_allclose(changed[0], changed[1], atol=1e-6)
+    untouched = OnnxEngine(file, FP32, 1).run(feed, "sentence_embedding")
+    assert np.abs(changed[0] - untouched).max() > 0.001

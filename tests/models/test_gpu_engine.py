@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
+import shutil
 import subprocess
 import sys
 import warnings
@@ -24,6 +26,7 @@ from models.engines.form import FP32, Form, Precision
 from models.engines.nvidia import Provider, cuda_provider, require_cuda
 from models.engines.place import CPU, Place, place_of
 from models.errors import DeviceMemory, DeviceUnavailable
+from models.proof import check_golden
 from models.publish import publish
 from models.store import Store
 from models.texts import PROOF_TEXTS, long_text
@@ -320,3 +323,24 @@ def test_a_session_that_would_run_on_the_cpu_instead_is_refused(monkeypatch: pyt
         warnings.simplefilter("ignore")  # the one that is installed here says that it knows no CUDA
         with pytest.raises(DeviceUnavailable, match="GPU 7, and ONNX Runtime cannot"):
             require_cuda(Place("cuda", 7))
+
+
+def test_what_fp16_turns_is_told_as_mean_and_least(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("models.engines.opening.cuda_provider", lambda place: ON_CPU)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    golden = json.loads((copy / "golden.json").read_bytes())
+    vector = np.asarray(golden["vectors"][3])
+    across = np.roll(vector, 1)
+    across -= vector * (across @ vector)
+    turned = vector + 0.01 * across / np.linalg.norm(across)  # a cosine of 0.99995 to what it was
+    golden["vectors"][3] = (turned / np.linalg.norm(turned)).tolist()
+    (copy / "golden.json").write_text(json.dumps(golden))
+    half = Encoder.open(copy, form=Form("fp16", "onnxruntime-cuda"), place=Place("cuda", 0))
+    assert half.turned is None, "nobody has looked"
+    check_golden(half, copy)
+    assert half.turned == (23, pytest.approx(1 - 5e-5 / 23, abs=1e-6), pytest.approx(0.99995, abs=5e-6))
+    exact = Encoder.open(folder)
+    check_golden(exact, folder)
+    assert exact.turned is None, "fp32 is what the others are compared with"

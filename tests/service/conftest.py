@@ -1,5 +1,6 @@
 """The whole service, real but for the size of its model: one per test module, or a test makes its own."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
@@ -79,6 +81,21 @@ def serving_prompts(folder: Path, prompts: Mapping[str, str]) -> Iterator[tuple[
     with TestClient(app) as client:
         wait_until_ready(client)
         yield client, app.state.runtime.live.generation.encoder
+
+
+def turned(client: TestClient, models_dir: Path) -> dict[str, object]:
+    """What `form_cost` must say of a form that was looked at when it was opened: found by asking for the
+    golden texts, each alone.
+    """
+    golden = json.loads(next(models_dir.glob("2*/golden.json")).read_bytes())
+    found = np.array([client.post("/embed", json={"inputs": text}).json()[0] for text in golden["texts"]])
+    cosines = np.sum(found * np.array(golden["vectors"]), axis=1)
+    return {
+        "texts": len(golden["texts"]),
+        "cosine_mean": pytest.approx(cosines.mean(), abs=1e-5),
+        "cosine_least": pytest.approx(cosines.min(), abs=1e-5),
+        "same_neighbours": None,
+    }
 
 
 def wait_until_ready(client: TestClient, seconds: float = 20) -> None:

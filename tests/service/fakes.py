@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder, Tokens
+from models.engines.form import FP32
 from models.errors import TooLong
 
 
@@ -19,6 +20,9 @@ class CountingEncoder:
     dimension = 3
     max_length = 64
     packs = False
+    form = FP32
+    step = 1
+    opens_alone = False
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
         self.name = name

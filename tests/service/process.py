@@ -43,8 +43,8 @@ class Service:
             SIMILE_DATA_DIR=str(folder / "data"),
             SIMILE_MODELS_DIR=str(folder / "models"),
             SIMILE_PORT=str(self.port),
-            SIMILE_CACHE_MB="0",
-            **{"SIMILE_WORKERS": "2", **variables},  # set, so that no start measures what is best
+            # Workers are set, so that no start measures what is best.
+            **{"SIMILE_CACHE_MB": "0", "SIMILE_WORKERS": "2", **variables},
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]

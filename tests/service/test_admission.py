@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from models.encoder import Encoder
+from models.engines.form import FP32
 from service.admission import Admission
 from service.calls import Call, Lane, Row
 from service.errors import Overloaded
@@ -20,7 +21,7 @@ def pace(tokens_per_second: int) -> Pace:
     return measured
 
 
-ENCODER = SimpleNamespace(packs=False)
+ENCODER = SimpleNamespace(packs=False, form=FP32, step=1)
 
 
 def put(lanes: Lanes, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:

@@ -155,6 +155,41 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
         assert f"could not be asked of {place.c}: Backend" in caplog.text
 
 
+def test_the_share_of_one_version_is_not_told_of_the_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alert on it would fire anew for whatever comes after a version that differed much."""
+
+    async def fails(self: Library, generation: Any, queries: list[str]) -> Any:
+        raise Backend("injected")
+
+    with place.serving() as client:
+        place.fill()
+        for wanted in (place.b, place.a):
+            place.activate(wanted)
+            assert samples(client)["simile_canary_overlap"] > 0
+        assert client.post("/models/rollback").json() == {"wanted": place.b}
+        place.until(lambda: place.active() == place.b)
+        assert math.isnan(samples(client)["simile_canary_overlap"]), "a way back is not compared"
+        place.activate(place.a)
+        assert samples(client)["simile_canary_overlap"] > 0
+        monkeypatch.setattr(Library, "embed_queries", fails)
+        place.activate(place.c)
+        assert math.isnan(samples(client)["simile_canary_overlap"])
+
+
+def test_the_share_of_a_version_that_was_given_up_is_told_no_longer(place: Place) -> None:
+    with place.serving(canary_min_overlap=0.99) as client:
+        place.fill()
+        place.store.want(place.b)
+        place.until(lambda: place.state(place.b)["state"] == "ready")
+        assert samples(client)["simile_canary_overlap"] > 0
+        assert (
+            client.post(f"/models/{place.a}/activate").status_code == 200
+        )  # it is live: the other is dropped
+        place.until(lambda: math.isnan(samples(client)["simile_canary_overlap"]))
+
+
 def test_a_full_queue_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.canary.RETRY_SECONDS", 0.05)
     embed, failures = Library.embed_queries, 0

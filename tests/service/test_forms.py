@@ -18,7 +18,7 @@ from models.publish import publish
 from models.store import Store
 from service.settings import Settings
 from tests.models.forms import needs_bf16, needs_int8
-from tests.service.conftest import new_settings, serving
+from tests.service.conftest import new_settings, serving, turned
 from tests.service.process import run_and_fail
 from tests.service.swapping import TEXTS
 from tests.tiny import tiny_source
@@ -71,6 +71,8 @@ def test_stored_documents_are_embedded_anew_in_the_form_asked_for_and_back(
         wait_for_form(client, BF16)
         info = client.get("/info").json()
         assert (info["model_dtype"], info["providers"]) == ("bfloat16", ["OpenVINO CPU"])
+        assert info["form_cost"] == turned(client, tiny_models_dir)
+        assert info["form_cost"]["cosine_least"] < 1
         assert_found_in(client, half)
         vector = client.post("/embed", json={"inputs": "red river"}).json()[0]
         np.testing.assert_allclose(vector, half.encode(["red river"]).vectors[0], atol=1e-6)

@@ -10,7 +10,7 @@ from models.engines.nvidia import Provider
 from models.store import Store
 from service.app import create_app
 from service.settings import StartupError
-from tests.service.conftest import new_settings, serving, wait_until_ready
+from tests.service.conftest import new_settings, serving, turned, wait_until_ready
 
 ON_CPU = Provider("CPUExecutionProvider", {}, "cpu")
 TEXTS = ["a river", "the red letter runs to the market", "my password", "a bridge on paper and a cat"]
@@ -45,6 +45,15 @@ def test_a_service_on_a_gpu_answers_as_one_on_the_cpu(tmp_path: Path, tiny_model
         assert [found(client, text) for text in TEXTS] == TEXTS
         info = client.get("/info").json()
         assert (info["form"], info["max_batch_tokens"]) == ("fp16/onnxruntime-cuda", 16_384)
+        assert info["form_cost"] == turned(client, tiny_models_dir)
+        assert 0.9999 < info["form_cost"]["cosine_least"] < 1
+
+
+@pytest.mark.usefixtures("gpu")
+def test_fp32_on_a_gpu_is_told_no_cost(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir, device="cuda", precision="fp32")) as client:
+        info = client.get("/info").json()
+        assert (info["form"], info["form_cost"]) == ("fp32/onnxruntime-cuda", None)
 
 
 @pytest.mark.usefixtures("gpu")

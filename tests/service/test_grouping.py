@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from service.grouping import GROUP_OVERHEAD_TOKENS, cost_of, group_of_oldest
+from service.grouping import GROUP_OVERHEAD_TOKENS, Costs, cost_of, group_of_oldest
 
 
 def cost(lengths: Sequence[int], packed: bool) -> float:
@@ -39,7 +39,7 @@ def cost_of_running_all(lengths: list[int], budget: int, packed: bool) -> float:
     total = 0.0
     waiting = list(lengths)
     while waiting:
-        group = group_of_oldest(waiting, budget, packed=packed)
+        group = group_of_oldest(waiting, budget, Costs(packed=packed))
         total += GROUP_OVERHEAD_TOKENS + cost([waiting[at] for at in group], packed)
         waiting = [length for at, length in enumerate(waiting) if at not in set(group)]
     return total
@@ -61,7 +61,7 @@ def test_the_cost_of_a_batch_is_that_of_the_plan(packed: bool) -> None:
     rng = random.Random(3)
     for _ in range(50):
         lengths = [rng.randrange(1, 300) for _ in range(rng.randrange(1, 40))]
-        assert cost_of(lengths, packed=packed) == round(cost(lengths, packed))
+        assert cost_of(lengths, Costs(packed=packed)) == round(cost(lengths, packed))
 
 
 def test_the_oldest_text_is_always_in_the_group() -> None:
@@ -89,8 +89,8 @@ def test_no_group_is_larger_than_the_budget() -> None:
 def test_without_padding_texts_of_all_lengths_fill_a_batch() -> None:
     lengths = [8, 44, 12, 30, 17, 9, 25, 16] * 3
     assert len(group_of_oldest(lengths, 512)) < 10
-    assert len(group_of_oldest(lengths, 512, packed=True)) > 14
-    assert 1 not in group_of_oldest([8, 256, 9, 250, 8, *[10] * 20], 1024, packed=True)
+    assert len(group_of_oldest(lengths, 512, Costs(packed=True))) > 14
+    assert 1 not in group_of_oldest([8, 256, 9, 250, 8, *[10] * 20], 1024, Costs(packed=True))
 
 
 @pytest.mark.parametrize("waiting", [1, 16, 17, 18, 35, 52, 103, 128])
@@ -101,5 +101,12 @@ def test_among_texts_of_one_length_the_oldest_is_in_a_full_group(waiting: int) -
 
 def test_a_dearer_batch_is_worth_more_padding() -> None:
     lengths = [8, 8, 24, 24, 8, 24]
-    assert group_of_oldest(lengths, 512, overhead_tokens=24) == [0, 1, 4]
-    assert group_of_oldest(lengths, 512, overhead_tokens=500) == [0, 1, 4, 2, 3, 5]
+    assert group_of_oldest(lengths, 512, Costs(overhead_tokens=24)) == [0, 1, 4]
+    assert group_of_oldest(lengths, 512, Costs(overhead_tokens=500)) == [0, 1, 4, 2, 3, 5]
+
+
+def test_what_is_padded_to_one_length_costs_the_same_attention() -> None:
+    stepped = Costs(packed=True, step=16)
+    assert cost_of([17], stepped) == round(17 + 32**2 / 920)
+    assert cost_of([17, 9], stepped) == cost_of([20, 6], stepped)
+    assert cost_of([17, 9], stepped) > cost_of([16, 10], stepped)

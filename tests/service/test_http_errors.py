@@ -333,7 +333,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = held(runtime, monkeypatch)
-    monkeypatch.setattr(runtime.batcher._admission, "_max_tokens", 2000)
+    monkeypatch.setattr(runtime.batcher._admission, "max_tokens", 2000)
     answers: list[int] = []
     senders = [
         threading.Thread(

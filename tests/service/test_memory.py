@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from models.encoder import ONNX
+from service import memory
 from service.index import Index
-from service.memory import free, needed, shortage
+from service.memory import free, limit, needed, shortage
 from tests.service.brute_force import firsts
 from tests.service.swapping import published
 from tests.service.test_swap import DOCUMENTS, Place
@@ -91,8 +92,21 @@ def test_files_that_make_no_sense_or_are_not_there_tell_nothing(tmp_path: Path) 
     assert shortage(10**9, 4096, tmp_path, tmp_path) is None
 
 
+def test_the_limit_is_the_least_of_the_cgroups_and_the_machine(tmp_path: Path) -> None:
+    assert limit(tmp_path) is None
+    write(tmp_path, meminfo(1))
+    assert limit(tmp_path) == 1024 * 99999999
+    write(tmp_path, second_version("max", 5, path="/outer/inner"))
+    assert limit(tmp_path) == 1024 * 99999999
+    outer = second_version(str(100 * MIB), 99 * MIB, path="/outer")
+    write(tmp_path, outer | {"proc/self/cgroup": "0::/outer/inner"})
+    assert limit(tmp_path) == 100 * MIB, "what is in use plays no part"
+    write(tmp_path, second_version(str(30 * MIB), 5, path="/outer/inner"))
+    assert limit(tmp_path) == 30 * MIB
+
+
 def test_this_machine_has_some(tmp_path: Path) -> None:
-    assert 0 < (free() or 0) < 2**50
+    assert 0 < (free() or 0) < (limit() or 0) < 2**50
 
 
 def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_path: Path) -> None:
@@ -101,6 +115,7 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
     (tmp_path / "onnx/model.onnx_data").write_bytes(b"x" * 1000)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 5000)  # never loaded
     assert needed(0, 384, tmp_path) == 2600
+    assert needed(0, 384, tmp_path, alone=True) == 3250  # and the session for lone texts
     assert needed(100_000, 384, tmp_path) == 386_002_600  # 2.5 x 100,000 x (1,536 + 8)
 
 
@@ -140,6 +155,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         place.until(lambda: place.state(place.b)["reason"] is not None)
         state = place.state(place.b)
         assert (state["state"], state["eta_seconds"]) == ("building", None)
+        assert "simile_swap_waiting 1.0" in client.get("/metrics").text
         assert "index of 60 documents need about" in state["reason"]
         assert "0.0 MiB are free" in state["reason"]
         assert "SIMILE_GRACE_SECONDS" in state["reason"]
@@ -151,6 +167,7 @@ def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
         write(machine, second_version(str(500 * MIB), 0))
         place.until(lambda: place.active() == place.b)
         assert place.everything() == DOCUMENTS
+        place.until(lambda: "simile_swap_waiting 0.0" in client.get("/metrics").text)
         assert 'simile_swaps_total{outcome="failed"} 0.0' in client.get("/metrics").text
         write(machine, second_version(str(500 * MIB), 500 * MIB))
         assert client.post("/models/rollback").json() == {"wanted": place.a}
@@ -173,3 +190,22 @@ def test_a_version_that_waits_for_memory_can_be_given_up(
     with place.serving(memory_check=False):
         place.activate(place.b)
         assert place.everything() == DOCUMENTS
+
+
+@pytest.mark.parametrize(("lone_threads", "asked"), [(2, True), (1, False)])
+def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch, lone_threads: int, asked: bool
+) -> None:
+    seen: list[bool] = []
+
+    def shortage(*given: object, alone: bool) -> None:
+        seen.append(alone)
+        assert not place.app.state.runtime.batcher.alone.has_room()  # it is being built: nothing else opens
+
+    monkeypatch.setattr(memory, "shortage", shortage)
+    with place.serving(threads=1, lone_threads=lone_threads):
+        assert place.app.state.runtime.batcher.alone.has_room()
+        place.activate(place.b)
+        place.until(lambda: place.active() == place.b)
+        place.until(place.app.state.runtime.batcher.alone.has_room)
+    assert seen == [asked]

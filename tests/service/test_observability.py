@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import math
 import re
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fastapi import FastAPI
@@ -24,6 +27,7 @@ from service.errors import ServiceError
 from service.index import Index
 from service.metrics import Metrics
 from service.runtime import Runtime
+from service.settings import Settings
 from tests.service.fakes import CountingEncoder
 from tests.service.test_swap import Place, place, three
 
@@ -133,6 +137,11 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         # Estimated, since the only worker is busy: a quarter of the characters, and two.
         assert waiting("interactive") == (3, 4 + 2 + 3)
         assert waiting("background") == (2, 8)
+        found = of(metrics)
+        assert found["simile_queue_limit_tokens"] == 1000
+        assert found["simile_queue_limit_seconds"] == float("inf")
+        # One call stands before the next one, and its turn is one text of three: at 1,000 tokens a second.
+        assert found["simile_queue_wait_seconds"] == 3 / 1000
         built.cancel()
         await asyncio.gather(built, return_exceptions=True)
         assert waiting("background") == (0, 0)
@@ -142,6 +151,46 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         await asyncio.to_thread(batcher.stop)
 
     asyncio.run(asyncio.wait_for(body(), 20))
+
+
+def test_the_limits_of_the_queue_are_those_of_the_settings(client: TestClient, settings: Settings) -> None:
+    found = samples(client)
+    assert found["simile_queue_limit_tokens"] == settings.max_queue_tokens == 1_000_000
+    assert found["simile_queue_limit_seconds"] == settings.max_queue_seconds == 1
+    assert found["simile_queue_wait_seconds"] == 0
+
+
+def test_the_room_on_the_disk_of_each_folder_is_looked_up_at_each_scrape(
+    client: TestClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def usage(folder: Path) -> SimpleNamespace:
+        if folder == settings.models_dir:
+            raise FileNotFoundError(folder)
+        return SimpleNamespace(free=12.0, total=100.0)
+
+    real = samples(client)
+    disk = shutil.disk_usage(settings.data_dir)
+    for folder in ("data", "models"):
+        assert real[f'simile_disk_total_bytes{{folder="{folder}"}}'] == disk.total
+        assert 0 < real[f'simile_disk_free_bytes{{folder="{folder}"}}'] < disk.total
+    with monkeypatch.context() as patch:
+        patch.setattr("service.gauges.shutil.disk_usage", usage)
+        found = samples(client)
+    assert found['simile_disk_free_bytes{folder="data"}'] == 12
+    assert found['simile_disk_total_bytes{folder="data"}'] == 100
+    assert math.isnan(found['simile_disk_free_bytes{folder="models"}']), "a folder that is away"
+
+
+def test_the_memory_that_the_process_may_have_is_shown_and_nan_where_nobody_tells(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("service.memory.limit", lambda: 123)
+        assert samples(client)["simile_memory_limit_bytes"] == 123
+        patch.setattr("service.memory.limit", lambda: None)
+        assert math.isnan(samples(client)["simile_memory_limit_bytes"])
+    found = samples(client)
+    assert found["process_resident_memory_bytes"] < found["simile_memory_limit_bytes"]
 
 
 def test_series_of_a_version_go_with_it_however_many_swaps_there_are() -> None:
@@ -301,6 +350,7 @@ def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> No
     assert (info["dimension"], info["max_input_length"]) == (32, 64)
     assert info["max_client_batch_size"] == 2048
     assert info["threads"] == runtime.tuning.layout.workers
+    assert info["lone_threads"] == min(4, runtime.tuning.layout.workers)
     index = {"documents": 0, "passages": 0, "kind": "exact", "recall_at_10": None, "recall_queries": None}
     assert info["index"] == index | {"device": "cpu", "bytes": info["index"]["bytes"]}
 

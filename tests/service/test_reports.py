@@ -73,6 +73,7 @@ def test_the_schedule_is_shown_where_there_is_one(scheduled: tuple[TestClient, P
     client, models = scheduled
     assert client.get("/models").json()["schedule"] is None
     assert math.isnan(samples(client)["simile_retrain_last_end_seconds"])
+    assert samples(client)["simile_retrain_running"] == 0
     said = {
         "next_run": "2026-01-02T03:30:00+00:00",
         "last_run": {"ended": "1970-01-01T00:01:00+00:00", "status": 3, "outcome": "refused"},
@@ -83,6 +84,9 @@ def test_the_schedule_is_shown_where_there_is_one(scheduled: tuple[TestClient, P
     assert found["simile_retrain_last_end_seconds"] == 60
     assert found["simile_retrain_last_status"] == 3
     assert found["simile_retrain_next_seconds"] == 1767324600
+    assert found["simile_retrain_running"] == 0
+    write_runs(models, said | {"running": {"started": "2026-01-02T03:30:00+00:00", "pid": 7}})
+    assert samples(client)["simile_retrain_running"] == 1
     (models / "schedule.json").write_text('{"last_run": 4, "next', encoding="utf-8")
     assert client.get("/models").json()["schedule"] is None
     assert math.isnan(samples(client)["simile_retrain_last_status"])

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from models import cpus
 from models.engines.place import CPU, Place
-from service import check, cpus, tuning
+from service import check, memory, tuning
 from service.distributions import refuse_clashes
 from service.opening import wanted_form
 from service.settings import Settings, StartupError, read
@@ -37,6 +38,28 @@ def test_the_defaults_are_those_of_the_specification() -> None:
         "fp32",
     )
     assert (settings.cache_mb, settings.examples, settings.insecure) == (64, False, False)
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "body", "expected"),
+    [
+        (1 << 30, "16", 64),
+        (4 << 30, "16", 256),
+        (64 << 30, "16", 256),
+        (None, "16", 256),
+        (1 << 27, "16", 16),
+        (1 << 30, "100", 100),
+    ],
+)
+def test_bodies_in_flight_take_a_sixteenth_of_the_memory_and_one_always_has_room(
+    monkeypatch: pytest.MonkeyPatch, memory_bytes: int | None, body: str, expected: int
+) -> None:
+    monkeypatch.setattr(memory, "limit", lambda: memory_bytes)
+    monkeypatch.setenv("SIMILE_MAX_BODY_MB", body)
+    assert read().max_admitted_mb == expected
+    assert f"SIMILE_MAX_ADMITTED_MB          {expected} " in check.report(read())
+    monkeypatch.setenv("SIMILE_MAX_ADMITTED_MB", "5")
+    assert read().max_admitted_mb == 5
 
 
 def test_models_live_beside_the_data_unless_they_have_their_own_folder(

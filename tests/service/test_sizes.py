@@ -6,12 +6,15 @@ from typing import Any, cast
 import pytest
 
 from models.encoder import Encoder
+from models.engines.form import FP32, Form
+from models.engines.opening import INT8
 from models.engines.place import CPU, Place
 from service.calls import Call, Lane, Row
+from service.grouping import group_of_oldest
 from service.lanes import Lanes
 from service.sizes import GPU, PROCESSOR, Sizes, sizes_on
 
-ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64))
+ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64, form=FP32, step=1))
 
 
 def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, about: bool = False) -> list[int]:
@@ -51,3 +54,14 @@ def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
     assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
     assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]
     assert PROCESSOR.length(9, 60) == 9
+
+
+def test_int8_counts_attention_by_what_its_own_tokens_cost() -> None:
+    """Its linear layers are cheap and its attention is that of fp32, so a longer text costs others more."""
+    lengths = [12] * 12 + [44]
+
+    def first(form: Form) -> int:
+        encoder = cast("Encoder", SimpleNamespace(packs=True, form=form, step=1))
+        return len(group_of_oldest(lengths, 512, PROCESSOR.costs(encoder)))
+
+    assert (first(FP32), first(INT8)) == (13, 12)

@@ -3,14 +3,16 @@
 import json
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from models import cpus
 from models.encoder import Encoder
-from service import cpus, tuning
+from service import tuning
 from service.app import create_app
 from service.check import report
 from service.runtime import Runtime
@@ -53,6 +55,21 @@ def slices(share: float = 1.0, **rates: float) -> dict[Layout, list[Slice]]:
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of four processors, as far as anyone asks."""
     monkeypatch.setattr(cpus, "available", lambda: 4)
+
+
+def test_the_cpu_can_be_asked_for_where_the_package_is_the_one_for_gpus(
+    four: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime-gpu brings the module onnxruntime, and no package of that name."""
+    found = metadata.Distribution.from_name
+
+    def from_name(name: str) -> metadata.Distribution:
+        if name == "onnxruntime":
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata.Distribution, "from_name", from_name)
+    assert known(settings_in(tmp_path)).layout == Layout(4, 1)
 
 
 def settings_in(folder: Path, **others: Any) -> Settings:

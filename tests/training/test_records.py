@@ -75,7 +75,11 @@ def test_a_table_is_split_at_tabs_and_nothing_is_quoted(tmp_path: Path) -> None:
         ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON."),
         ("a.jsonl", '{"text": ' + "1" * 5000 + "}", "a.jsonl, line 1 is not JSON."),
         ("a.txt", "a\n".encode("utf-16"), "a.txt, line 1 is not UTF-8 (byte 1). Save the file as UTF-8."),
-        ("a.txt", gzip.compress(b"a\n"), "a.txt, line 1 is not UTF-8 (byte 2). Save the file as UTF-8."),
+        (
+            "a.txt",
+            gzip.compress(b"a\n", mtime=0),
+            "a.txt, line 1 is not UTF-8 (byte 2). Save the file as UTF-8.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file_and_the_line(

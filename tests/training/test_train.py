@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from models import cpus
 from tests.tiny import MAX_LENGTH
 from tests.training.conftest import RECIPE_TEXT, Run
 from tests.training.runs import command, events, losses, weights
@@ -74,6 +75,19 @@ def test_the_steps_are_those_of_adamw_on_clipped_gradients(
     for name, parameter in named.items():
         difference = np.abs(found[name] - parameter.detach().numpy())
         assert np.quantile(difference, 0.99) < 1e-5, name  # Adam blows up the rounding of gradients near 0
+
+
+def test_a_run_takes_no_more_threads_than_the_cgroup_allows(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    monkeypatch.setattr(cpus, "available", lambda: 1)
+    try:
+        [start] = events(run("out", steps=1).out, "start")
+    finally:
+        torch.set_num_threads(before)
+    assert start["machine"]["threads"] == 1
 
 
 def test_the_training_length_is_not_published(run: Run, recipe: Recipe) -> None:

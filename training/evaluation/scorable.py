@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from models import cpus
 from models.__main__ import models_dir
 from models.builtin import publish_named
 from models.encoder import Encoder
@@ -92,4 +93,4 @@ def scorable_of(encoder: Encoder) -> Scorable:
 
 
 def _opened(folder: Path) -> Scorable:
-    return scorable_of(Encoder(folder, check(folder), threads=len(os.sched_getaffinity(0))))
+    return scorable_of(Encoder(folder, check(folder), threads=cpus.available()))
