@@ -156,6 +156,7 @@ def _jobs(
     alone = [
         SingleCalls(floors.ALONE, engine, tokenising=False),
         SingleCalls(floors.TOKENISED_ALONE, engine, tokenising=True),
+        SingleCalls(floors.TOGETHER_ALONE, forms.together(ours[0]), tokenising=False),
     ]
     judge = [wrk.Judged(ours[0].served, folder)] if wrk.program() else []
     jobs = [Job(peak, products, True) for peak in gemm.peaks(ours[0].info["threads"])]

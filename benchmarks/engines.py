@@ -1,4 +1,4 @@
-"""Engines on an ONNX file as plain calls of one thread each: feed in, sentence vectors out."""
+"""Engines on an ONNX file as plain calls, of one thread each but for a lone text's: feed in, vectors out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
+
+from models.engines.form import FP32
+from models.engines.onnx import OnnxEngine
 
 OUTPUT = "sentence_embedding"
 
@@ -29,6 +32,14 @@ def onnx_runtime(file: Path, count: int) -> tuple[list[Call], list[str]]:
         return lambda feed: np.asarray(session.run([OUTPUT], feed)[0])
 
     return [call(session) for session in sessions], [given.name for given in sessions[0].get_inputs()]
+
+
+def together(file: Path, threads: int) -> tuple[Call, list[str]]:
+    """What the service computes a lone text with: a session that sleeps and wakes as its own does."""
+    engine = OnnxEngine(file, FP32, 1)
+    if threads > 1:
+        engine = engine.again(threads)
+    return lambda feed: engine.run(feed, OUTPUT), engine.inputs
 
 
 def openvino(file: Path, count: int, precision: str) -> tuple[list[Call], list[str]]:

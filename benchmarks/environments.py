@@ -17,6 +17,7 @@ from benchmarks.places import say
 from benchmarks.served import OPENAI, Served
 from benchmarks.workloads import PROJECT
 
+RECONNECTS = 256  # of a peer in one measurement
 PINS = PROJECT / "benchmarks" / "peers"
 REFERENCE = "sentence-transformers, torch"  # whose vectors all others are compared with
 LIBRARIES = {  # of a name: the environment, and the way of peers/encode.py
@@ -85,7 +86,10 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
     stack.callback(server.close)
     server.ready()
     told = {"packages": pins("infinity"), "ready_seconds": server.ready_seconds}
-    found.servers.append(Served(name, OPENAI, server.port, server.pid, told))
+    # uvicorn closes a connection on which nothing came for five seconds, also when its own loop stood still
+    # so long; any client opens another one then. Of our service it would be a fault.
+    served = Served(name, OPENAI, server.port, server.pid, told, reconnects=RECONNECTS)
+    found.servers.append(served)
 
 
 def environment() -> dict[str, str]:

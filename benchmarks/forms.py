@@ -11,6 +11,7 @@ from benchmarks.places import say
 from benchmarks.raw import RawEngine
 from benchmarks.served import OURS, Served
 from benchmarks.server import Server, ServerError
+from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
 from models.tokenizer import FILE_NAME, Tokenizer
 
@@ -78,6 +79,13 @@ def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Fo
     return Form(
         precision, data_dir, info, Served(name_of(precision), OURS, server.port, server.pid, told), raw
     )
+
+
+def together(form: Form) -> RawEngine:
+    """One fp32 session with the threads that the service has for a lone text; a program before it had one."""
+    call, inputs = engines.together(form.version / ONNX, form.info.get("lone_threads", 1))
+    tokenizer = Tokenizer(form.version / FILE_NAME, form.info["max_input_length"])
+    return RawEngine("raw, together", [call], inputs, tokenizer)
 
 
 def _raw(precision: str, runtime: str, version: Path, info: dict[str, Any]) -> RawEngine | None:

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.contestant import Measured, Scenario
 from benchmarks.machine import between, snapshot
+from models.engines.opening import BF16, INT8, require
+from models.errors import FormUnavailable
 
 SHAPES = ((2048, 384, 1536), (2048, 1536, 384), (1024, 1024, 1024))  # rows, inner, columns
 
@@ -75,7 +77,8 @@ def with_onnx_runtime(m: int, k: int, n: int) -> Product:
 
 
 def with_integers(m: int, k: int, n: int) -> Product:
-    """8 bits: unsigned by signed, with sums of 32."""
+    """8 bits: unsigned by signed, with sums of 32. Raises FormUnavailable where sums of 16 would overflow."""
+    require(INT8)
     chance = np.random.default_rng(0)
     a = chance.integers(0, 255, (m, k), np.uint8)
     b = chance.integers(-127, 127, (k, n), np.int8)
@@ -84,7 +87,8 @@ def with_integers(m: int, k: int, n: int) -> Product:
 
 
 def with_openvino_bf16(m: int, k: int, n: int) -> Product:
-    """Raises ImportError."""
+    """Raises FormUnavailable where it would compute in fp32, ImportError."""
+    require(BF16)
     import openvino as ov  # noqa: PLC0415  an extra
 
     chance = np.random.default_rng(0)
@@ -126,11 +130,11 @@ KINDS: dict[str, Make] = {
 
 
 def peaks(count: int) -> list[Gemm]:
-    """Of every kind that the installed packages can do."""
+    """Of every kind that the processor and the installed packages can do."""
     found = []
     for name, make in KINDS.items():
         try:
             found.append(Gemm(f"GEMM {name}", make, count))
-        except ImportError:
+        except (ImportError, FormUnavailable):
             continue
     return found

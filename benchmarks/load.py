@@ -25,8 +25,9 @@ from benchmarks.machine import Snapshot, Window, between, snapshot
 from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
 
+HOST = "127.0.0.1"
 DRAIN_SECONDS = 10.0
-WARM_SECONDS = 60.0  # for the answers before the window
+WARM_SECONDS = 180.0  # for the answers before the window: 512 texts of the slowest peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Load:
     seconds: float  # of the window, at most
     pids: dict[str, int]  # processes to count beside the generator's own
     keep: list[int] = field(default_factory=list)  # requests whose response body is wanted
+    reconnects: int = 0  # connections that the server may close: the request is sent again on a new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Answers:
     window: Window
     milliseconds: list[tuple[int, float]]  # (request, latency) of each answer
     bodies: dict[int, str]  # of the requests to keep
+    reconnects: int  # connections that the server closed
 
 
 class LoadError(Exception):
@@ -84,6 +87,7 @@ def finish(process: subprocess.Popen[str]) -> Answers:
         Window(**answer["window"]),
         [(request, latency) for request, latency in answer["milliseconds"]],
         {int(request): body for request, body in answer["bodies"].items()},
+        answer["reconnects"],
     )
 
 
@@ -121,12 +125,14 @@ class _Run:
         self.error: str | None = None
         self._latencies: list[tuple[int, float]] = []
         self._bodies: dict[int, str] = {}
+        self._reconnects = 0
+        self._connecting: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
         clients = [
-            (await self._loop.create_connection(lambda: _Client(self), "127.0.0.1", self._load.port))[1]
+            (await self._loop.create_connection(lambda: _Client(self), HOST, self._load.port))[1]
             for _ in range(self._load.clients)
         ]
         self._loop.call_later(WARM_SECONDS, self._give_up)
@@ -141,7 +147,12 @@ class _Run:
         assert self._begin is not None
         assert self._end is not None
         window = between(self._begin, self._end)
-        return {"window": asdict(window), "milliseconds": self._latencies, "bodies": self._bodies}
+        return {
+            "window": asdict(window),
+            "milliseconds": self._latencies,
+            "bodies": self._bodies,
+            "reconnects": self._reconnects,
+        }
 
     def take(self) -> int | None:
         """The next request to send, None when the window is over."""
@@ -168,6 +179,26 @@ class _Run:
         if self._end is not None and not self._in_flight:
             self._done.set()
 
+    def lost(self, client: "_Client", error: Exception | None) -> None:
+        """The server closed a connection. It may do that to one on which nothing is asked any more."""
+        if self._over or self.error is not None or not client.waits:
+            return
+        if self._reconnects >= self._load.reconnects:
+            self.fail(f"the server closed a connection ({error})")
+            return
+        self._reconnects += 1
+        task = self._loop.create_task(self._connect(client))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, client: "_Client") -> None:
+        try:
+            await self._loop.create_connection(lambda: client, HOST, self._load.port)
+        except OSError as error:
+            self.fail(f"the server closed a connection and takes no other ({error})")
+        else:
+            client.send_again()
+
     def _stop(self) -> None:
         """The window is over; what is in flight is let out, so that the server is idle afterwards."""
         if self._end is None:
@@ -193,20 +224,27 @@ class _Client(Connection):
         self._run = run
         self._request = 0
         self._sent = 0.0
+        self.waits = False  # for an answer
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._run.fail(f"the server closed a connection ({error})")
+        self._run.lost(self, error)
 
     def send_next(self) -> None:
         request = self._run.take()
         if request is None:
             return
-        self._request = request
+        self._request, self.waits = request, True
         self._sent = time.perf_counter()
         self.write(self._run.requests[request])
 
+    def send_again(self) -> None:
+        """On a new connection; the latency counts from the first time."""
+        self.begin_anew()
+        self.write(self._run.requests[self._request])
+
     def answered(self, status: int, response: bytearray, body_at: int) -> None:
         milliseconds = (time.perf_counter() - self._sent) * 1000
+        self.waits = False
         self._run.answered(self._request, status, memoryview(response)[body_at:], milliseconds)
         self.send_next()
 

@@ -125,7 +125,7 @@ class RawEngine:
 
 
 class SingleCalls:
-    """The raw engine asked for one text after the other, on one thread: what a lone request cannot beat."""
+    """A raw engine asked for one text after the other: what a lone request cannot beat on as many threads."""
 
     def __init__(self, name: str, engine: RawEngine, *, tokenising: bool) -> None:
         self.name = name

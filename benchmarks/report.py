@@ -18,6 +18,7 @@ from benchmarks.floors import (
     ONE,
     SENTENCES_AT_ONCE,
     SINGLE,
+    TOGETHER_ALONE,
     TOKENISED_ALONE,
 )
 from benchmarks.forms import DEFAULT, name_of, raw_name
@@ -183,7 +184,11 @@ def _ms(found: Spread) -> str:
 def _alone(results: Results) -> str:
     """One client against the raw call."""
     lines = []
-    for name, what in ((ALONE, "tokenised beforehand"), (TOKENISED_ALONE, "tokenised in the call")):
+    for name, what in (
+        (ALONE, "tokenised beforehand"),
+        (TOKENISED_ALONE, "tokenised in the call"),
+        (TOGETHER_ALONE, "tokenised beforehand, by the threads of a lone text"),
+    ):
         call = results.spread((name, SINGLE), lambda one: one.p50_ms)
         ours = name_of(DEFAULT)
         beyond = results.difference((ours, ONE), (name, SINGLE), lambda one: one.p50_ms)

@@ -18,7 +18,9 @@ from benchmarks.server import call
 from benchmarks.wire import post
 from benchmarks.workloads import Workload
 
-LEAST_WARM = 16  # answers before the window begins
+WARM_TEXTS = (
+    512  # answered before the window begins, as many for everybody: some runtimes make code for shapes
+)
 CHECKED = 8  # answers of a window whose vectors are looked at
 LEAST_COSINE = 0.999  # to the same text asked alone: another text's vector is far below
 ASKED_AT_ONCE = 32
@@ -66,6 +68,7 @@ class Served:
     port: int
     pid: int
     told: dict[str, Any] = field(default_factory=dict)
+    reconnects: int = 0  # connections that it may close in one measurement, which are opened again
     _made: dict[tuple[str, int], Requests] = field(default_factory=dict)
     _alone: dict[str, Vectors] = field(default_factory=dict)
 
@@ -102,14 +105,19 @@ class Served:
                 port=self.port,
                 requests=[made.lines[at] for at in order],
                 clients=scenario.clients,
-                warm=max(LEAST_WARM, 2 * scenario.clients),
+                warm=max(WARM_TEXTS // scenario.texts, 2 * scenario.clients),
                 count=10_000_000,
                 seconds=scenario.seconds,
                 pids={"server": self.pid},
+                reconnects=self.reconnects,
                 keep=list(range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED)))[:CHECKED],
             )
         )
         answers = load.finish(run)
+        if answers.reconnects:
+            self.told["connections it closed"] = (
+                self.told.get("connections it closed", 0) + answers.reconnects
+            )
         self._check(made, order, answers)
         return self._summary(scenario, made, order, answers)
 

@@ -7,6 +7,7 @@ others used much of the machine is *contended*: it is shown, and left out of the
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from benchmarks.machine import wait_for_quiet
 from benchmarks.server import ServerError
 
 TRIES = 2  # times the asked repeats, to get as many clean ones
+FAILURES = 3  # of a peer, before it is left out; those before cost it a measurement each
 
 Say = Callable[[str], None]
 Cell = tuple[str, str]  # a contestant and a scenario, by name
@@ -25,7 +27,7 @@ Cell = tuple[str, str]  # a contestant and a scenario, by name
 class Job:
     contestant: Contestant
     scenario: Scenario
-    essential: bool  # its failure ends the run; a peer's is reported, and the peer is left out
+    essential: bool  # its failure ends the run; a peer's is reported, and in the end the peer is left out
 
     @property
     def cell(self) -> Cell:
@@ -40,7 +42,8 @@ class Turns:
         self._say = say
         self.rounds = 0
         self.cells: dict[Cell, list[Measured | None]] = {job.cell: [] for job in jobs}
-        self.broken: dict[str, str] = {}  # who failed, and why
+        self.broken: dict[str, str] = {}  # who failed too often, and why
+        self._failures: Counter[str] = Counter()
 
     def run(self, repeats: int, wait_seconds: float, minutes: float) -> None:
         """Until every cell has `repeats` clean measurements, was tried often enough, or the time is over.
@@ -69,6 +72,15 @@ class Turns:
         }
         return [job for job in there if job.scenario.workload.name in lacking]
 
+    def _failed(self, job: Job, error: Exception) -> None:
+        name = job.contestant.name
+        self._failures[name] += 1
+        if self._failures[name] < FAILURES:
+            self._say(f"{name} has no {job.scenario.name} in this round: {error}")
+            return
+        self.broken[name] = str(error)
+        self._say(f"{name} is left out: {error}")
+
     def _round(self, jobs: Sequence[Job], wait_seconds: float) -> None:
         done: dict[Cell, Measured] = {}
         started = time.perf_counter()
@@ -81,8 +93,7 @@ class Turns:
             except (LoadError, ServerError, ContestantError) as error:
                 if job.essential:
                     raise
-                self.broken[job.contestant.name] = str(error)
-                self._say(f"{job.contestant.name} is left out: {error}")
+                self._failed(job, error)
         self.rounds += 1
         for cell, found in self.cells.items():
             found.append(done.get(cell))

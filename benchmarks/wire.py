@@ -33,6 +33,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
 
+    def begin_anew(self) -> None:
+        """Forget what came of a response on a connection before this one."""
+        self._received, self._needed = bytearray(), 0
+
     def close(self) -> None:
         self._transport.close()
 

@@ -18,6 +18,7 @@ RUN: dict[Cell, list[Measured | None]] = {
     ("raw fp32", "sentences"): rates(1000, cpu_ms=1.5),
     ("raw fp32", "mix"): rates(600),
     ("raw, a text a call", "single calls"): rates(200, p50_ms=4, p99_ms=5),
+    ("raw, the threads of a lone text", "single calls"): rates(300, p50_ms=3, p99_ms=4),
     ("Simile fp32", "64 x 1"): rates(800, p50_ms=80, p99_ms=150, client_us=30),
     ("Simile fp32", "4 x 32"): rates(900, p50_ms=140, p99_ms=160, client_us=60),
     ("Simile fp32", "1 x 1"): rates(180, p50_ms=5, p99_ms=7, client_us=50),
@@ -53,6 +54,11 @@ def test_each_promise_is_judged_by_its_own_bound() -> None:
         "Simile fp32, 64 x 1, p99 over p50": (1.875, True, False),
         "Simile fp32, mix, 32 x 1, p99 of the longest tenth over the median of all": (4.0, False, False),
         "Simile fp32, 1 x 1, p50 beyond the raw call's, ms": (1.0, True, False),
+        "Simile fp32, 1 x 1, p50 beyond the raw call's by the threads of a lone text, ms": (
+            2.0,
+            False,
+            False,
+        ),
         "second start to ready, seconds (median)": (1.0, True, False),
         "one document more beside 50000, ms beyond embedding it (median)": (2.0, True, False),
     }

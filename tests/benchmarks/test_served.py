@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import wrk
+from benchmarks import load, wrk
 from benchmarks.contestant import ContestantError, Scenario
-from benchmarks.load import Answers, LoadError
+from benchmarks.load import Answers, Load, LoadError
 from benchmarks.machine import Window
 from benchmarks.served import OPENAI, OURS, Served
+from benchmarks.wire import post
 from benchmarks.workloads import Workload
 from tests.benchmarks.embedding import Embedding, vector
 
@@ -37,7 +38,7 @@ def test_a_window_is_counted_in_texts_of_the_mean_length() -> None:
     assert len(made.lines) == 13  # the 40th text fills none
     # The sixth and the third request of the workload were answered in two seconds, the third twice.
     window = Window(2.0, {"server": 0.5, "load": 0.0003}, 0.1)
-    answers = Answers(window, [(0, 10.0), (1, 30.0), (1, 20.0)], {})
+    answers = Answers(window, [(0, 10.0), (1, 30.0), (1, 20.0)], {}, 0)
     found = ours._summary(SEVERAL, made, [5, 2], answers)
     texts = (made.tokens[5] + 2 * made.tokens[2]) / 2.5
     assert found.rate == pytest.approx(texts / 2)
@@ -66,6 +67,45 @@ def test_a_vector_that_belongs_to_another_text_ends_the_run() -> None:
 def test_an_answer_that_is_not_200_ends_the_run() -> None:
     with Embedding(status=503) as server, pytest.raises(LoadError, match="503"):
         served(server).measure(ONE, 0)
+
+
+def test_a_peer_that_closes_connections_is_asked_again_on_others() -> None:
+    with Embedding(closes=5) as server:
+        peer = Served("infinity, torch", OURS, server.port, os.getpid(), reconnects=8)
+        found = peer.measure(ONE, 0)
+        assert server.closes == 0
+    assert peer.told["connections it closed"] == 5
+    assert found.rate > 0
+
+
+@pytest.mark.parametrize("reconnects", [0, 4])
+def test_more_closed_connections_than_are_allowed_end_the_measurement(reconnects: int) -> None:
+    with Embedding(closes=5) as server:
+        ours = Served("Simile fp32", OURS, server.port, os.getpid(), reconnects=reconnects)
+        with pytest.raises(LoadError, match="closed a connection"):
+            ours.measure(ONE, 0)
+
+
+def test_a_connection_closed_behind_the_last_answer_is_no_failure() -> None:
+    with Embedding(idle_seconds=0.1, slow_seconds=1.0) as server:
+        lines = [post("/embed", {"inputs": text}) for text in ("fast", "slow")]
+        pids = {"server": os.getpid()}
+        # Two clients; the window ends in the middle of the slow answer, and the other client has rested then.
+        run = load.start(Load(server.port, lines, 2, 1, 1000, 0.3, pids))
+        answers = load.finish(run)
+    assert answers.reconnects == 0
+
+
+def test_everybody_has_answered_as_many_texts_before_the_window_begins() -> None:
+    for scenario in (ONE, SEVERAL):
+        with Embedding() as server:
+            window = served(server)
+            short = Scenario(scenario.name, WORKLOAD, scenario.clients, scenario.texts, seconds=0.1)
+            window.measure(short, 0)
+            bodies = [json.loads(body)["inputs"] for body in server.asked.elements()]
+        texts = sum(len(body) for body in bodies if isinstance(body, list))
+        texts += sum(isinstance(body, str) for body in bodies)
+        assert texts >= 510  # 512, or 170 requests of three
 
 
 def test_every_dialect_reads_what_it_asks_for() -> None:

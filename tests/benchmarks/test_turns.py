@@ -78,13 +78,30 @@ def test_no_more_rounds_than_asked_for_are_begun_when_the_time_is_over() -> None
     assert everybody.rounds == 2
 
 
-def test_a_peer_that_breaks_is_left_out_and_named() -> None:
+def test_a_peer_that_fails_again_and_again_is_left_out_and_named() -> None:
     order: list[str] = []
     everybody = turns(Job(Told("a", order), SHORT, True), Job(Broken("p", order), SHORT, False))
-    everybody.run(repeats=3, wait_seconds=0, minutes=1)
+    everybody.run(repeats=5, wait_seconds=0, minutes=1)
     assert everybody.broken == {"p": "it broke"}
-    assert order == ["a0", "p0", "p1", "a1", "a2"]
-    assert [one is None for one in everybody.cells["p", SHORT.name]] == [False, True, True]
+    assert order == ["a0", "p0", "p1", "a1", "a2", "p2", "p3", "a3", "a4"]
+    assert [one is None for one in everybody.cells["p", SHORT.name]] == [False, True, True, True, True]
+
+
+class Stumbling(Told):
+    def measure(self, scenario: Scenario, turn: int) -> Measured:
+        found = super().measure(scenario, turn)
+        if turn == 1:
+            raise LoadError("it broke once")
+        return found
+
+
+def test_a_peer_that_fails_once_misses_that_measurement_and_goes_round_again() -> None:
+    order: list[str] = []
+    everybody = turns(Job(Told("a", order), SHORT, True), Job(Stumbling("p", order), SHORT, False))
+    everybody.run(repeats=2, wait_seconds=0, minutes=1)
+    assert everybody.broken == {}
+    assert order == ["a0", "p0", "p1", "a1", "a2", "p2"]
+    assert [one is None for one in everybody.cells["p", SHORT.name]] == [False, True, False]
 
 
 @pytest.mark.parametrize("error", [LoadError("500"), ContestantError("another text's vector")])

@@ -1,0 +1,130 @@
+"""What a service of so many documents takes: `python -m benchmarks.sizing --corpus FILE`.
+
+    N documents stored ─▶ a start on them ─▶ a second version is wanted: all embedded anew ─▶ both kept
+
+Memory is the process's own (RSS), disk what lies in the data directory without the models. The first
+version's vectors are random, which take the same room as true ones; the second version's are embedded. It
+reads /proc, so Linux only.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks import documents
+from benchmarks.load import LoadError
+from benchmarks.machine import memory_mb
+from benchmarks.places import SCRATCH, say
+from benchmarks.server import Server, ServerError, call
+from benchmarks.tables import conclude, table
+from benchmarks.variants import publish_variants
+from models.store import Store
+from training.corpus import read_corpus
+from training.errors import TrainingError
+
+DOCUMENTS = (1_000, 10_000, 50_000, 100_000)
+LOOK_SECONDS = 0.5
+SETTLE_SECONDS = 3.0  # freed memory is given back about a second after a swap
+LONGEST_SECONDS = 3 * 3600.0
+MB = 1e6
+COLUMNS = (
+    "documents",
+    "characters",
+    "start s",
+    "RSS MiB",
+    "most",
+    "disk MB",
+    "swap s",
+    "RSS MiB, two versions",
+    "most, two",
+    "disk MB, two",
+)
+
+
+def main() -> None:
+    options = _options()
+    SCRATCH.mkdir(exist_ok=True)
+    try:
+        found = read_corpus(options.corpus).texts
+        texts = random.Random(0).sample(found, min(max(options.documents), len(found)))
+        rows = [measure(count, texts) for count in options.documents]
+    except (LoadError, ServerError, TrainingError) as error:
+        sys.exit(f"The bench failed: {error}")
+    conclude("sizing", {"rows": rows}, [table(COLUMNS, [list(row.values()) for row in rows])], [])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sizing", description=__doc__.split("\n", 1)[0]
+    )
+    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser.add_argument("--documents", type=int, nargs="+", default=DOCUMENTS, metavar="N")
+    return parser.parse_args()
+
+
+def measure(count: int, texts: list[str]) -> dict[str, Any]:
+    """One row of the table: megabytes and seconds of a store of `count` documents."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        data_dir = Path(folder) / "data"
+        data_dir.mkdir()
+        say(f"storing {count} documents and publishing a second version")
+        with Server(data_dir):
+            pass  # it publishes the default model and makes the store
+        documents.fill(data_dir, texts, count)
+        [second] = publish_variants(data_dir / "models", "default", 1)
+        with Server(data_dir) as server:
+            time.sleep(SETTLE_SECONDS)
+            one = memory_mb(server.pid)
+            row = {
+                "documents": count,
+                "characters": sum(len(text) for text in islice(cycle(texts), count)) / count,
+                "start": server.ready_seconds,
+                "rss": one["now"],
+                "most": one["peak"],
+                "disk": _disk_mb(data_dir),
+            }
+            say("embedding them anew")
+            began = time.monotonic()
+            call(server.port, "POST", f"/models/{second}/activate")
+            _wait_until_live(Store(data_dir / "models"), second)
+            seconds = time.monotonic() - began
+            time.sleep(SETTLE_SECONDS)
+            two = memory_mb(server.pid)
+            row |= {
+                "swap": seconds,
+                "rss_two": two["now"],
+                "most_two": two["peak"],
+                "disk_two": _disk_mb(data_dir),
+            }
+            say(f"{row}")  # the next count may take an hour
+            return row
+
+
+def _wait_until_live(store: Store, version: str) -> None:
+    until = time.monotonic() + LONGEST_SECONDS
+    while (state := store.read_state()).get("live") != version:
+        shown = state.get("versions", {}).get(version, {})
+        if shown.get("state") == "failed" or time.monotonic() > until:
+            raise LoadError(f"the second version did not come to live: {shown}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _disk_mb(data_dir: Path) -> float:
+    return sum(_sizes(data_dir)) / MB
+
+
+def _sizes(data_dir: Path) -> Iterator[int]:
+    models = data_dir / "models"
+    for path in data_dir.rglob("*"):
+        if path.is_file() and models not in path.parents:
+            yield path.stat().st_size
+
+
+if __name__ == "__main__":
+    main()
