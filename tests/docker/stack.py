@@ -1,0 +1,126 @@
+"""One Compose project of this tree: its commands, its service over HTTP, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from tests.service.process import free_port, plain_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+TAG = "test"
+
+
+def image_environment() -> dict[str, str]:
+    """Of a build: the tree's own compose file alone, whatever the caller's .env says."""
+    return plain_environment(SIMILE_TAG=TAG, COMPOSE_FILE="docker-compose.yml", COMPOSE_PROFILES="")
+
+
+def docker(
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    seconds: float = 300,
+    status: int | None = 0,
+    both: bool = False,
+) -> str:
+    """Run `docker ARGUMENTS` in the tree; what it printed, with `both` to either stream.
+
+    It must end with `status`, if there is one.
+    """
+    done = subprocess.run(
+        ["docker", *arguments],
+        cwd=ROOT,
+        env=environment or dict(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if both else subprocess.PIPE,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert status in {None, done.returncode}, (
+        f"docker {' '.join(arguments)}\n{done.stdout[-4000:]}{(done.stderr or '')[-4000:]}"
+    )
+    return done.stdout
+
+
+class Stack:
+    """Project `simile-NAME`. `files` beside docker-compose.yml; `variables` as if they stood in .env."""
+
+    def __init__(self, name: str, *files: str, **variables: str) -> None:
+        self.name = f"simile-{name}-{os.getpid()}"
+        self.port, self.prometheus_port = free_port(), free_port()
+        self._environment = image_environment() | {
+            "COMPOSE_PROJECT_NAME": self.name,
+            "COMPOSE_FILE": ":".join(["docker-compose.yml", *files]),
+            "SIMILE_PORT": str(self.port),
+            "PROMETHEUS_PORT": str(self.prometheus_port),
+            **variables,
+        }
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            print(self.compose("logs", "--no-color"))
+        self.client.close()
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "5")
+
+    def compose(
+        self, *arguments: str, seconds: float = 300, status: int | None = 0, both: bool = False
+    ) -> str:
+        return docker(
+            "compose", *arguments, environment=self._environment, seconds=seconds, status=status, both=both
+        )
+
+    def shell(self, command: str, seconds: float = 300) -> str:
+        """Run a command of the documents as it stands there, but for the port; what it printed."""
+        here = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", here],
+            cwd=ROOT,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def up(self, *services: str, build: bool = False) -> None:
+        self.compose("up", "--detach", "--wait", *([] if build else ["--no-build"]), *services)
+
+    def container(self, service: str = "service") -> str:
+        return self.compose("ps", "--all", "--quiet", service).strip()
+
+    def inspect(self, service: str = "service") -> Any:
+        [found] = json.loads(docker("inspect", self.container(service)))
+        return found
+
+    def volumes(self) -> list[str]:
+        label = f"label=com.docker.compose.project={self.name}"
+        return docker("volume", "ls", "--quiet", "--filter", label).split()
+
+    def wait_until_ready(self, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                if self.client.get("/ready").status_code == 200:
+                    return
+            except httpx2.TransportError:
+                pass
+            assert time.monotonic() < deadline, self.compose("logs", "service")
+            time.sleep(0.1)
