@@ -1,0 +1,138 @@
+"""What the manifests say of pods, with real processes: variables, keys, a folder that is read only."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.watch import POLL_SECONDS
+from tests.deploy.manifests import one, pod
+from tests.service.process import Service, plain_environment, run_and_fail
+
+KEY = "sk-simile-of-this-test"
+BEARER = {"Authorization": f"Bearer {KEY}"}
+
+
+def variables(name: str, folder: Path) -> dict[str, str]:
+    """The pod's, with its folders below `folder`; `data` and `models` are where Service has them too."""
+    told = pod(name).variables | {"SIMILE_STOP_DELAY_SECONDS": "0"}
+    assert (told.pop("SIMILE_DATA_DIR"), told.pop("SIMILE_MODELS_DIR")) == ("/data", "/models")
+    return {key: f"{folder}{value}" if value.startswith("/") else value for key, value in told.items()}
+
+
+def keys(folder: Path, role: str) -> Path:
+    file = folder / "run/secrets/simile/keys"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"web:{role}:{hashlib.sha256(KEY.encode()).hexdigest()}\n", encoding="utf-8")
+    return file
+
+
+def can_mount() -> bool:
+    """Whether this user may bind a folder read only in a namespace of its own."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("owner")
+    shutil.copytree(tiny_models_dir, folder / "models")
+    keys(folder, "write")
+    with Service(folder, None, **variables("simile", folder)) as service:
+        service.client.headers.update(BEARER)
+        yield service
+
+
+def test_the_owner_starts_as_the_statefulset_says(owner: Service) -> None:
+    assert owner.client.get("/ready", headers={"Authorization": ""}).status_code == 200
+    assert owner.put({"a": "A first sentence."}).status_code == 200
+    assert owner.client.get("/documents/count").json()["count"] == 1
+    assert json.loads(owner.log.read_text().splitlines()[0])["level"], "SIMILE_LOG_FORMAT of the ConfigMap"
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs to mount a folder read only, so root or a user namespace")
+def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
+    owner: Service, tmp_path: Path
+) -> None:
+    shared = owner.folder / "models"
+    (tmp_path / "models").mkdir()
+    keys(tmp_path, "read")
+    mount = f'mount --bind "{shared}" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    replica = Service(tmp_path, None, **variables("simile-embed", tmp_path))
+    state = (shared / "state.json").read_bytes()
+    with replica.client:
+        try:
+            replica.start(("unshare", "-m", "sh", "-c", mount, str(tmp_path / "models")))
+            replica.client.headers.update(BEARER)
+            asked = {"inputs": "A first sentence."}
+            ours = replica.client.post("/embed", json=asked)
+            theirs = owner.client.post("/embed", json=asked)
+            assert ours.status_code == 200
+            assert ours.json() == theirs.json()
+            assert ours.headers["x-model-version"] == theirs.headers["x-model-version"]
+            assert replica.put({"b": "Lost with the pod."}).status_code == 403
+            assert len(complaints(replica)) == 1
+        finally:
+            replica.kill()
+    assert (shared / "state.json").read_bytes() == state, "the owner alone says what is live"
+
+
+def complaints(replica: Service) -> list[str]:
+    """Lines of its log about state.json; the watcher looks twice a second, so two looks are waited for."""
+    until = time.monotonic() + 30
+    while "state.json" not in replica.log.read_text():
+        assert time.monotonic() < until, replica.log.read_text()
+        time.sleep(0.1)
+    time.sleep(2 * POLL_SECONDS)
+    return [line for line in replica.log.read_text().splitlines() if "state.json" in line]
+
+
+def test_the_example_of_the_keys_lets_no_pod_start(tmp_path: Path) -> None:
+    for name in ("simile-keys", "simile-embed-keys"):
+        file = tmp_path / name
+        file.write_text(one("Secret", name)["stringData"]["keys"], encoding="utf-8")
+        assert "SIMILE_API_KEYS_FILE" in run_and_fail(tmp_path, SIMILE_API_KEYS_FILE=str(file))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("SIMILE_PORT", "tcp://10.96.0.7:8000"), ("SIMILE_EMBED_SERVICE_HOST", "10.96.0.8")],
+)
+def test_variables_that_kubernetes_makes_for_our_services_end_the_start(
+    variable: str, value: str, tmp_path: Path
+) -> None:
+    """So `enableServiceLinks: false` stands in every pod."""
+    assert variable in run_and_fail(tmp_path, **{variable: value})
+
+
+def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> None:
+    """What the pod failure policy must not take for an outcome: nothing could be asked."""
+    text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]
+    for path in ("/models", "/retrain"):
+        text = text.replace(f'"{path}', f'"{tmp_path}{path}')
+    (tmp_path / "retrain.toml").write_text(text.replace("simile:8000", "127.0.0.1:9"), encoding="utf-8")
+    key = tmp_path / "key"
+    key.write_text(KEY + "\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "training", "retrain", "--config", str(tmp_path / "retrain.toml")],
+        env=plain_environment(SIMILE_SERVICE_KEY_FILE=str(key)) | {"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (
+        done.returncode
+        not in one("CronJob", "simile-retrain")["spec"]["jobTemplate"]["spec"]["podFailurePolicy"]["rules"][
+            0
+        ]["onExitCodes"]["values"]
+    )

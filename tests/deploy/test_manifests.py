@@ -1,0 +1,278 @@
+"""What the manifests name is what the project has: settings, routes, exit statuses, images, folders."""
+
+import os
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.routing import APIRoute
+
+from models.__main__ import models_dir
+from service.__main__ import parser as service_parser
+from service.__main__ import run
+from service.api import operation
+from service.serving import DRAIN_SECONDS
+from service.settings import PREFIX, Settings, read
+from tests.deploy.manifests import FOLDER, ROOT, everything, one, pod, pods
+from training.__main__ import parser
+from training.retrain import BUSY, NOTHING, REFUSED
+from training.retraining.config import read_config
+from training.schedule import _STOPPING_SECONDS
+
+COMPOSE = ROOT / "docker-compose.yml"
+SERVING = ("simile", "simile-embed")
+MEMORY = {"Mi": 2**20, "Gi": 2**30}
+
+
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) * MEMORY[quantity[-2:]]
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("name", [pod.name for pod in pods()])
+def test_every_setting_of_a_pod_exists(name: str) -> None:
+    known = {PREFIX + field.upper() for field in Settings.model_fields}
+    told = {variable for variable in pod(name).variables if variable.startswith(PREFIX)}
+    assert told
+    assert told <= known
+
+
+@pytest.mark.parametrize("name", [pod.name for pod in pods()])
+def test_commands_of_a_pod_take_its_settings_on_top_of_those_of_its_image(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image listens on every address, which `restore` and `check` refuse without keys as `serve` does."""
+    here = pod(name)
+    keys = tmp_path / "keys"
+    run(service_parser().parse_args(["keys", "add", "search-page", "--role", "read", "--file", str(keys)]))
+    for variable in [variable for variable in os.environ if variable.startswith(PREFIX)]:
+        monkeypatch.delenv(variable)
+    for variable, value in (variables_of_image(here.container["image"]) | here.variables).items():
+        mounted = value.startswith("/run/secrets/")  # there the Secret's file, here one like it
+        monkeypatch.setenv(variable, str(keys) if mounted else value)
+    settings = read()
+    assert str(settings.models_dir) == "/models"
+    assert settings.host == ("0.0.0.0" if name in SERVING else "127.0.0.1")
+
+
+def variables_of_image(image: str) -> dict[str, str]:
+    """What docker/Dockerfile sets by ENV in the target of which Compose builds `image`, and before it."""
+    [target] = {
+        service["build"]["target"]
+        for service in compose()["services"].values()
+        if service["image"].split(":")[0] == image.split(":", maxsplit=1)[0]
+    }
+    text = (ROOT / "docker/Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    stages = re.findall(r"^FROM (\S+) AS (\S+)\n((?:(?!FROM ).*\n?)*)", text, flags=re.MULTILINE)
+    found: dict[str, dict[str, str]] = {}
+    for base, stage, body in stages:
+        said = shlex.split(" ".join(re.findall(r"^ENV (.+)$", body, flags=re.MULTILINE)))
+        found[stage] = found.get(base, {}) | dict(pair.split("=", 1) for pair in said)
+    assert found["serving"]["SIMILE_HOST"]
+    return found[target]
+
+
+@pytest.mark.parametrize("name", [pod.name for pod in pods()])
+def test_a_pod_is_not_told_settings_by_the_names_of_services(name: str) -> None:
+    """A Service `simile` would set SIMILE_PORT=tcp://…, and one `simile-embed` SIMILE_EMBED_PORT."""
+    assert pod(name).spec["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("name", [pod.name for pod in pods()])
+def test_a_pod_asks_for_no_more_than_it_needs(name: str) -> None:
+    user, held = pod(name).spec["securityContext"], pod(name).container["securityContext"]
+    assert user["runAsNonRoot"] is True
+    assert {user["runAsUser"], user["runAsGroup"], user["fsGroup"]} == {uid_of_the_images()}
+    assert user["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert held == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert pod(name).spec["automountServiceAccountToken"] is False
+    resources = pod(name).container["resources"]
+    assert bytes_of(resources["requests"]["memory"]) <= bytes_of(resources["limits"]["memory"])
+    assert "cpu" in resources["limits"], "without a quota there is a worker for each of the node's processors"
+
+
+def uid_of_the_images() -> int:
+    text = (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
+    users = {int(user) for user in re.findall(r"^USER (\d+):\d+$", text, flags=re.MULTILINE)}
+    [user] = users
+    return user
+
+
+@pytest.mark.parametrize("name", [pod.name for pod in pods()])
+def test_every_mount_has_a_volume_and_every_volume_a_source(name: str) -> None:
+    here = pod(name)
+    volumes = {volume["name"]: volume for volume in here.spec.get("volumes", [])}
+    mounted = {mount["name"] for mount in here.mounts.values()}
+    assert mounted == set(volumes) | set(here.claims)
+    names = {(document["kind"], document["metadata"]["name"]) for document in everything()}
+    names.add(("PersistentVolumeClaim", "data-simile-0"))  # what the StatefulSet calls its claim
+    for volume in volumes.values():
+        if "persistentVolumeClaim" in volume:
+            assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in names
+        elif "secret" in volume:
+            assert ("Secret", volume["secret"]["secretName"]) in names
+        elif "configMap" in volume:
+            assert ("ConfigMap", volume["configMap"]["name"]) in names
+        else:
+            assert volume["emptyDir"]["sizeLimit"]
+
+
+def test_the_owner_is_one_and_alone_on_its_data() -> None:
+    owner = one("StatefulSet", "simile")["spec"]
+    assert owner["replicas"] == 1
+    assert set(pod("simile").claims) == {"data"}
+    assert one("StatefulSet", "simile")["spec"]["serviceName"] == "simile-owner"
+    assert pod("simile").mounts["/data"]["name"] == "data"
+    # The other pod on that claim is the one by hand, which says that the owner is away then.
+    users = [here.name for here in pods() if "data-simile-0" in str(here.spec.get("volumes"))]
+    assert users == ["simile-maintenance"]
+
+
+def test_replicas_can_write_nothing_that_the_owner_reads() -> None:
+    embed = pod("simile-embed")
+    assert embed.mounts["/models"]["readOnly"] is True
+    assert embed.volume("/models")["persistentVolumeClaim"]["readOnly"] is True
+    assert embed.volume("/data")["emptyDir"] == {"sizeLimit": "1Gi"}
+    assert embed.volume("/run/secrets/simile")["secret"]["secretName"] == "simile-embed-keys"
+    assert pod("simile").volume("/run/secrets/simile")["secret"]["secretName"] == "simile-keys"
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_probes_ask_routes_that_exist_and_are_open(name: str) -> None:
+    open_routes = {route.path for route in operation.router.routes if isinstance(route, APIRoute)}
+    container = pod(name).container
+    [port] = container["ports"]
+    assert port == {"name": "http", "containerPort": Settings.model_fields["port"].default}
+    asked = {kind: container[kind]["httpGet"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert asked["readinessProbe"] == {"path": "/ready", "port": "http"}
+    assert asked["livenessProbe"] == asked["startupProbe"] == {"path": "/health", "port": "http"}
+    assert {probe["path"] for probe in asked.values()} <= open_routes
+    assert one("Service", name)["spec"]["ports"][0]["targetPort"] == "http"
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_a_pod_is_given_the_time_that_a_stop_takes(name: str) -> None:
+    delay = float(pod(name).variables["SIMILE_STOP_DELAY_SECONDS"])
+    assert delay > 0
+    assert pod(name).spec["terminationGracePeriodSeconds"] >= delay + DRAIN_SECONDS + 10
+
+
+@pytest.mark.parametrize("name", SERVING)
+def test_a_changed_key_arrives_without_a_restart(name: str) -> None:
+    mount = pod(name).mounts["/run/secrets/simile"]
+    assert "subPath" not in mount, "a file that is mounted alone is never brought up to date"
+    assert pod(name).variables["SIMILE_API_KEYS_FILE"] == "/run/secrets/simile/keys"
+    secret = one("Secret", pod(name).volume("/run/secrets/simile")["secret"]["secretName"])
+    assert set(secret["stringData"]) == {"keys"}
+
+
+@pytest.mark.parametrize("name", [*SERVING, "simile-maintenance"])
+def test_folders_are_those_that_are_mounted(name: str) -> None:
+    here = pod(name)
+    assert {here.variables["SIMILE_DATA_DIR"], here.variables["SIMILE_MODELS_DIR"]} <= set(here.mounts)
+
+
+@pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"])
+def test_what_points_at_pods_finds_them(kind: str) -> None:
+    labels = {
+        document["metadata"]["name"]: document["spec"]["template"]["metadata"]["labels"]
+        for document in everything()
+        if document["kind"] in {"StatefulSet", "Deployment"}
+    }
+    found = [document for document in everything() if document["kind"] == kind]
+    assert found
+    for document in found:
+        spec = document["spec"]
+        if kind == "HorizontalPodAutoscaler":
+            assert spec["scaleTargetRef"]["name"] in labels
+            continue
+        wanted = spec["selector"] if kind == "Service" else spec["selector"]["matchLabels"]
+        assert [wanted == has for has in labels.values()].count(True) == 1, document["metadata"]["name"]
+
+
+def test_a_refusal_ends_the_job_and_makes_no_new_pod() -> None:
+    """`Ignore` would train the same text again and again; without a rule a refusal looks like a failure."""
+    cron = one("CronJob", "simile-retrain")["spec"]
+    job = cron["jobTemplate"]["spec"]
+    assert cron["concurrencyPolicy"] == "Forbid"
+    assert job["backoffLimit"] == 0
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+    refusal, drained = job["podFailurePolicy"]["rules"]
+    assert refusal["action"] == "FailJob"
+    assert refusal["onExitCodes"] == {
+        "containerName": pod("simile-retrain").container["name"],
+        "operator": "In",
+        "values": [REFUSED, NOTHING, BUSY],
+    }
+    assert drained["action"] == "Ignore"
+    assert drained["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+
+
+def test_the_job_runs_a_command_that_exists() -> None:
+    trainer = pod("simile-retrain")
+    options = parser().parse_args(trainer.container["args"])
+    assert str(options.config) == "/etc/simile/retrain.toml"
+    assert trainer.volume("/etc/simile")["configMap"]["name"] == "simile-retrain"
+    assert trainer.spec["terminationGracePeriodSeconds"] > _STOPPING_SECONDS
+
+
+def test_the_retrain_toml_of_the_job_is_one(tmp_path: Any) -> None:
+    text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]
+    (tmp_path / "retrain.toml").write_text(text, encoding="utf-8")
+    config = read_config(tmp_path / "retrain.toml")
+    trainer = pod("simile-retrain")
+    host, port = str(config.corpus.service).removeprefix("http://").split(":")
+    ports = one("Service", host)["spec"]["ports"]
+    assert [int(port)] == [entry["port"] for entry in ports]
+    assert str(config.folders.models) == str(models_dir({"SIMILE_MODELS_DIR": "/models"}))
+    assert str(config.folders.models) in trainer.mounts
+    assert config.folders.work is not None
+    assert str(config.folders.work.parent) in trainer.mounts
+    assert config.schedule.threads == int(trainer.container["resources"]["limits"]["cpu"])
+
+
+def test_images_are_those_that_compose_builds() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    built = {name: service["image"].split(":")[0] for name, service in compose()["services"].items()}
+    images = {here.name: here.container["image"] for here in pods()}
+    assert set(images.values()) == {f"{built['service']}:{version}", f"{built['trainer']}:{version}"}
+    assert images["simile-retrain"] == f"{built['trainer']}:{version}"
+
+
+def test_volumes_lie_where_compose_has_them() -> None:
+    service, trainer = (compose()["services"][name]["volumes"] for name in ("service", "trainer"))
+    assert {"data:/data", "models:/models"} <= set(service)
+    assert {"models:/models", "retrain:/retrain"} <= set(trainer)
+    assert {"/data", "/models"} <= set(pod("simile").mounts)
+    assert {"/models", "/retrain"} <= set(pod("simile-retrain").mounts)
+
+
+def test_apply_takes_neither_example_secrets_nor_the_pod_by_hand() -> None:
+    """`kubectl apply -f deploy/kubernetes` reads the files of that folder, and of none below it."""
+    applied = {
+        document["kind"]
+        for file in FOLDER.glob("*.yaml")
+        for document in yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    }
+    assert applied == {
+        "ConfigMap",
+        "CronJob",
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+        "Service",
+        "StatefulSet",
+    }

@@ -1,0 +1,173 @@
+"""docs/OPERATIONS.md is true: its commands exist, its drill runs, its names are those of the code."""
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from models.__main__ import _parser as models_parser
+from service import __main__ as service
+from service.metrics import Metrics
+from service.settings import PREFIX, Settings
+from service.supervisor import EXIT_STATUS
+from tests.deploy.manifests import FOLDER, ROOT, Pod, one, pods
+from tests.deploy.test_systemd import Unit
+from tests.service.process import Service, free_port, plain_environment
+from training import __main__ as training
+from training.retrain import BUSY, NOTHING, REFUSED, STOPPED
+
+PAGE = ROOT / "docs/OPERATIONS.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+RULES = ROOT / "docker/monitoring/prometheus/alerts.yml"
+RUNBOOKS = ROOT / "docs/ALERTS.md"
+PARSERS = {"service": service.parser, "models": lambda: models_parser({}), "training": training.parser}
+SECONDS = 120
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```sh\n(.*?)```", TEXT, flags=re.DOTALL)
+
+
+def lines() -> Iterator[str]:
+    """Commands of the shell blocks, whole, and those in running text."""
+    for block in blocks():
+        yield from block.replace("\\\n", " ").splitlines()
+    yield from (" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", TEXT))
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """The program and its arguments, of each command of ours that the page names."""
+    found = []
+    for line in lines():
+        if match := re.search(r"python -m (service|models|training)\b([^#|&>;]*)", line):
+            found.append((match[1], shlex.split(match[2])))
+        elif match := re.search(r"docker compose run [-a-z ]*\b(service|trainer|keys) ([^#|&>;]+)", line):
+            program = "training" if match[1] == "trainer" else "service"
+            before = ["keys"] if match[1] == "keys" else []
+            found.append((program, before + shlex.split(match[2])))
+    return found
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(commands()) >= 20
+    assert {program for program, _ in commands()} == set(PARSERS)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"), commands(), ids=lambda part: part if isinstance(part, str) else " ".join(part)
+)
+def test_every_command_is_one_that_the_program_takes(program: str, arguments: list[str]) -> None:
+    parser = PARSERS[program]()
+    assert isinstance(parser, argparse.ArgumentParser)
+    parser.parse_args(arguments)
+
+
+def test_every_setting_and_metric_exists() -> None:
+    known = {PREFIX + field.upper() for field in Settings.model_fields}
+    compose = {"SIMILE_TAG"}  # docker/README.md
+    assert set(re.findall(r"SIMILE_[A-Z_]+[A-Z]", TEXT)) <= known | compose
+    series = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for name, metric in vars(Metrics()).items()
+        if not name.startswith("_") and name != "registry"
+        for family in metric.describe()
+    }
+    for name in re.findall(r"\bsimile_[a-z_]+", TEXT):
+        assert any(full == name or (name.endswith("_") and full.startswith(name)) for full in series), name
+
+
+def test_every_alert_is_told_and_leads_to_its_runbook() -> None:
+    rules = yaml.safe_load(RULES.read_text(encoding="utf-8"))
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    told = dict(re.findall(r"\[(Simile\w+)\]\(ALERTS\.md#(\w+)\)", TEXT))
+    assert set(told) == alerts
+    headings = re.findall(r"^#+ (Simile\w+)", RUNBOOKS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {anchor: name for name, anchor in told.items()} == {name.lower(): name for name in headings}
+
+
+def test_links_lead_somewhere() -> None:
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(#[^)]*)?\)", TEXT):
+        assert (PAGE.parent / target).exists(), target
+        if anchor and not target:
+            assert re.search(rf"^#+ {anchor[1:]}$", TEXT, flags=re.MULTILINE | re.IGNORECASE), anchor
+
+
+def test_exit_statuses_are_those_of_the_code() -> None:
+    table = TEXT.partition("| exit status | | wake somebody |")[2].partition("\n\n")[0]
+    told = re.findall(r"^\| ([\d]+)", table, flags=re.MULTILINE)
+    assert [int(status) for status in told] == [0, REFUSED, NOTHING, BUSY, STOPPED, 1]
+    assert f"status {EXIT_STATUS} (it hung)" in TEXT
+
+
+def test_numbers_that_files_hold_are_told_as_they_are() -> None:
+    stop = one("ConfigMap", "simile")["data"]["SIMILE_STOP_DELAY_SECONDS"]
+    grace = one("StatefulSet", "simile")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert f"{stop} s in which endpoints forget the pod, 30 s for requests in hand, {grace} s in all" in TEXT
+    assert f"{Unit('simile.service')['TimeoutStopSec']} s in all (`TimeoutStopSec`)" in TEXT
+    table = TEXT.partition("## Kubernetes")[2]
+    for file in FOLDER.glob("*.yaml"):
+        assert f"`{file.name}`" in table, file.name
+
+
+def test_images_are_built_under_the_tag_that_the_manifests_name() -> None:
+    tags = {here.container["image"].partition(":")[2] for here in pods()}
+    assert re.findall(r"SIMILE_TAG=(\S+) docker compose\s+build", TEXT) == list(tags)
+
+
+def test_a_revoked_key_is_taken_out_of_every_secret_that_has_it() -> None:
+    """The replicas have a Secret of their own: a key that it still names is let in there."""
+    [change] = [block for block in blocks() if "keys remove" in block and "kubectl" in block]
+    rewritten = re.findall(r"create secret generic (\S+) --from-file=keys=\S+ --dry-run=client", change)
+    held = [here.volume("/run/secrets/simile")["secret"]["secretName"] for here in pods() if keeps_keys(here)]
+    assert sorted(rewritten) == sorted(held) == ["simile-embed-keys", "simile-keys"]
+
+
+def keeps_keys(here: Pod) -> bool:
+    return "SIMILE_API_KEYS_FILE" in here.variables
+
+
+def test_the_drill_runs_beside_the_service_and_counts_its_documents(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    drill = TEXT.partition("### The drill")[2].partition("```sh\n")[2].partition("```")[0]
+    assert drill.count("8001") == 3
+    program = tmp_path / "bin/python"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    with Service(tmp_path, tiny_models_dir) as running:
+        assert running.put({"a": "A first sentence.", "b": "A second one."}).status_code == 200
+        environment = plain_environment(
+            SIMILE_DATA_DIR=str(tmp_path / "data"),
+            SIMILE_MODELS_DIR=str(tmp_path / "models"),
+            SIMILE_WORKERS="1",
+            PYTHONPATH=str(ROOT),
+        )
+        environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+        process = subprocess.Popen(
+            ["bash", "-ec", drill.replace("8001", str(free_port()))],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=SECONDS)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, said
+        assert '{"count":2}' in said
+        assert "All is sound." in said
+        assert running.client.get("/documents/count").json()["count"] == 2
+    assert not (tmp_path / "drill").exists()
