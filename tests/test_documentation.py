@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,23 @@ from service.settings import PREFIX, Settings
 from tests.service.process import Service
 
 ROOT = Path(__file__).resolve().parents[1]
+# What the compose file decides itself, what keys.yml and gpu.yml add, and what a file of the user's must be
+# mounted for.
+NOT_PASSED_ON = {
+    "HOST", "PORT", "DATA_DIR", "MODELS_DIR", "INSECURE", "LOG_FORMAT", "API_KEYS_FILE", "DEVICE",
+    "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE", "OTEL",
+    "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE",
+}  # fmt: skip
+
+
+def blocks(text: str) -> list[str]:
+    """A document's shell blocks."""
+    return re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
 
 
 def commands(text: str) -> list[str]:
     """Each curl of a document's shell blocks, whole."""
-    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
-    joined = "\n".join(blocks)
+    joined = "\n".join(blocks(text))
     return [
         part.strip()
         for part in re.split(r"^(?=curl |make |\.venv/)", joined, flags=re.MULTILINE)
@@ -41,9 +53,9 @@ def service(tmp_path_factory: pytest.TempPathFactory, default_models_dir: Path) 
         yield service
 
 
-def answered(command: str, service: Service) -> Any:
-    """What a curl of the docs is answered by `service`, as JSON."""
-    here = command.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")
+def answered(command: str, port: int) -> Any:
+    """What a curl of the docs is answered by the service at `port`, as JSON."""
+    here = command.replace("127.0.0.1:8000", f"127.0.0.1:{port}")
     done = subprocess.run(
         ["bash", "-c", here + " --silent --show-error --fail-with-body"],
         capture_output=True,
@@ -62,7 +74,7 @@ def test_every_curl_of_the_readme_answers_as_it_says(service: Service) -> None:
     said = []
     for command in found:
         assert "127.0.0.1:8000" in command
-        said.append(answered(command, service))
+        said.append(answered(command, service.port))
     promised = json.loads(answers(readme)[0])
     first = said[0]
     assert first["query"] == promised["query"]
@@ -84,7 +96,7 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     assert len(found) == 4
     for command in found:
-        said = answered(command, service)
+        said = answered(command, service.port)
         assert said["hits"] if "hits" in said else said["results"][0]
 
 
@@ -121,6 +133,18 @@ def first_cells(name: str) -> set[str]:
 
 def test_every_setting_is_in_the_table_and_nothing_else() -> None:
     assert first_cells("SETTINGS.md") == {PREFIX + name.upper() for name in Settings.model_fields}
+
+
+def test_every_setting_is_passed_on_by_the_compose_file() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    passed_on = set(re.findall(r"^ +(SIMILE_\w+):$", text, flags=re.MULTILINE))
+    names = {name.upper() for name in Settings.model_fields} - NOT_PASSED_ON
+    assert passed_on == {PREFIX + name for name in names}
+
+
+def test_the_images_are_labelled_with_the_version_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"ARG VERSION={project['version']}\n" in (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
 
 
 def test_every_metric_is_in_the_table_with_its_labels_and_nothing_else() -> None:
