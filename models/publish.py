@@ -1,7 +1,8 @@
 """Publish: a source folder becomes a proved version in the store.
 
-    source ─▶ graph, written from the weights or the folder's own ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
+    source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
 
+The graph is written from a BERT's weights; of another family it is the ONNX file that the folder brings.
 Without torch. What was trained comes through `publish_prepared` too, with torch as the reference (export.py).
 """
 
@@ -95,20 +96,14 @@ def publish_prepared(
 
 def prepare(source: Source) -> Prepared:
     """The graph and the space that it computes; nothing is written yet."""
-    weights = _read_weights(source)
-    if source.onnx is None:
-        if weights is None:
-            raise Unsupported(_no_weights(source))
+    if weights := _read_weights(source):  # an ONNX file beside them is left: ours leaves padding out
         return _from_weights(source, *weights)
+    if source.onnx is None:
+        raise Unsupported(_no_weights(source))
     model = load_onnx(source.onnx)
     initializers = hash_initializers(model.graph)
     dimension = adopt(model, source.head, source.width)
-    if weights is None:
-        return Prepared(source, model, space_of(source, initializers, None, dimension), None)
-    backbone, tensors = weights
-    space = space_of(source, hash_tensors(tensors), backbone, dimension)
-    computed = partial(reference.embed, backbone, tensors, source.head)
-    return Prepared(source, model, space, computed, weights=weights)
+    return Prepared(source, model, space_of(source, initializers, None, dimension), None)
 
 
 def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:

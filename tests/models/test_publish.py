@@ -20,7 +20,7 @@ from models.errors import ModelUnavailable, ProofFailed, Unsupported
 from models.graph import HIDDEN
 from models.head import POOLED, SENTENCE
 from models.proof import check_golden
-from models.publish import prepare, publish
+from models.publish import prepare, publish, publish_prepared
 from models.source import read_source
 from models.store import Store
 from models.texts import PROOF_TEXTS
@@ -167,6 +167,22 @@ def test_weights_that_give_no_finite_vector_are_not_published(store: Store, fold
     with pytest.raises(ProofFailed, match="no finite vector"):
         publish(store, folder)
     assert store.versions() == []
+
+
+def test_a_graph_that_does_not_compute_its_weights_is_not_published(store: Store, folder: Path) -> None:
+    prepared = prepare(read_source(folder))
+    [wrong] = [
+        tensor
+        for tensor in prepared.model.graph.initializer
+        if tensor.name == "encoder.layer.1.output.dense.weight"
+    ]
+    wrong.CopyFrom(
+        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(wrong) * np.float32(1.01), wrong.name)
+    )
+    with pytest.raises(ProofFailed, match="the same weights computed in numpy"):
+        publish_prepared(store, prepared, origin="tiny", lineage={})
+    assert store.versions() == []
+    assert list(store.root.glob(".tmp-*")) == []
 
 
 def test_a_model_that_is_not_the_known_one_is_not_published(
