@@ -17,6 +17,7 @@ from service.api import (
     collections,
     documents,
     feedback,
+    info,
     models,
     openai,
     operation,
@@ -32,6 +33,8 @@ from service.runtime import Runtime
 from service.seen import write_line
 from service.settings import Settings, allowed_origins
 from service.straight import Straight
+
+MODULES = (tei, tokens, openai, cohere, search, documents, feedback, collections, info, models, operation)
 
 
 class App(FastAPI):
@@ -85,7 +88,7 @@ def create_app(settings: Settings) -> FastAPI:
     keys = settings.api_keys_file
     app.state.access = None if keys is None else Access(keys, settings, runtime.metrics)
     errors.install(app)
-    for module in (tei, tokens, openai, cohere, search, documents, feedback, collections, models, operation):
+    for module in MODULES:
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)
     for module in (search, documents, feedback):

@@ -1,16 +1,14 @@
-"""What is served, and which versions there are."""
+"""Which versions there are, what the gate said of them, and which is wanted."""
 
 import asyncio
 import re
-from importlib.metadata import version as package_version
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, RootModel
 from starlette.responses import Response
 
-from models.encoder import Encoder
 from models.errors import Damaged, UnknownVersion
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.schedule import read_runs
@@ -24,76 +22,9 @@ from service.runtime import Runtime
 from service.watch import as_state
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
-COSINE_DIGITS = 6  # a sum of float32 products is exact to little more
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
-
-
-class IndexInfo(BaseModel):
-    documents: int
-    passages: int = Field(description="Their parts, one at least of each; those are what is searched")
-    kind: str
-    device: str
-    bytes: int
-    recall_at_10: float | None
-    recall_queries: int | None
-
-
-class WorkersInfo(BaseModel):
-    workers: int
-    threads: int = Field(description="Of each worker")
-    reason: str
-
-
-class CostInfo(BaseModel):
-    """Vectors of texts that are the same for every model, against those of fp32.
-
-    Of int8 from the version's manifest, since it was measured when the version was published. Of bf16 and
-    fp16 from this process: the golden texts, many of them odd, are computed whenever a version is opened.
-    """
-
-    texts: int
-    cosine_mean: float
-    cosine_least: float
-    same_neighbours: float | None = Field(
-        description="Share of the ten nearest of each text that are the same; null: not looked at"
-    )
-
-
-class CacheInfo(BaseModel):
-    vectors: int
-    bytes: int
-    limit_bytes: int
-
-
-class Info(BaseModel):
-    model_config = ConfigDict(protected_namespaces=())
-    model_id: str
-    model_sha: str
-    model_dtype: str
-    model_type: dict[str, Any]
-    max_input_length: int
-    max_batch_tokens: int
-    max_client_batch_size: int
-    auto_truncate: bool
-    tokenization_workers: int
-    version: str
-    model_version: str
-    fingerprint: str
-    form: str = Field(description="Precision and runtime, such as fp32/onnxruntime")
-    form_cost: CostInfo | None = Field(
-        description="What int8, bf16 or fp16 changes in the vectors; null in fp32"
-    )
-    dimension: int
-    deterministic: bool
-    providers: list[str]
-    threads: int = Field(description="Of all workers together")
-    lone_threads: int = Field(description="That compute a text together which comes alone, once it is ready")
-    workers: WorkersInfo
-    cache: CacheInfo | None = Field(description="null without one (SIMILE_CACHE_MB=0)")
-    index: IndexInfo
 
 
 class CanaryOut(BaseModel):
@@ -129,71 +60,6 @@ class Wanted(BaseModel):
 
 class Report(RootModel[dict[str, Any]]):
     """What the gate wrote."""
-
-
-@router.get("/info", **describe(Role.READ, None, Info))
-async def info(request: Request) -> Response:
-    """The model in service and how it runs; text-embeddings-inference's keys and our own.
-
-    `index.kind` is `exact`, or `IVF,SQ8` when search is approximate; `recall_at_10` is then the share of the
-    ten nearest documents that the latest `recall_queries` searches found, null until it is measured.
-    `index.device` is where the largest one is searched: `cpu`, or a GPU such as `cuda:0`.
-    """
-    runtime = runtime_of(request)
-    with runtime.live.borrow() as generation:
-        manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
-        largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.tuning.layout
-        measured = largest.measured
-        answer = {
-            "model_id": manifest.origin,
-            "model_sha": manifest.fingerprint,
-            "model_dtype": DTYPES[encoder.form.precision],
-            "model_type": {"embedding": {"pooling": manifest.pooling}},
-            "max_input_length": encoder.max_length,
-            "max_batch_tokens": runtime.batcher.sizes.batch_tokens,
-            "max_client_batch_size": settings.max_inputs,
-            "auto_truncate": True,
-            "tokenization_workers": layout.workers,
-            "version": package_version("simile"),
-            "model_version": generation.version,
-            "fingerprint": manifest.fingerprint,
-            "form": str(encoder.form),
-            "form_cost": _cost(encoder),
-            "dimension": encoder.dimension,
-            "deterministic": encoder.deterministic,
-            "providers": encoder.providers,
-            "threads": layout.workers * layout.threads,
-            "lone_threads": runtime.batcher.alone.threads if encoder.opens_alone else 1,
-            "workers": {**layout._asdict(), "reason": runtime.tuning.reason},
-            "cache": None
-            if cache is None
-            else {"vectors": len(cache), "bytes": cache.nbytes, "limit_bytes": cache.limit_bytes},
-            "index": {
-                "documents": generation.indexes.documents,
-                "passages": generation.indexes.rows,
-                "kind": largest.kind,
-                "device": largest.device,
-                "bytes": generation.indexes.nbytes,
-                "recall_at_10": measured and round(measured.recall, 4),
-                "recall_queries": measured and measured.queries,
-            },
-        }
-    return json_response(answer)
-
-
-def _cost(encoder: Encoder) -> dict[str, Any] | None:
-    published, turned = encoder.manifest.quantised, encoder.turned
-    if encoder.form.precision == "int8" and published is not None:
-        measured = published.model_dump(exclude={"calibrated_on", "measured_on"})
-        return measured | {"texts": published.measured_on}
-    if turned is None:
-        return None
-    return {
-        "texts": turned.texts,
-        "cosine_mean": round(turned.mean, COSINE_DIGITS),
-        "cosine_least": round(turned.least, COSINE_DIGITS),
-        "same_neighbours": None,
-    }
 
 
 @router.get("/models", **describe(Role.READ, None, ModelsAnswer))
