@@ -25,6 +25,7 @@ from benchmarks.machine import between, snapshot
 from benchmarks.places import RESULTS, SCRATCH, say
 from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.results import Results, cells
+from benchmarks.served import Served
 from benchmarks.server import Server, ServerError
 from benchmarks.shapes import grown
 from benchmarks.turns import Job, Turns
@@ -100,16 +101,17 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         source = workloads.corpus()
         sentences = workloads.sentences(engine.tokenizer, source, 4096 // share)
         mixture = workloads.mixture(engine.tokenizer, source, 2048 // share)
+        cached = forms.cached(stack, folder, options.program, len(sentences.texts))
         peers = environments.opened(stack, options.peers, first.version, folder)
         embedders: list[Embedder] = [*raws]
-        embedders += [form.served for form in ours]
+        embedders += [*(form.served for form in ours), cached]
         embedders += [*peers.servers, *peers.libraries]
         near = accuracy.compared(embedders, engine.name, accuracy.sample([sentences, mixture]))
         say("choosing the raw engine's batch size")
         for raw in raws:
             raw.choose(sentences)
             raw.choose(mixture)
-        turns = Turns(_jobs(ours, engine, peers, sentences, mixture, folder, share), say)
+        turns = Turns(_jobs(ours, engine, cached, peers, sentences, mixture, folder, share), say)
         turns.run(options.repeats, options.wait, options.minutes)
         about = {one.name: one.about() for one in embedders if one.name not in turns.broken}
         memory = {}
@@ -135,6 +137,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def _jobs(
     ours: list[forms.Form],
     engine: RawEngine,
+    cached: Served,
     peers: environments.Peers,
     sentences: Workload,
     mixture: Workload,
@@ -164,12 +167,14 @@ def _jobs(
     for form in ours:
         jobs += [Job(form.raw, at_once, True)] if form.raw else []
         jobs += [Job(form.served, load, True) for load in loads]
+    jobs += [Job(cached, load, True) for load in loads]
     jobs += [Job(judged, load, False) for judged in judge for load in loads]
     jobs += [Job(server, load, False) for server in peers.servers for load in loads]
     jobs += [Job(library, at_once, False) for library in peers.libraries]
     for form in ours:
         jobs += [Job(form.raw, long_at_once, True)] if form.raw else []
         jobs += [Job(form.served, long, True)]
+    jobs += [Job(cached, long, True)]
     jobs += [Job(server, long, False) for server in peers.servers]
     return jobs + [Job(library, long_at_once, False) for library in peers.libraries]
 

@@ -14,8 +14,10 @@ from benchmarks.server import Server, ServerError
 from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
 from models.tokenizer import FILE_NAME, Tokenizer
+from service.settings import Settings
 
 DEFAULT = "fp32"
+CACHED = "Simile fp32, asked before"  # each text of a window, with the cache that the service has by default
 HINTS = {"fp32": "f32", "bf16": "bf16"}  # OpenVINO's words
 
 
@@ -79,6 +81,16 @@ def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Fo
     return Form(
         precision, data_dir, info, Served(name_of(precision), OURS, server.port, server.pid, told), raw
     )
+
+
+def cached(stack: ExitStack, folder: Path, program: Path, texts: int) -> Served:
+    """fp32 with its vector cache; before each window `texts` are asked, which are all of a workload."""
+    say("publishing the default model and starting the service with its cache")
+    data_dir = folder / "cached" / "data"
+    data_dir.mkdir(parents=True)
+    limit = Settings.model_fields["cache_mb"].default
+    server = stack.enter_context(Server(data_dir, program, {"SIMILE_CACHE_MB": str(limit)}))
+    return Served(CACHED, OURS, server.port, server.pid, {"cache_mb": limit}, warm_texts=texts)
 
 
 def together(form: Form) -> RawEngine:

@@ -69,6 +69,7 @@ class Served:
     pid: int
     told: dict[str, Any] = field(default_factory=dict)
     reconnects: int = 0  # connections that it may close in one measurement, which are opened again
+    warm_texts: int = WARM_TEXTS
     _made: dict[tuple[str, int], Requests] = field(default_factory=dict)
     _alone: dict[str, Vectors] = field(default_factory=dict)
 
@@ -105,7 +106,7 @@ class Served:
                 port=self.port,
                 requests=[made.lines[at] for at in order],
                 clients=scenario.clients,
-                warm=max(WARM_TEXTS // scenario.texts, 2 * scenario.clients),
+                warm=max(self.warm_texts // scenario.texts, 2 * scenario.clients),
                 count=10_000_000,
                 seconds=scenario.seconds,
                 pids={"server": self.pid},

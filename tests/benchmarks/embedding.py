@@ -61,6 +61,7 @@ class Embedding(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body go in two writes: the second would wait for an ACK, 40 ms
     server: Embedding
 
     def setup(self) -> None:

@@ -24,6 +24,7 @@ RUN: dict[Cell, list[Measured | None]] = {
     ("Simile fp32", "1 x 1"): rates(180, p50_ms=5, p99_ms=7, client_us=50),
     ("Simile fp32", "mix, 32 x 1"): rates(400, p50_ms=60, p99_ms=150, longest_p99_ms=240, client_us=30),
     ("Simile fp32, by wrk", "64 x 1"): rates(880, p50_ms=72, p99_ms=140, client_us=20),
+    ("Simile fp32, asked before", "64 x 1"): rates(8000),
     ("infinity, ONNX", "64 x 1"): rates(500, p50_ms=128, p99_ms=256, client_us=40),
     ("infinity, ONNX", "mix, 32 x 1"): rates(50, p50_ms=600, p99_ms=900, client_us=40),
     ("sentence-transformers, torch", "sentences"): rates(400, foreign=BUSY),
@@ -81,6 +82,7 @@ def test_the_tables_hold_what_was_measured_and_its_ratios() -> None:
         "0.90 (0.90 to 0.90), floor 0.85",
         "0.67 (0.67 to 0.67), floor 0.8",
     ]
+    assert found["Simile fp32, asked before, over Simile fp32"] == ["10.00 (10.00 to 10.00)", "", ""]
     assert found["Simile fp32 over infinity, ONNX"][0] == "1.60 (1.60 to 1.60), floor 1.85"
     assert found["Simile fp32 over sentence-transformers, torch"][0] == "2.00 (2.00 to 2.00) (c), floor 1.7"
     assert "| raw fp32 | 1.50 (1.50 to 1.50) | 1.50 (1.50 to 1.50) |  |" in report.text(results(RUN))
@@ -127,6 +129,7 @@ def test_the_picture_is_whole_and_its_bars_are_as_long_as_the_figures() -> None:
     assert description is not None
     assert "raw fp32 1000, Simile fp32 800, infinity, ONNX 500" in str(description.text)
     assert "by wrk" not in bars(results(RUN))
+    assert "asked before" not in bars(results(RUN))
 
 
 def test_the_picture_is_readable_on_light_and_on_dark() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,18 @@ def test_everybody_has_answered_as_many_texts_before_the_window_begins() -> None
         texts = sum(len(body) for body in bodies if isinstance(body, list))
         texts += sum(isinstance(body, str) for body in bodies)
         assert texts >= 510  # 512, or 170 requests of three
+
+
+def test_with_a_cache_every_text_is_asked_before_the_window_begins() -> None:
+    texts = [f"text {number}" for number in range(600)]
+    workload = Workload("many", texts, [[1]] * len(texts))
+    for scenario in (ONE, SEVERAL):
+        with Embedding() as server:
+            window = replace(served(server), warm_texts=len(texts))
+            short = Scenario(scenario.name, workload, scenario.clients, scenario.texts, seconds=0.1)
+            window.measure(short, 0)
+            asked = [json.loads(body)["inputs"] for body in server.asked]
+        assert {text for one in asked for text in ([one] if isinstance(one, str) else one)} == set(texts)
 
 
 def test_every_dialect_reads_what_it_asks_for() -> None:
