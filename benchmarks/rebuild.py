@@ -28,13 +28,12 @@ from benchmarks.load import LoadError, saturated
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import SCRATCH, say
-from benchmarks.server import Server, ServerError, call
+from benchmarks.server import Server, ServerError, call, wait_until_live
 from benchmarks.tables import conclude, table
 from benchmarks.variants import publish_variants
 from benchmarks.verdict import Verdict
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
-from models.store import Store
 from training.corpus import read_corpus
 from training.errors import TrainingError
 
@@ -45,7 +44,6 @@ QUERIES = 2000
 QUERY_CHARACTERS = 80
 CONNECTIONS, MOST_CONNECTIONS = 16, 512
 LONGEST_SECONDS = 3 * 3600.0
-LOOK_SECONDS = 0.25
 SETTLE_SECONDS = 2.0
 
 
@@ -144,20 +142,10 @@ def measure(
         time.sleep(lengths.before)
     with phases.phase("during"):
         call(server.port, "POST", f"/models/{second}/activate")
-        _wait_until_live(Store(models_dir), second)
+        wait_until_live(models_dir, second, LONGEST_SECONDS)
     with phases.phase("after"):
         time.sleep(lengths.after)
     return capacity, phases, flow.finish()
-
-
-def _wait_until_live(store: Store, version: str) -> None:
-    """Reads the service's own account of itself from the models folder, which costs the service nothing."""
-    until = time.monotonic() + LONGEST_SECONDS
-    while (state := store.read_state()).get("live") != version:
-        shown = state.get("versions", {}).get(version, {})
-        if shown.get("state") == "failed" or time.monotonic() > until:
-            raise LoadError(f"the second version did not come to live: {shown}")
-        time.sleep(LOOK_SECONDS)
 
 
 def report(stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Outcomes) -> None:

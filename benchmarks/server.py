@@ -16,9 +16,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.workloads import PROJECT
+from models.store import Store
 
 READY_SECONDS = 120.0
 STOP_SECONDS = 40.0
+LOOK_SECONDS = 0.25
 
 
 class ServerError(Exception):
@@ -118,6 +120,22 @@ def call(port: int, method: str, path: str, body: Any = None) -> Any:
     if answer.status >= 300:
         raise ServerError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
     return json.loads(text) if answer.getheader("content-type") == "application/json" else text
+
+
+def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
+    """Until the service serves `version`: its account in the models folder, whose reading costs it nothing.
+
+    Raises:
+        ServerError: building it failed, or took longer than `seconds`.
+
+    """
+    until = time.monotonic() + seconds
+    store = Store(models_dir)
+    while (state := store.read_state()).get("live") != version:
+        shown = state.get("versions", {}).get(version, {})
+        if shown.get("state") == "failed" or time.monotonic() > until:
+            raise ServerError(f"the second version did not come to live: {shown}")
+        time.sleep(LOOK_SECONDS)
 
 
 def free_port() -> int:

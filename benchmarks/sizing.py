@@ -18,18 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import documents
-from benchmarks.load import LoadError
 from benchmarks.machine import memory_mb
 from benchmarks.places import SCRATCH, say
-from benchmarks.server import Server, ServerError, call
+from benchmarks.server import Server, ServerError, call, wait_until_live
 from benchmarks.tables import conclude, table
 from benchmarks.variants import publish_variants
-from models.store import Store
 from training.corpus import read_corpus
 from training.errors import TrainingError
 
 DOCUMENTS = (1_000, 10_000, 50_000, 100_000)
-LOOK_SECONDS = 0.5
 SETTLE_SECONDS = 3.0  # freed memory is given back about a second after a swap
 LONGEST_SECONDS = 3 * 3600.0
 MB = 1e6
@@ -54,7 +51,7 @@ def main() -> None:
         found = read_corpus(options.corpus).texts
         texts = random.Random(0).sample(found, min(max(options.documents), len(found)))
         rows = [measure(count, texts) for count in options.documents]
-    except (LoadError, ServerError, TrainingError) as error:
+    except (ServerError, TrainingError) as error:
         sys.exit(f"The bench failed: {error}")
     conclude("sizing", {"rows": rows}, [table(COLUMNS, [list(row.values()) for row in rows])], [])
 
@@ -92,7 +89,7 @@ def measure(count: int, texts: list[str]) -> dict[str, Any]:
             say("embedding them anew")
             began = time.monotonic()
             call(server.port, "POST", f"/models/{second}/activate")
-            _wait_until_live(Store(data_dir / "models"), second)
+            wait_until_live(data_dir / "models", second, LONGEST_SECONDS)
             seconds = time.monotonic() - began
             time.sleep(SETTLE_SECONDS)
             two = memory_mb(server.pid)
@@ -104,15 +101,6 @@ def measure(count: int, texts: list[str]) -> dict[str, Any]:
             }
             say(f"{row}")  # the next count may take an hour
             return row
-
-
-def _wait_until_live(store: Store, version: str) -> None:
-    until = time.monotonic() + LONGEST_SECONDS
-    while (state := store.read_state()).get("live") != version:
-        shown = state.get("versions", {}).get(version, {})
-        if shown.get("state") == "failed" or time.monotonic() > until:
-            raise LoadError(f"the second version did not come to live: {shown}")
-        time.sleep(LOOK_SECONDS)
 
 
 def _disk_mb(data_dir: Path) -> float:
