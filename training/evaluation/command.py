@@ -34,6 +34,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "model", metavar="MODEL", help="`default`, a published version, a folder or a server's URL"
     )
     command.add_argument(
+        "--precision",
+        choices=("fp32", "bf16", "int8", "auto"),
+        help="of the model's arithmetic, as SIMILE_PRECISION (default: fp32; of a server whatever it has)",
+    )
+    command.add_argument(
         "--data",
         metavar="DIR",
         help="where the sets are: DIR/stsb/test.tsv.gz … (SIMILE_EVAL_DATA, else ../shared/data)",
@@ -66,11 +71,12 @@ def run(options: argparse.Namespace) -> int:
         raise TrainingError("--run is for the report: name its folder with --report.")
     courses = read_runs(options.runs)
     folder = report_folder(options.report) if options.report else None
-    with open_scorable(options.model, os.environ, _say) as scorable:
+    with open_scorable(options.model, os.environ, _say, options.precision) as scorable:
         about = {
             "model": options.model,
             "version": scorable.version,
             "fingerprint": scorable.fingerprint,
+            "form": scorable.form,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "data": str(data),
         }
@@ -99,7 +105,8 @@ def run(options: argparse.Namespace) -> int:
 def _heading(scores: dict[str, Any]) -> str:
     version = scores["version"] or "not published in the models folder"
     fingerprint = (scores["fingerprint"] or "unknown")[:8]
-    return f"{scores['model']}  (version: {version}; fingerprint {fingerprint})"
+    form = scores["form"] or "unknown form"
+    return f"{scores['model']}  (version: {version}; fingerprint {fingerprint}; {form})"
 
 
 def _say(step: str) -> None:

@@ -79,10 +79,10 @@ def _about(models: Models) -> str:
         for file, scores in files:
             version = scores["version"] or "not published"
             fingerprint = (scores["fingerprint"] or "unknown")[:8]
-            data = scores.get("data") or "unknown"
+            form, data = (scores.get(key) or "unknown" for key in ("form", "data"))
             model = str(scores["model"])
-            rows += [(name, file, model, version, fingerprint, scores["date"], data, absent(scores))]
-    header = ("name", "file", "model", "version", "fingerprint", "date", "data", "absent")
+            rows += [(name, file, model, version, fingerprint, form, scores["date"], data, absent(scores))]
+    header = ("name", "file", "model", "version", "fingerprint", "form", "date", "data", "absent")
     return table(header, rows, words=range(len(header)))
 
 

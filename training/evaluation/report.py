@@ -130,6 +130,7 @@ def _about(scores: Scores) -> str:
         ("model", str(scores["model"])),
         ("version", scores["version"] or "not published in the models folder"),
         ("fingerprint", scores["fingerprint"] or "unknown"),
+        ("form", scores.get("form") or "unknown"),
         ("date", scores["date"]),
         ("data", scores.get("data") or "unknown"),
         ("measured", f"{scores['sentences']} distinct sentences in {scores['seconds']:.1f} s"),

@@ -24,6 +24,8 @@ from models import cpus
 from models.__main__ import models_dir
 from models.builtin import publish_named
 from models.encoder import Encoder
+from models.engines.form import FP32, Form
+from models.engines.opening import form_for
 from models.errors import UnknownVersion
 from models.manifest import FILE_NAME, is_version
 from models.publish import Say, silent
@@ -40,6 +42,7 @@ from .server import Server
 class Scorable(NamedTuple):
     version: str | None  # None for a model that is not in the models folder
     fingerprint: str | None  # None for a server that does not say
+    form: str | None  # as the one above; the precision and the runtime
     encode: Encode  # without a prompt
     encode_queries: Encode
     encode_documents: Encode
@@ -47,32 +50,40 @@ class Scorable(NamedTuple):
 
 @contextmanager
 def open_scorable(
-    name: str, environ: Mapping[str, str] = os.environ, say: Say = silent
+    name: str, environ: Mapping[str, str] = os.environ, say: Say = silent, precision: str | None = None
 ) -> Iterator[Scorable]:
-    """Raise TrainingError when `name` is nothing that can be scored, or ModelError with its reason."""
+    """Raise TrainingError when `name` is nothing that can be scored, or ModelError with its reason.
+
+    precision: as the service takes it; None: fp32, and of a server whatever it has.
+    """
     if name.lower().startswith(("http://", "https://")):
+        if precision:
+            raise TrainingError(
+                f"{name} has a precision of its own (SIMILE_PRECISION): leave out --precision."
+            )
         with Server(name) as server:
             queries, documents = server.behind("query"), server.behind("document", "passage")
-            yield Scorable(server.version, server.fingerprint, server.encode, queries, documents)
+            yield Scorable(server.version, server.fingerprint, server.form, server.encode, queries, documents)
         return
+    form = form_for(precision or FP32.precision)
     published = Store(models_dir(environ))
     if is_version(name) and not Path(name).is_dir():
         try:
             folder = published.folder(name)
         except UnknownVersion as error:
             raise TrainingError(f"{error} Looked in {published.root}; SIMILE_MODELS_DIR names it.") from None
-        yield _opened(folder)
+        yield _opened(folder, form)
     elif name != "default" and (expanded(name) / FILE_NAME).is_file():
-        yield _opened(expanded(name).resolve())
+        yield _opened(expanded(name).resolve(), form)
     elif best := best_of(expanded(name)):
-        with open_scorable(str(best), environ, say) as scorable:
+        with open_scorable(str(best), environ, say, precision) as scorable:
             yield scorable
     elif name == "default" or expanded(name).is_dir():
         with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
             store = Store(Path(temporary))
             manifest = publish_named(store, name, say=say)
             known = published.find(manifest)
-            scorable = _opened(store.folder(manifest.version))
+            scorable = _opened(store.folder(manifest.version), form)
             yield scorable._replace(version=known.version if known else None)
     else:
         raise TrainingError(
@@ -89,8 +100,8 @@ def scorable_of(encoder: Encoder) -> Scorable:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
     prompts = ("", manifest.search_prompt, manifest.document_prompt)
-    return Scorable(manifest.version, manifest.fingerprint, *map(behind, prompts))
+    return Scorable(manifest.version, manifest.fingerprint, str(encoder.form), *map(behind, prompts))
 
 
-def _opened(folder: Path) -> Scorable:
-    return scorable_of(Encoder(folder, check(folder), threads=cpus.available()))
+def _opened(folder: Path, form: Form) -> Scorable:
+    return scorable_of(Encoder(folder, check(folder), threads=cpus.available(), form=form))

@@ -38,6 +38,7 @@ class Server:
             raise
         self.version: str | None = info.get("model_version")
         self.fingerprint: str | None = info.get("fingerprint")
+        self.form: str | None = info.get("form")
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from models.engines import opening
 from models.store import Store
+from tests.models.forms import needs_int8
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.evaluation.pairs import small_data
 from training.__main__ import main
@@ -36,7 +38,7 @@ def test_a_version_is_scored_as_a_table_and_as_json(
     assert main(["evaluate", version.version, "--data", str(data), "--json", str(file)]) == 0
     scores = json.loads(file.read_text())
     assert (scores["model"], scores["version"]) == (version.version, version.version)
-    assert scores["fingerprint"] == version.fingerprint
+    assert (scores["fingerprint"], scores["form"]) == (version.fingerprint, "fp32/onnxruntime")
     assert list(scores["sts"]) == ["sts12", "stsb", "sickr"]
     assert scores["absent"] == ["sts13", "sts14", "sts15", "sts16"]
     assert scores["date"].endswith("+00:00")
@@ -75,6 +77,33 @@ def test_a_model_that_is_not_published_has_no_version(
     assert len(scores["fingerprint"]) == 64
     assert "not published in the models folder" in captured.err  # the table, since stdout is JSON
     assert sorted(models_dir.iterdir()) == before
+
+
+@needs_int8
+def test_a_version_is_scored_in_the_form_that_would_be_served(
+    data: Path, models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = Store(models_dir).versions()[0]
+    found = {}
+    for precision in ("fp32", "int8"):
+        given = ["evaluate", manifest.version, "--data", str(data), "--precision", precision, "--json", "-"]
+        assert main(given) == 0
+        found[precision] = json.loads(capsys.readouterr().out)
+    assert found["int8"]["form"] == "int8/onnxruntime"
+    exact, near = (scores["geometry"]["uniformity"] for scores in found.values())
+    assert exact != near
+    assert exact == pytest.approx(near, rel=0.05)
+
+
+def test_a_form_that_cannot_be_had_is_not_scored_as_another(
+    data: Path, models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(opening, "has_int8", lambda: False)
+    version = Store(models_dir).versions()[0].version
+    server = "http://127.0.0.1:1"
+    for model, reason in ((version, "This processor has no VNNI"), (server, f"{server} has a precision")):
+        assert main(["evaluate", model, "--data", str(data), "--precision", "int8"]) == 1
+        assert capsys.readouterr().err.startswith(f"python -m training: {reason}")
 
 
 def test_a_damaged_version_is_not_scored(

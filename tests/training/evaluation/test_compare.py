@@ -139,11 +139,13 @@ def test_every_file_is_listed_with_its_model_and_date(tmp_path: Path) -> None:
     about: dict[str, Any] = {
         "version": "20261121T000000-a-1a2b3c4d",
         "fingerprint": "0123456789",
+        "form": "int8/onnxruntime",
         "absent": ["sts13"],
     }
     rows = tables(_compared(tmp_path, {"a-1": scores(**about), "a-2": scores()}))["Comparison"]
     date = "2026-11-21T09:42:27+00:00"
-    assert rows["a"] == ["a-1.json", "default", about["version"], "01234567", date, "sets", "STS13"]
+    form = about["form"]
+    assert rows["a"] == ["a-1.json", "default", about["version"], "01234567", form, date, "sets", "STS13"]
 
 
 def test_models_share_the_pictures_and_seeds_a_colour(tmp_path: Path) -> None:
