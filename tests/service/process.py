@@ -48,7 +48,7 @@ class Service:
         )
         self.log = folder / "service.log"
         self.process: subprocess.Popen[bytes]
-        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30, trust_env=False)
+        self.client = httpx2.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90, trust_env=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -82,7 +82,7 @@ class Service:
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit status."""
         self.process.send_signal(how)
-        return self.process.wait(30)
+        return self.process.wait(90)
 
     def kill(self) -> None:
         if self.process.poll() is None:

@@ -25,6 +25,19 @@ def check_whole(service: Service, oracle: Oracle, expected: dict[str, str]) -> s
     return version
 
 
+def wait_for(service: Service, version: str, documents: int) -> None:
+    """Until so many have been embedded for `version`; for more than there are, a while behind its swap."""
+    while documents:
+        answer = service.client.get("/models").json()
+        [found] = [model for model in answer["models"] if model["version"] == version]
+        if answer["active"] == version:
+            time.sleep(max(0, documents - DOCUMENTS) / BUILD_RATE)
+            return
+        if documents < DOCUMENTS and (found["done"] or 0) >= documents:
+            return
+        time.sleep(0.005)
+
+
 def test_a_kill_at_any_point_of_a_swap_leaves_one_whole_generation_and_the_swap_is_finished(
     tmp_path: Path,
 ) -> None:
@@ -40,7 +53,7 @@ def test_a_kill_at_any_point_of_a_swap_leaves_one_whole_generation_and_the_swap_
         for kill in range(KILLS):
             target = versions[(versions.index(active) + 1) % 3]
             assert service.client.post(f"/models/{target}/activate").status_code == 202
-            time.sleep(rng.uniform(0, 0.75))
+            wait_for(service, target, rng.randint(0, int(1.4 * DOCUMENTS)))
             changed = f"d{rng.randrange(DOCUMENTS)}"
             expected[changed] = rng.choice(TEXTS)
             assert service.put({changed: expected[changed]}).status_code == 200
