@@ -1,5 +1,6 @@
 """A plain encoder whose answers say which text and which encoder made them."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,8 +15,19 @@ from models.engines.form import FP32
 from models.errors import TooLong
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what other threads do. Calls that were begun before are in the lanes when this returns."""
+    await asyncio.sleep(0)
+    while not true():  # noqa: ASYNC110  what it waits for is another thread's
+        await asyncio.sleep(0.001)
+
+
 class CountingEncoder:
-    """One token per character; the vector of a text is (name, tokens, first character's code)."""
+    """One token per character; the vector of a text is (name, tokens, first character's code).
+
+    A pass waits for `gate`. `begun` has the lengths of the texts of each pass that came so far, `batches` of
+    each that went on.
+    """
 
     dimension = 3
     max_length = 64
@@ -29,10 +41,19 @@ class CountingEncoder:
         self.seconds = seconds
         self.manifest = SimpleNamespace(version=f"v{name}")
         self.fingerprint = f"{name:064x}"
+        self.begun: list[list[int]] = []
         self.batches: list[list[int]] = []
         self.failing: Callable[[Sequence[Sequence[int]]], bool] = lambda ids: False
         self.gate = threading.Event()
         self.gate.set()
+        self._allowed = -1  # passes until the gate closes by itself
+        self._counting = threading.Lock()
+
+    def allow(self, passes: int = -1) -> None:
+        """Open the gate: all passes end, or so many, those at the gate included. For one worker."""
+        with self._counting:
+            self._allowed = passes
+            self.gate.set()
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
         rows = []
@@ -49,9 +70,15 @@ class CountingEncoder:
         return Tokens(ids, truncated=False)
 
     def forward(self, ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
+        lengths = [len(row) for row in ids]
+        self.begun.append(lengths)
         self.gate.wait()
         time.sleep(self.seconds)
-        self.batches.append([len(row) for row in ids])
+        self.batches.append(lengths)
+        with self._counting:
+            self._allowed -= 1
+            if not self._allowed:
+                self.gate.clear()
         if self.failing(ids):
             raise RuntimeError("the model broke")
         return np.array([[self.name, len(row), row[0]] for row in ids], dtype=np.float32)

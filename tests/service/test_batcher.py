@@ -13,7 +13,7 @@ from service.batcher import Batcher
 from service.calls import Lane
 from service.errors import Backend, Overloaded, Tokenizer, Unhealthy, Validation
 from service.metrics import Metrics
-from tests.service.fakes import CountingEncoder
+from tests.service.fakes import CountingEncoder, until
 
 
 @asynccontextmanager
@@ -28,9 +28,14 @@ async def running(workers: int = 1, max_queue_tokens: int = 1_000_000) -> AsyncI
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(body(), 20)
+        await asyncio.wait_for(body(), 60)
 
     asyncio.run(bounded())
+
+
+def waiting(batcher: Batcher) -> int:
+    """Texts that wait, of both lanes."""
+    return sum(batcher._queue.lanes.texts(lane) for lane in Lane)
 
 
 def test_every_text_gets_its_own_vector_whatever_it_was_batched_with() -> None:
@@ -55,9 +60,9 @@ def test_what_waits_together_is_computed_together() -> None:
         async with running() as batcher:
             encoder.gate.clear()
             first = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
             rest = [asyncio.create_task(batcher.embed(encoder.as_encoder(), ["bb"])) for _ in range(20)]
-            await asyncio.sleep(0.05)
+            await until(lambda: waiting(batcher) == 20)
             encoder.gate.set()
             await asyncio.gather(first, *rest)
         assert [len(batch) for batch in encoder.batches] == [1, 20]
@@ -83,11 +88,11 @@ def test_a_failed_batch_fails_its_own_callers_and_the_next_is_served() -> None:
         encoder.failing = lambda ids: any(row[0] == ord("!") for row in ids)
         async with running() as batcher:
             encoder.gate.clear()
-            calls = [
-                batcher.embed(encoder.as_encoder(), [text]) for text in ("warm", "good", "!bad!", "fine")
-            ]
-            tasks = [asyncio.create_task(call) for call in calls]
-            await asyncio.sleep(0.05)
+            tasks = [asyncio.create_task(batcher.embed(encoder.as_encoder(), ["warm"]))]
+            await until(lambda: len(encoder.begun) == 1)
+            calls = [batcher.embed(encoder.as_encoder(), [text]) for text in ("good", "!bad!", "fine")]
+            tasks += [asyncio.create_task(call) for call in calls]
+            await until(lambda: waiting(batcher) == 3)
             encoder.gate.set()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -128,15 +133,16 @@ def test_who_fails_and_leaves_is_not_taken_for_another() -> None:
         async with running() as batcher:
             encoder.gate.clear()
             warm = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["warm"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
             bad = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["!bad"]))
             good = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["good"]))
-            await asyncio.sleep(0.05)
-            encoder.seconds = 0.2
-            encoder.gate.set()
+            await until(lambda: waiting(batcher) == 2)
+            encoder.allow(1)
             await warm
-            await asyncio.sleep(0.1)  # both are in one batch now
+            await until(lambda: encoder.begun[1:] == [[4, 4]])  # both are in one batch now
             bad.cancel()
+            await asyncio.gather(bad, return_exceptions=True)
+            encoder.allow()
             assert (await good).tokens == [4]
         assert encoder.batches == [[4], [4, 4], [4]]
 
@@ -154,9 +160,11 @@ def test_a_vector_that_is_not_finite_fails_its_text_alone() -> None:
         encoder = Poisoned()
         async with running() as batcher:
             encoder.gate.clear()
-            calls = [batcher.embed(encoder.as_encoder(), [text]) for text in ("warm", "abc", "nan", "abd")]
-            tasks = [asyncio.create_task(call) for call in calls]
-            await asyncio.sleep(0.05)
+            tasks = [asyncio.create_task(batcher.embed(encoder.as_encoder(), ["warm"]))]
+            await until(lambda: len(encoder.begun) == 1)
+            calls = [batcher.embed(encoder.as_encoder(), [text]) for text in ("abc", "nan", "abd")]
+            tasks += [asyncio.create_task(call) for call in calls]
+            await until(lambda: waiting(batcher) == 3)
             encoder.gate.set()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [type(outcome).__name__ for outcome in outcomes] == [
@@ -200,11 +208,11 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back() -> None:
         async with running(max_queue_tokens=50) as batcher:
             encoder.gate.clear()
             first = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
             huge = asyncio.create_task(
                 batcher.embed(encoder.as_encoder(), ["b" * 64] * 9)
             )  # alone it is let in
-            await asyncio.sleep(0.05)
+            await until(lambda: waiting(batcher) == 9)
             with pytest.raises(Overloaded, match="SIMILE_MAX_QUEUE_TOKENS") as refused:
                 await batcher.embed(encoder.as_encoder(), ["c"])
             assert int(refused.value.headers["retry-after"]) >= 1
@@ -221,9 +229,9 @@ def test_who_has_left_costs_no_batch_and_no_place_in_the_queue() -> None:
         async with running(max_queue_tokens=100) as batcher:
             encoder.gate.clear()
             first = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
             left = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["gone" * 10] * 5))
-            await asyncio.sleep(0.05)
+            await until(lambda: waiting(batcher) == 5)
             left.cancel()
             encoder.gate.set()
             await first
@@ -236,15 +244,18 @@ def test_who_has_left_costs_no_batch_and_no_place_in_the_queue() -> None:
 
 def test_a_call_of_many_texts_delays_a_call_of_one_by_a_batch_and_not_by_all_of_its_own() -> None:
     async def body() -> None:
-        encoder = CountingEncoder(seconds=0.001)
+        encoder = CountingEncoder()
         encoder.max_length = 512
         async with running() as batcher:
+            encoder.allow(5)
             huge = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["h" * 500] * 300))
-            await asyncio.sleep(0.02)
-            before = len(encoder.batches)
-            await batcher.embed(encoder.as_encoder(), ["one"])
-            assert len(encoder.batches) - before <= 3
+            await until(lambda: len(encoder.begun) == 6)
+            one = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["one"]))
+            await asyncio.sleep(0)  # it waits
+            encoder.allow(3)  # the one in hand is the first of them
+            await one
             assert not huge.done()
+            encoder.allow()
             await huge
         assert sum(map(len, encoder.batches)) == 301
 
@@ -268,7 +279,7 @@ def test_calls_of_many_texts_take_turns() -> None:
             tasks = [
                 asyncio.create_task(batcher.embed(encoder.as_encoder(), [name * 500] * 20)) for name in "abc"
             ]
-            await asyncio.sleep(0.05)
+            await until(lambda: bool(order))
             encoder.gate.set()
             await asyncio.gather(*tasks)
         turns = "".join(map(chr, order[1:]))
@@ -285,13 +296,13 @@ def test_who_leaves_frees_the_places_of_all_its_rows_at_once() -> None:
         async with running(max_queue_tokens=100) as batcher:
             encoder.gate.clear()
             running_now = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-            await asyncio.sleep(0.05)
-            waiting = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 60] * 6))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
+            behind = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 60] * 6))
+            await until(lambda: waiting(batcher) == 6)
             with pytest.raises(Overloaded):
                 await batcher.embed(encoder.as_encoder(), ["c" * 60] * 6)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+            behind.cancel()
+            await asyncio.gather(behind, return_exceptions=True)
             assert batcher._queue.lanes.tokens(Lane.INTERACTIVE) == 0
             encoder.gate.set()
             await batcher.embed(encoder.as_encoder(), ["d" * 60] * 6)
@@ -308,7 +319,7 @@ def test_an_encoder_closed_under_a_batch_that_nobody_waits_for_is_no_failure() -
             encoder.gate.clear()
             encoder.failing = lambda ids: True
             left = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 2)
             left.cancel()
             await asyncio.gather(left, return_exceptions=True)
             encoder.gate.set()
@@ -333,13 +344,13 @@ def test_background_work_gets_a_batch_in_ten_and_no_more_than_that() -> None:
         async with running() as batcher:
             encoder.gate.clear()
             warm = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["i"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
             # 64 tokens each: 16 make one interactive batch, 4 one small background batch.
             fast = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["i" * 64] * 16 * 30))
             slow = asyncio.create_task(
                 batcher.embed(encoder.as_encoder(), ["b" * 64] * 4 * 3, lane=Lane.BACKGROUND)
             )
-            await asyncio.sleep(0.1)
+            await until(lambda: waiting(batcher) == 16 * 30 + 4 * 3)
             encoder.gate.set()
             await asyncio.gather(warm, fast, slow)
         positions = [at for at, lane in enumerate(order) if lane == "background"]
@@ -363,9 +374,9 @@ def test_a_long_text_does_not_wait_behind_a_stream_of_short_ones() -> None:
             encoder.gate.clear()
             tasks = [asyncio.create_task(one("s" * 3)) for _ in range(40)]
             tasks.append(asyncio.create_task(one("l" * 64)))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
             tasks += [asyncio.create_task(one("s" * 3)) for _ in range(400)]
-            await asyncio.sleep(0.05)
+            await until(lambda: waiting(batcher) == 441 - len(encoder.begun[0]))
             encoder.gate.set()
             await asyncio.gather(*tasks)
         assert done.index("l" * 64) < 260
@@ -379,17 +390,17 @@ def test_stopping_fails_what_waits_and_finishes_what_runs() -> None:
         async with running() as batcher:
             encoder.gate.clear()
             in_hand = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-            await asyncio.sleep(0.05)
-            waiting = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b"]))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(encoder.begun) == 1)
+            behind = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b"]))
+            await until(lambda: waiting(batcher) == 1)
             stop = asyncio.create_task(asyncio.to_thread(batcher.stop))
-            await asyncio.sleep(0.05)
+            await until(lambda: batcher._queue.stopping)
             with pytest.raises(Unhealthy):
                 await batcher.embed(encoder.as_encoder(), ["c"])
             encoder.gate.set()
             await stop
             assert (await in_hand).vectors[0].tolist() == [1, 1, ord("a")]
             with pytest.raises(Unhealthy):
-                await waiting
+                await behind
 
     run(body)

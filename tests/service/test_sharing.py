@@ -2,21 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.cache import Cache
 from service.calls import Answer, Lane
 from service.errors import Backend, Unhealthy, Validation
 from service.metrics import Metrics
-from tests.service.fakes import CountingEncoder
-
-QUIET = 0.05  # seconds in which everything that can happen does
+from tests.service.fakes import CountingEncoder, until
 
 
 class Place:
@@ -26,8 +23,6 @@ class Place:
         self.batcher = batcher
         self.metrics = metrics
         self.encoder = CountingEncoder()
-        self.encoder.forward = self._counted  # type: ignore[method-assign]
-        self._allowed = -1
 
     def ask(
         self, *texts: str, encoder: CountingEncoder | None = None, **options: object
@@ -35,24 +30,26 @@ class Place:
         asked = (encoder or self.encoder).as_encoder()
         return asyncio.create_task(self.batcher.embed(asked, texts, **options))  # type: ignore[arg-type]
 
-    def allow(self, passes: int) -> None:
-        """So many forward passes end, and each after that waits for `gate` again."""
-        self._allowed = passes
-        self.encoder.gate.set()
-
-    def _counted(self, ids: Sequence[Sequence[int]], *, normalize: bool = True) -> NDArray[np.float32]:
-        vectors = CountingEncoder.forward(self.encoder, ids, normalize=normalize)
-        self._allowed -= 1
-        if not self._allowed:
-            self.encoder.gate.clear()
-        return vectors
-
     async def busy(self) -> asyncio.Task[Answer]:
         """The worker is in a batch until the gate opens."""
         self.encoder.gate.clear()
+        begun = len(self.encoder.begun)
         first = self.ask("busy")
-        await asyncio.sleep(QUIET)
+        await self.passes(begun + 1)
         return first
+
+    async def passes(self, begun: int) -> None:
+        """So many forward passes have begun."""
+        await until(lambda: len(self.encoder.begun) == begun)
+
+    async def waiting(self, texts: int) -> None:
+        """So many texts wait, of both lanes."""
+        lanes = self.batcher._queue.lanes
+        await until(lambda: sum(lanes.texts(lane) for lane in Lane) == texts)
+
+    async def shared(self, texts: int) -> None:
+        """So many texts have joined equal ones."""
+        await until(lambda: self.counted("shared") == texts)
 
     @property
     def computed(self) -> int:
@@ -73,7 +70,7 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
     try:
         yield there
     finally:
-        there.encoder.gate.set()
+        there.encoder.allow()
         await asyncio.to_thread(batcher.stop)
         assert not batcher._queue.lanes._leaders._rows, "a text that nobody computes any more is still joined"
         assert all(batcher._queue.lanes.texts(lane) == 0 for lane in Lane)
@@ -82,7 +79,7 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
 
 def run(body: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(body(), 20)
+        await asyncio.wait_for(body(), 60)
 
     asyncio.run(bounded())
 
@@ -93,8 +90,8 @@ def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
             await there.busy()
             twice = there.ask("dog", "cat", "dog")
             others = [there.ask("dog") for _ in range(5)]
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.passes(2)
+            there.encoder.allow()
             assert (await twice).vectors.tolist() == [[1, 3, 100], [1, 3, 99], [1, 3, 100]]
             for other in others:
                 answer = await other
@@ -113,12 +110,11 @@ def test_what_comes_again_is_answered_without_a_worker() -> None:
     async def body() -> None:
         async with place() as there:
             first = await there.ask("a dog", "x" * 65)
-            await asyncio.sleep(QUIET)
             await there.busy()  # whoever needs a worker waits from here on
-            again = await asyncio.wait_for(there.ask("a dog"), 1)
+            again = await asyncio.wait_for(there.ask("a dog"), 20)
             assert again.vectors.tolist() == first.vectors[:1].tolist()
             assert (again.tokens, again.truncated) == ([5], [False])
-            there.encoder.gate.set()
+            there.encoder.allow()
             cut = await there.ask("x" * 70)  # other text, the same tokens
             assert (cut.tokens, cut.truncated) == ([64], [True])
             assert there.computed == 3
@@ -131,7 +127,6 @@ def test_a_kept_vector_of_a_cut_text_does_not_hide_that_a_text_is_too_long() -> 
     async def body() -> None:
         async with place() as there:
             await there.ask("x" * 65)
-            await asyncio.sleep(QUIET)
             with pytest.raises(Validation, match="has 65 tokens"):
                 await there.ask("x" * 65, truncate=False)
             left = await there.ask("y" + "x" * 64, left=True)
@@ -149,8 +144,8 @@ def test_nothing_is_shared_between_encoders_nor_between_options() -> None:
             other.fingerprint = there.encoder.fingerprint
             await there.busy()
             tasks = [there.ask("dog"), there.ask("dog", encoder=other), there.ask("dog", normalize=False)]
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.waiting(3)
+            there.encoder.allow()
             answers = await asyncio.gather(*tasks)
             assert [answer.vectors[0, 0] for answer in answers] == [1, 2, 1]
             assert (there.computed, sum(map(len, other.batches))) == (3, 1)
@@ -167,8 +162,8 @@ def test_a_failure_reaches_all_that_joined_and_no_one_else() -> None:
             await there.busy()
             bad = [there.ask("!bad"), there.ask("fine", "!bad"), there.ask("!bad", lane=Lane.BACKGROUND)]
             good = [there.ask("fine"), there.ask("good")]
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.waiting(6)
+            there.encoder.allow()
             outcomes = await asyncio.gather(*bad, *good, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Backend] * 3 + [Answer] * 2
             there.encoder.failing = lambda ids: False
@@ -190,8 +185,8 @@ def test_a_vector_that_is_not_finite_is_nobodys_and_is_not_kept() -> None:
             there.encoder.forward = poisoned  # type: ignore[method-assign]
             await there.busy()
             tasks = [there.ask(text) for text in ("nan", "well", "nan", "well")]
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.waiting(4)
+            there.encoder.allow()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Backend, Answer, Backend, Answer]
             there.encoder.forward = forward  # type: ignore[method-assign]
@@ -207,16 +202,16 @@ def test_who_leaves_hands_over_to_one_that_joined() -> None:
             before = there.ask("x" * 60)
             first = there.ask("dog", "only mine")
             joined = [there.ask("dog"), there.ask("dog", "cat")]
-            await asyncio.sleep(QUIET)
-            there.allow(1)  # busy ends, all are tokenised, and the long text is in the next batch
+            await there.waiting(6)
+            there.encoder.allow(1)  # busy ends, all are tokenised, and the long text is in the next batch
             await busy
-            await asyncio.sleep(QUIET)
+            await there.passes(2)
             assert there.counted("shared") == 2
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             late = there.ask("dog")
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.waiting(3)  # it, and two texts that are computed
+            there.encoder.allow()
             for task in (*joined, late):
                 assert (await task).vectors.tolist()[0] == [1, 3, 100]
             await before
@@ -231,14 +226,14 @@ def test_who_leaves_a_batch_does_not_take_it_from_those_that_joined() -> None:
         async with place(workers=2) as there:
             there.encoder.gate.clear()
             first = there.ask("dog", "dot")
-            await asyncio.sleep(QUIET)
+            await there.passes(1)
             joined = [there.ask("dog"), there.ask("dog", lane=Lane.BACKGROUND)]
-            await asyncio.sleep(QUIET)
+            await there.shared(2)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             late = there.ask("dog")
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.shared(3)
+            there.encoder.allow()
             for task in (*joined, late):
                 assert (await task).vectors.tolist() == [[1, 3, 100]]
             assert there.encoder.batches == [[3, 3]]
@@ -252,15 +247,15 @@ def test_nothing_is_handed_over_to_who_has_left_too() -> None:
             busy = await there.busy()
             before = there.ask("x" * 60)
             tasks = [there.ask("dog") for _ in range(3)]
-            await asyncio.sleep(QUIET)
-            there.allow(1)
+            await there.waiting(4)
+            there.encoder.allow(1)
             await busy
-            await asyncio.sleep(QUIET)
+            await there.passes(2)
             for task in reversed(tasks):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
             assert there.batcher._queue.lanes.texts(Lane.INTERACTIVE) == 0
-            there.encoder.gate.set()
+            there.encoder.allow()
             await before
             assert there.computed == 2
 
@@ -272,11 +267,11 @@ def test_when_all_have_left_nothing_is_computed_and_the_next_is_served() -> None
         async with place() as there:
             await there.busy()
             tasks = [there.ask("dog") for _ in range(3)]
-            await asyncio.sleep(QUIET)
+            await there.waiting(3)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            there.encoder.gate.set()
+            there.encoder.allow()
             await there.ask("cat")
             assert there.computed == 2
             assert (await there.ask("dog")).tokens == [3]
@@ -291,18 +286,15 @@ def test_an_interactive_text_does_not_wait_for_the_turn_of_a_background_one() ->
             first = await there.busy()
             documents = [f"{name}" * 200 for name in "abcdefghijklmnop"]
             build = there.ask(*documents, lane=Lane.BACKGROUND)
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.waiting(len(documents))
+            there.encoder.allow(1)
             await first
-            there.encoder.gate.clear()
-            await asyncio.sleep(QUIET)
+            await there.passes(2)
             asked = there.ask(documents[-1])
-            await asyncio.sleep(QUIET)
-            before = len(there.encoder.batches)
-            there.encoder.seconds = 0.05  # so that the worker is not done with all before we have looked
-            there.encoder.gate.set()
+            await asyncio.sleep(0)  # it waits
+            there.encoder.allow(3)  # or it would wait for the documents before it
             assert (await asked).vectors[0, 2] == ord("p")
-            assert len(there.encoder.batches) - before <= 3, "it waited for the documents before it"
+            there.encoder.allow()
             answer = await build
             assert answer.vectors[:, 2].tolist() == list(map(ord, "abcdefghijklmnop"))
             assert there.computed == 1 + len(documents)
@@ -317,7 +309,6 @@ def test_background_work_neither_reads_nor_fills_the_cache() -> None:
             assert there.batcher.cache is not None
             assert len(there.batcher.cache) == 0
             await there.ask("document")
-            await asyncio.sleep(QUIET)
             assert len(there.batcher.cache) == 1
             await there.ask("document", lane=Lane.BACKGROUND)
             assert there.computed == 3
@@ -330,7 +321,6 @@ def test_who_asks_anew_gets_a_pass_of_its_own() -> None:
     async def body() -> None:
         async with place() as there:
             await there.ask("well?")
-            await asyncio.sleep(QUIET)
             await there.ask("well?", "well?", anew=True)
             assert there.computed == 3
             there.encoder.failing = lambda ids: True
@@ -346,8 +336,8 @@ def test_without_a_cache_every_text_is_computed() -> None:
         async with place(cache=False) as there:
             await there.busy()
             tasks = [there.ask("dog") for _ in range(4)]
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await there.waiting(4)
+            there.encoder.allow()
             await asyncio.gather(*tasks)
             await there.ask("dog")
             assert there.computed == 6
@@ -360,14 +350,14 @@ def test_who_joined_a_batch_that_hangs_is_answered_with_it_and_the_next_equal_te
         async with place(workers=2, hang_seconds=0.2) as there:
             there.encoder.gate.clear()
             tasks = [there.ask("hangs")]
-            await asyncio.sleep(QUIET)
+            await there.passes(1)
             tasks.append(there.ask("hangs"))
-            await asyncio.sleep(QUIET)
+            await there.shared(1)
             for _ in range(30):
                 there.batcher.check(0.2)
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Backend] * 2
-            there.encoder.gate.set()
+            there.encoder.allow()
             assert (await there.ask("hangs")).tokens == [5]
 
     run(body)
@@ -378,10 +368,10 @@ def test_stopping_answers_those_that_joined() -> None:
         async with place() as there:
             busy = await there.busy()
             waiting = [there.ask("dog") for _ in range(3)]
-            await asyncio.sleep(QUIET)
+            await there.waiting(3)
             stop = asyncio.create_task(asyncio.to_thread(there.batcher.stop))
-            await asyncio.sleep(QUIET)
-            there.encoder.gate.set()
+            await until(lambda: there.batcher._queue.stopping)
+            there.encoder.allow()
             await stop
             assert (await busy).tokens == [4]
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
