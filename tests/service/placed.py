@@ -43,7 +43,7 @@ class Place:
         lines = self.client.get("/metrics").text.splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
-    def until(self, true: Callable[[], bool], seconds: float) -> None:
+    def until(self, true: Callable[[], bool], seconds: float = 20) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline
@@ -51,12 +51,13 @@ class Place:
 
     def check(self) -> None:
         """All is well: green by itself, nobody asking, and the next request is served, rightly."""
-        self.until(lambda: self.metric("simile_healthy") == 1, 3)
-        assert self.client.get("/health").status_code == 200
+        self.until(lambda: self.metric("simile_healthy") == 1)
+        self.until(lambda: self.client.get("/health").status_code == 200)  # a probe of before may fail late
         self.check_vector(self.embed(TEXTS[7]), TEXTS[7])
         for lane in ("interactive", "background"):
             for what in ("texts", "tokens"):
-                assert self.metric(f'simile_queue_{what}{{lane="{lane}"}}') == 0, "a place that nobody has"
+                series = f'simile_queue_{what}{{lane="{lane}"}}'
+                self.until(lambda series=series: self.metric(series) == 0)  # type: ignore[misc]  nobody has it
 
     def check_vector(self, answer: httpx2.Response, text: str) -> None:
         assert answer.status_code == 200, answer.text
@@ -75,12 +76,12 @@ def serving(folder: Path, models_dir: Path, **others: object) -> Iterator[Place]
     thread.start()
     place = Place(app, listener.getsockname()[1])
     try:
-        assert app.state.runtime.ready.wait(20)
+        assert app.state.runtime.ready.wait(60)
         yield place
     finally:
         place.client.close()
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
     assert not thread.is_alive()
 
 
@@ -89,5 +90,5 @@ def occupied(place: Place, pool: ThreadPoolExecutor, begun: list[int]) -> list[F
     answers = []
     for at in range(2):
         answers.append(pool.submit(place.embed, TEXTS[at]))
-        place.until(lambda at=at: len(begun) > at, 5)  # type: ignore[misc]
+        place.until(lambda at=at: len(begun) > at)  # type: ignore[misc]
     return answers

@@ -83,7 +83,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
 
     def held(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
         vectors = poison(ids, normalize=normalize)
-        looked.wait(10)  # the probe's text is a good one: it passes after the look at what it mends
+        looked.wait(30)  # the probe's text is a good one: it passes after the look at what it mends
         return vectors
 
     with monkeypatch.context() as patch:
@@ -91,7 +91,7 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
         assert place.embed(POISON).status_code == 424
         assert place.metric("simile_healthy") == 0
         looked.set()
-        place.until(lambda: place.metric("simile_healthy") == 1, 5)
+        place.until(lambda: place.metric("simile_healthy") == 1)
         patch.setattr(place.encoder, "forward", lambda ids, **options: 1 / 0)
         assert place.embed("a").status_code == 424
         time.sleep(0.7)  # the probe fails as well, and it stays red
@@ -100,10 +100,10 @@ def test_health_is_red_with_the_reason_at_once_and_green_by_itself(
         assert "ZeroDivisionError" in red.json()["error"]
         assert place.client.get("/ready").status_code == 200, "the index can be searched by vector"
         release = threading.Event()
-        patch.setattr(place.encoder, "forward", lambda ids, **options: release.wait(10))
+        patch.setattr(place.encoder, "forward", lambda ids, **options: release.wait(30))
         began = time.monotonic()
         assert place.client.get("/health").status_code == 503, "it waits for no forward pass"
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
         release.set()
 
 
@@ -149,7 +149,7 @@ def test_a_tokenizer_that_raises_fails_its_texts_and_a_dead_one_turns_health_red
         assert (refused.status_code, refused.json()["error_type"]) == (422, "Tokenizer")
         place.check_vector(first, TEXTS[0])
         place.check_vector(last, TEXTS[1])
-        place.until(lambda: place.metric("simile_healthy") == 1, 5)
+        place.until(lambda: place.metric("simile_healthy") == 1)
         patch.setattr(place.encoder, "tokenize", lambda texts, **options: 1 / 0)
         assert place.embed("red").status_code == 422
         time.sleep(0.7)
@@ -165,7 +165,7 @@ def test_a_poisoned_batch_is_split_for_those_who_still_wait(
 
     def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
         computed.append(len(ids))
-        release.wait(10)
+        release.wait(30)
         return poison(ids, normalize=normalize)
 
     monkeypatch.setattr(place.encoder, "forward", slow)
@@ -173,13 +173,14 @@ def test_a_poisoned_batch_is_split_for_those_who_still_wait(
         busy = occupied(place, pool, computed)
         bad = pool.submit(place.embed, POISON)
         good = pool.submit(place.embed, TEXTS[2])
+        place.until(lambda: place.metric('simile_queue_texts{lane="interactive"}') == 2)
         late = pool.submit(place.embed, TEXTS[3], **{"x-timeout-ms": "200"})
         assert late.result().status_code == 504
         release.set()
         assert bad.result().status_code == 424
         for at, answer in enumerate([*busy, good]):
             place.check_vector(answer.result(), TEXTS[at])
-    place.until(lambda: place.metric('simile_queue_tokens{lane="interactive"}') == 0, 2)
+    place.until(lambda: place.metric('simile_queue_tokens{lane="interactive"}') == 0)
 
 
 def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +203,9 @@ def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -
     before = place.metric("simile_admitted_bytes")
     with socket.create_connection(("127.0.0.1", place.port), timeout=10) as raw:
         raw.sendall(head.encode() + b'{"inputs": "' + b"a" * 1_000_000)
-        place.until(lambda: place.metric("simile_admitted_bytes") > before + 900_000, 5)
+        place.until(lambda: place.metric("simile_admitted_bytes") > before + 900_000)
         place.check_vector(place.embed(TEXTS[0]), TEXTS[0])
-    place.until(lambda: place.metric("simile_admitted_bytes") == before, 5)
+    place.until(lambda: place.metric("simile_admitted_bytes") == before)
 
 
 def test_a_body_that_grows_when_it_is_read_is_refused_before_it_costs_much(

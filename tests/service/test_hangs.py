@@ -25,13 +25,13 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:
-    with serving(tmp_path, tiny_models_dir, workers=2, hang_seconds=2.0) as place:
+    with serving(tmp_path, tiny_models_dir, workers=2, hang_seconds=3.0) as place:
         release, held = threading.Event(), list[int]()
         forward = place.encoder.forward
 
         def hanging(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
             held.append(len(ids))
-            release.wait(20)
+            release.wait(60)
             return forward(ids, normalize=normalize)
 
         monkeypatch.setattr(place.encoder, "forward", hanging)
@@ -42,17 +42,17 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
                 behind = [pool.submit(place.embed, text) for text in TEXTS[2:6]]
                 assert place.client.get("/health").status_code == 200, "no verdict yet"
                 assert [answer.result().status_code for answer in hung] == [424, 424]
-                place.until(lambda: place.client.get("/health").status_code == 503, 1)
-                assert time.monotonic() - began < 5
+                place.until(lambda: place.client.get("/health").status_code == 503)
+                assert time.monotonic() - began < 15
                 assert [answer.result().status_code for answer in behind] == [503] * 4
                 asked = time.monotonic()
                 assert "2 of 2 workers hang" in place.client.get("/health").json()["error"]
                 assert "2 of 2 workers hang" in place.client.get("/ready").json()["error"]
                 refused = place.embed("one more")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-                assert time.monotonic() - asked < 1
+                assert time.monotonic() - asked < 5
                 assert place.metric("simile_batch_timeouts_total") == 2
-                place.until(lambda: bool(ends), 5)
+                place.until(lambda: bool(ends))
                 assert "2 of 2 workers hang" in ends[0]
             finally:
                 release.set()
@@ -61,17 +61,18 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
 def test_a_hang_that_passes_heals(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:
-    with serving(tmp_path, tiny_models_dir, workers=1, hang_seconds=3.0) as place:
-        forward = place.encoder.forward
+    with serving(tmp_path, tiny_models_dir, workers=1, hang_seconds=2.0) as place:
+        release, forward = threading.Event(), place.encoder.forward
 
         def slow(ids: Ids, *, normalize: bool = True) -> NDArray[np.float32]:
-            time.sleep(4)
+            release.wait(30)
             return forward(ids, normalize=normalize)
 
         with monkeypatch.context() as patch:
             patch.setattr(place.encoder, "forward", slow)
             assert place.embed("red").status_code == 424
-        place.until(lambda: place.client.get("/health").status_code == 200, 3)
+        release.set()
+        place.until(lambda: place.client.get("/health").status_code == 200)
         place.check()
         assert place.client.get("/ready").status_code == 200
         assert not ends
@@ -90,19 +91,20 @@ def test_a_writer_that_dies_leaves_no_write_waiting(
 
         def dying(jobs: object) -> None:
             inside.set()
-            release.wait(10)
+            release.wait(30)
             raise SystemExit("the thread is told to end in the middle of a commit")
 
         monkeypatch.setattr(writer, "_commit", dying)
         with ThreadPoolExecutor(2) as pool:
             first: Future[httpx2.Response] = pool.submit(put, place, "b")
-            assert inside.wait(5)
+            assert inside.wait(20)
             behind = pool.submit(put, place, "c")
             time.sleep(0.2)
             release.set()
-            assert [first.result(2).status_code, behind.result(2).status_code] == [503, 503]
+            assert [first.result(20).status_code, behind.result(20).status_code] == [503, 503]
         assert put(place, "d").status_code == 503
         for path in ("/health", "/ready"):
+            place.until(lambda path=path: place.client.get(path).status_code == 503)  # type: ignore[misc]
             assert "the thread that writes has died" in place.client.get(path).json()["error"]
         place.check_vector(place.embed("red"), "red")
-        place.until(lambda: bool(ends), 3)
+        place.until(lambda: bool(ends))
