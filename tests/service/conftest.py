@@ -66,7 +66,7 @@ def serving(settings: Settings) -> Iterator[TestClient]:
         yield client
 
 
-def wait_until_active(client: TestClient, version: str, seconds: float = 20) -> None:
+def wait_until_active(client: TestClient, version: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while client.get("/info").json()["model_version"] != version:
         assert time.monotonic() < deadline
@@ -98,7 +98,7 @@ def turned(client: TestClient, models_dir: Path) -> dict[str, object]:
     }
 
 
-def wait_until_ready(client: TestClient, seconds: float = 20) -> None:
+def wait_until_ready(client: TestClient, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while client.get("/ready").status_code != 200:
         assert time.monotonic() < deadline, client.get("/ready").text

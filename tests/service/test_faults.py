@@ -226,7 +226,7 @@ def test_a_body_that_grows_when_it_is_read_is_refused_before_it_costs_much(
             began = time.monotonic()
             answer = service.client.post("/embed", content=body, headers=json)
             assert answer.status_code == (200 if b"more" in body[:30] else 422), answer.text
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             peaks.append(peak_mib(service))
         assert peaks[4] < 800, "one at a time, some 25 times its size"
         assert peaks[-1] < peaks[4] + 100, "and given back"

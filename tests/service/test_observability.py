@@ -28,7 +28,7 @@ from service.index import Index
 from service.metrics import Metrics
 from service.runtime import Runtime
 from service.settings import Settings
-from tests.service.fakes import CountingEncoder
+from tests.service.fakes import CountingEncoder, until
 from tests.service.test_swap import Place, place, three
 
 __all__ = ["place", "three"]
@@ -97,9 +97,9 @@ def test_a_batch_is_counted_by_its_texts_tokens_and_padding(client: TestClient, 
     before = samples(client)
     client.post("/embed", json={"inputs": ["river", "river " * 100]})  # 3 tokens, and 64 of 102
     client.post("/embed", json={"inputs": ["river", "river stone", "the cat"]})  # 3, 4, 4: one batch
-    key = f"simile_tokens_total{by_lane}"
-    deadline = time.monotonic() + 5
-    while (after := samples(client))[key] - before[key] < 3 + 64 + 11:  # counted behind the answer
+    key, last = f"simile_tokens_total{by_lane}", f"simile_queue_seconds_count{by_lane}"
+    deadline = time.monotonic() + 20
+    while (after := samples(client))[last] - before[last] < 5:  # counted behind the answer
         assert time.monotonic() < deadline
 
     def gained(name: str) -> float:
@@ -129,11 +129,11 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
             return tuple(found[f'simile_queue_{what}{{lane="{lane}"}}'] for what in ("texts", "tokens"))  # type: ignore[return-value]
 
         running = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["a"]))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(encoder.begun) == 1)
         asked = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b" * 8, "c", "d" * 4]))
         builds = batcher.embed(encoder.as_encoder(), ["e" * 8] * 2, lane=Lane.BACKGROUND)
         built = asyncio.create_task(builds)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # both wait
         # Estimated, since the only worker is busy: a quarter of the characters, and two.
         assert waiting("interactive") == (3, 4 + 2 + 3)
         assert waiting("background") == (2, 8)
@@ -150,7 +150,7 @@ def test_what_waits_for_the_encoder_is_shown_by_lane_until_it_is_done_or_given_u
         assert waiting("interactive") == (0, 0)
         await asyncio.to_thread(batcher.stop)
 
-    asyncio.run(asyncio.wait_for(body(), 20))
+    asyncio.run(asyncio.wait_for(body(), 60))
 
 
 def test_the_limits_of_the_queue_are_those_of_the_settings(client: TestClient, settings: Settings) -> None:
@@ -237,7 +237,7 @@ def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.watch.LINGER_SECONDS", 0.2)
-    with place.serving(grace_seconds=0.3) as client:
+    with place.serving() as client:
         place.fill()
         found = samples(client)
         assert found['simile_generations{state="active"}'] == 1
@@ -250,6 +250,8 @@ def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
         # All 60 documents, as the new version saw them; each has three words and two special tokens.
         background = f'simile_tokens_total{{lane="background",version="{place.b}"}}'
         assert both[background] >= 60 * 5
+        watcher = place.app.state.runtime.watcher
+        monkeypatch.setattr(watcher, "_settings", watcher._settings.model_copy(update={"grace_seconds": 0.3}))
         place.until(lambda: not any(place.a in name for name in samples(client)))
         last = samples(client)
         assert last['simile_generations{state="kept"}'] == 0
@@ -264,7 +266,7 @@ def test_requests_in_flight_and_their_bytes_are_shown(
     forward = Encoder.forward
 
     def held(self: Encoder, ids: object, **options: object) -> object:
-        gate.wait(10)
+        gate.wait(30)
         return forward(self, ids, **options)  # type: ignore[arg-type]
 
     body = json.dumps({"inputs": "a river"}).encode()
@@ -272,7 +274,7 @@ def test_requests_in_flight_and_their_bytes_are_shown(
         patch.setattr(Encoder, "forward", held)
         headers = {"content-type": "application/json"}
         waiting = [threads.submit(client.post, "/embed", content=body, headers=headers) for _ in range(3)]
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while (found := samples(client))["simile_admitted_bytes"] < 3 * len(body):
             assert time.monotonic() < deadline
         assert found["simile_requests_in_flight"] == 3 + 1, "three, and the scrape itself"
@@ -290,13 +292,13 @@ def test_a_slow_scrape_delays_no_request(
 
     def slow() -> bytes:
         begun.set()
-        gate.wait(10)
+        gate.wait(30)
         return scrape()
 
     with ThreadPoolExecutor() as threads:
         monkeypatch.setattr(runtime, "scrape", slow)
         scraped = threads.submit(client.get, "/metrics")
-        assert begun.wait(5)
+        assert begun.wait(20)
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
         assert not scraped.done()
         gate.set()
@@ -309,15 +311,16 @@ def test_how_late_the_event_loop_is_can_be_seen(monkeypatch: pytest.MonkeyPatch)
     async def body() -> Metrics:
         metrics = Metrics()
         sampling = asyncio.create_task(gauges.sample(metrics))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # it sleeps
         time.sleep(0.4)  # noqa: ASYNC251  what must not happen
-        await asyncio.sleep(0.02)
+        while not of(metrics)["simile_loop_lag_seconds_count"]:  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0)
         sampling.cancel()
         return metrics
 
     found = of(asyncio.run(body()))
     assert found["simile_loop_lag_seconds_count"] == 1
-    assert 0.3 < found["simile_loop_lag_seconds_sum"] < 3
+    assert 0.3 < found["simile_loop_lag_seconds_sum"] < 20
 
 
 def test_the_time_from_a_commit_to_the_index_is_measured(
@@ -336,7 +339,7 @@ def test_the_time_from_a_commit_to_the_index_is_measured(
     after = samples(client)
     name = "simile_index_lag_seconds"
     assert after[f"{name}_count"] - before[f"{name}_count"] == 1
-    assert 0.2 <= after[f"{name}_sum"] - before[f"{name}_sum"] < 3
+    assert 0.2 <= after[f"{name}_sum"] - before[f"{name}_sum"] < 20
     assert client.delete("/documents/late").json()["deleted"] == 1
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.service.process import Service
 from tests.service.raw import FAMILIES, Wire, check_served, ending_well, head, post
 
-DEADLINE = 1.5  # seconds
+DEADLINE = 3.0  # seconds
+LATE = 10.0  # more than a busy machine delays what the deadline ends
 BODY = FAMILIES["/embed"]
 
 
@@ -106,7 +107,7 @@ def test_a_body_shorter_than_it_is_said_to_be_is_504_and_a_longer_one_is_no_requ
         began = time.monotonic()
         answer = wire.send(head("/embed", f"Content-Length: {len(BODY) + 1}"), BODY).answer()
         answer.refused("/embed", 504, "Timeout")
-        assert DEADLINE - 0.1 < time.monotonic() - began < DEADLINE + 1
+        assert DEADLINE - 0.1 < time.monotonic() - began < DEADLINE + LATE
     with Wire(service) as wire:
         wire.send(post("/embed", BODY) + b"too much")
         assert wire.answer().status == 200, "what was whole is answered"
@@ -146,8 +147,8 @@ def test_no_other_protocol_is_spoken_and_the_request_is_served(service: Service,
 
 def dribble(service: Service, first: bytes, rest: bytes) -> tuple[float, bytes]:
     """Send `first`, then a byte of `rest` every 50 ms; seconds until the connection ends, and what came."""
+    began = time.monotonic()
     with Wire(service) as wire:
-        began = time.monotonic()
         wire.send(first)
         wire.socket.settimeout(0.05)
         received = bytearray()
@@ -181,33 +182,32 @@ def test_who_writes_slowly_is_stopped_by_the_deadline_and_harms_nobody(service: 
         }
         until = time.monotonic() + 2 * DEADLINE
         while time.monotonic() < until:
-            check_served(service)
+            check_served(service, DEADLINE - 0.5)
         ends = {what: [one.result() for one in several] for what, several in slow.items()}
     for what, status in (("a body", b"504"), ("chunks", b"504"), ("a refused body", b"413")):
         for seconds, received in ends[what]:
             assert received.startswith(b"HTTP/1.1 " + status), what
-            assert seconds < 2 * DEADLINE + 1, f"{what}: then the rest is not waited for"
+            assert seconds < 2 * DEADLINE + LATE, f"{what}: then the rest is not waited for"
     for seconds, received in ends["a head"]:
         assert received == b""
-        assert DEADLINE - 0.1 < seconds < DEADLINE + 1
+        assert DEADLINE - 0.1 < seconds < DEADLINE + LATE
 
 
 def test_a_connection_that_says_nothing_is_closed(service: Service) -> None:
+    began = time.monotonic()
     with Wire(service) as wire:
-        began = time.monotonic()
         assert wire.closed()
-        assert DEADLINE - 0.1 < time.monotonic() - began < DEADLINE + 1
+        assert DEADLINE - 0.1 < time.monotonic() - began < DEADLINE + LATE
 
 
 def test_an_answer_that_nobody_reads_is_thrown_away(service: Service) -> None:
     body = json.dumps({"inputs": "red river " * 50_000}).encode()  # 6 MB of tokens
-    before = open_sockets(service)
     with Wire(service, receive_bytes=4096) as wire:
         wire.send(post("/tokenize", body), post("/tokenize", body))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         seen = False
-        while open_sockets(service) > before or not seen:
-            seen = seen or open_sockets(service) > before
+        while (held := is_open(service, wire)) or not seen:
+            seen = seen or held
             assert time.monotonic() < deadline, "it is kept for ever"
             check_served(service)
             time.sleep(0.05)
@@ -222,16 +222,15 @@ def test_an_answer_that_is_read_slowly_arrives(service: Service) -> None:
     assert len(tokens) == 100_002
 
 
-def open_sockets(service: Service) -> int:
-    folder = Path(f"/proc/{service.process.pid}/fd")
-    return sum(1 for link in folder.iterdir() if _target(link).startswith("socket:"))
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except FileNotFoundError:  # closed meanwhile
-        return ""
+def is_open(service: Service, wire: Wire) -> bool:
+    """Whether the service still has its end of the connection."""
+    here = f"{wire.socket.getsockname()[1]:04X}"
+    for line in Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()  # local address, remote address, ..., inode: 0 when no process has it
+        ports = [address.split(":")[1] for address in fields[1:3]]
+        if ports == [f"{service.port:04X}", here]:
+            return fields[9] != "0"
+    return False
 
 
 def test_any_bytes_are_answered_or_closed(running: Service) -> None:
