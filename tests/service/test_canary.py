@@ -99,6 +99,8 @@ def test_they_are_background_work_and_a_way_back_asks_none(
     with place.serving() as client:
         place.fill()
         interactive = f'simile_inference_seconds_count{{lane="interactive",version="{place.a}"}}'
+        texts = f'simile_batch_texts_sum{{lane="interactive",version="{place.a}"}}'
+        place.until(lambda: samples(client)[texts] >= len(DOCUMENTS))  # counted behind the answer
         before = samples(client)[interactive]
         place.activate(place.b)
         assert asked == [place.a, place.b]

@@ -1,5 +1,6 @@
 """How long a build will take: worked out by hand, and shown while one runs."""
 
+import asyncio
 import logging
 import math
 import time
@@ -21,6 +22,23 @@ from tests.service.test_swap import Place
 def place(tmp_path: Path) -> Place:
     published(tmp_path / "models", 3)
     return Place(tmp_path)
+
+
+class Clock:
+    """Seconds in which a build works; its machine is never slow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("service.build.time", self)
+        monkeypatch.setattr("service.build.asyncio", self)
+        monkeypatch.setattr("service.progress.time", self)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(seconds / 5)
 
 
 def steps(progress: Progress, count: int, documents: int, seconds: float) -> None:
@@ -73,15 +91,17 @@ def test_a_build_shows_how_long_it_will_take_and_says_so_in_the_log(
 ) -> None:
     monkeypatch.setattr("service.progress.SAY_SECONDS", 0.4)
     caplog.set_level(logging.INFO)
+    Clock(monkeypatch)
+    release = place.hold(monkeypatch, place.b, 22)
     with place.serving(build_rate=20) as client:  # three seconds for sixty documents
         place.fill()
         assert math.isnan(samples(client)["simile_build_eta_seconds"])
         client.post(f"/models/{place.b}/activate")
-        place.until(lambda: (place.state(place.b)["done"] or 0) > 20)
-        state = place.state(place.b)
-        left = (60 - state["done"]) / 20
-        assert state["eta_seconds"] == pytest.approx(left, rel=0.3)
-        assert 0 < samples(client)["simile_build_eta_seconds"] <= left * 1.3
+        place.until(lambda: place.state(place.b)["done"] == 22)
+        left = (60 - 22) / 20
+        assert place.state(place.b)["eta_seconds"] == pytest.approx(left, rel=0.03)
+        assert samples(client)["simile_build_eta_seconds"] == pytest.approx(left, rel=0.03)
+        release.set()
         place.until(lambda: place.active() == place.b)
         place.until(lambda: math.isnan(samples(client)["simile_build_eta_seconds"]))
         assert place.state(place.b)["eta_seconds"] is None
@@ -119,20 +139,25 @@ def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
 
     async def full_at_times(self: Library, generation: Generation, texts: list[str]) -> Any:
         if full and generation.version == place.b:
+            clock.now += 1  # a second that must not count
             raise Overloaded("injected")
         return await embed(self, generation, texts)
 
+    clock = Clock(monkeypatch)
     with place.serving(build_rate=20) as client:
         place.fill()
         monkeypatch.setattr(Library, "embed", full_at_times)
+        release = place.hold(monkeypatch, place.b, 22)
         client.post(f"/models/{place.b}/activate")
-        place.until(lambda: (place.state(place.b)["done"] or 0) > 20)
+        place.until(lambda: place.state(place.b)["done"] == 22)
         full = True
+        release.set()
         place.until(lambda: place.state(place.b)["reason"] == "injected")
         assert place.state(place.b)["eta_seconds"] is None
         assert math.isnan(samples(client)["simile_build_eta_seconds"])
-        time.sleep(1)  # a second that must not count
+        time.sleep(1)
+        release = place.hold(monkeypatch, place.b, 10)
         full = False
-        place.until(lambda: place.state(place.b)["eta_seconds"] is not None)
-        state = place.state(place.b)
-        assert state["eta_seconds"] == pytest.approx((60 - state["done"]) / 20, rel=0.3)
+        place.until(lambda: place.state(place.b)["done"] == 32)
+        assert place.state(place.b)["eta_seconds"] == pytest.approx((60 - 32) / 20, rel=0.06)
+        release.set()

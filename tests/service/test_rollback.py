@@ -60,7 +60,7 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
 
 def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.watch.LINGER_SECONDS", 0.1)
-    with place.serving(grace_seconds=0.1, build_rate=20) as client:
+    with place.serving(grace_seconds=0.1, build_rate=60) as client:
         place.fill()
         place.activate(place.b)
         place.until(lambda: place.app.state.runtime.live.followers == ())
@@ -71,9 +71,14 @@ def test_a_cold_version_is_caught_up_before_it_serves(place: Place, monkeypatch:
         client.delete("/documents/d2")
         expected = DOCUMENTS | more | {"d1": TEXTS[150]}
         del expected["d2"]
+        release = place.hold(monkeypatch, place.a, 12)  # of twenty-one
         client.post("/models/rollback")
-        seen = []
-        while place.active() != place.a:  # twenty-one at twenty a second
+        place.until(lambda: bool(place.state(place.a)["done"]))
+        assert place.active() == place.b
+        seen = [place.state(place.a)["done"]]
+        assert place.everything() == expected
+        release.set()
+        while place.active() != place.a:
             assert place.everything() == expected, "a search saw an index that is not whole"
             seen.append(place.state(place.a)["done"])
         assert place.everything() == expected

@@ -1,6 +1,8 @@
 """From wanted to live, and back: what is served, what is refused, what a client is told."""
 
+import asyncio
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from models.manifest import REPORT, Gate, Manifest
 from models.publish import publish
 from models.store import Store
 from service.app import create_app
+from service.build import Builder
 from service.settings import Settings
 from tests.service.conftest import wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
@@ -58,7 +61,22 @@ class Place:
         [found] = [model for model in models if model["version"] == version]
         return dict(found)
 
-    def until(self, true: Callable[[], bool], seconds: float = 20) -> None:
+    def hold(self, monkeypatch: pytest.MonkeyPatch, version: str, documents: int) -> threading.Event:
+        """Builds of `version` stop behind so many documents, until the event is set."""
+        embed, release, done = Builder._embed, threading.Event(), 0
+
+        async def held(builder: Builder, step: list[int]) -> None:
+            nonlocal done
+            if builder._generation.version == version:
+                while done >= documents and not release.is_set():  # noqa: ASYNC110  tests are no tasks
+                    await asyncio.sleep(0.01)
+                done += len(step)
+            await embed(builder, step)
+
+        monkeypatch.setattr(Builder, "_embed", held)
+        return release
+
+    def until(self, true: Callable[[], bool], seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, self.client.get("/models").text
@@ -97,9 +115,8 @@ def test_whoever_writes_wanted_moves_the_service_with_all_its_documents(place: P
         assert place.state(place.a)["state"] == "retired"
         assert place.state(place.b)["state"] == "active"
         assert place.state(place.c)["state"] == "candidate"
-        metrics = client.get("/metrics").text
-        assert f'version="{place.b}"}} 1.0' in metrics
-        assert "simile_documents 60.0" in metrics
+        place.until(lambda: f'version="{place.b}"}} 1.0' in client.get("/metrics").text)
+        assert "simile_documents 60.0" in client.get("/metrics").text
         place.until(lambda: place.store.read_state()["live"] == place.b)
         assert place.store.read_state()["previous"] == place.a
     with place.serving():
@@ -146,8 +163,11 @@ def test_a_rollback_after_the_grace_catches_up_with_what_was_written_since(place
         assert place.everything() == expected
 
 
-def test_the_newest_wanted_wins_and_the_build_in_hand_is_dropped(place: Place) -> None:
-    with place.serving(build_rate=60) as client:
+def test_the_newest_wanted_wins_and_the_build_in_hand_is_dropped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.hold(monkeypatch, place.b, 20)
+    with place.serving(build_rate=100) as client:
         place.fill()
         assert client.post(f"/models/{place.b}/activate").status_code == 202
         place.until(lambda: place.state(place.b)["state"] == "building")
@@ -159,8 +179,11 @@ def test_the_newest_wanted_wins_and_the_build_in_hand_is_dropped(place: Place) -
         assert place.everything() == DOCUMENTS
 
 
-def test_activating_the_active_version_drops_what_is_in_the_making(place: Place) -> None:
-    with place.serving(build_rate=20) as client:
+def test_activating_the_active_version_drops_what_is_in_the_making(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.hold(monkeypatch, place.b, 20)
+    with place.serving(build_rate=100) as client:
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["state"] == "building")
@@ -170,11 +193,12 @@ def test_activating_the_active_version_drops_what_is_in_the_making(place: Place)
         assert place.active() == place.a
 
 
-def test_updates_and_deletes_during_a_build_are_kept(place: Place) -> None:
-    with place.serving(build_rate=40) as client:
+def test_updates_and_deletes_during_a_build_are_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = place.hold(monkeypatch, place.b, 20)
+    with place.serving(build_rate=100) as client:
         place.fill()
         client.post(f"/models/{place.b}/activate")
-        place.until(lambda: 10 < (place.state(place.b)["done"] or 0) < 40)
+        place.until(lambda: place.state(place.b)["done"] == 20)
         for early_and_late in ("d5", "d55"):  # embedded already, and not yet
             changed = {"id": early_and_late, "text": TEXTS[99]}
             client.post("/documents", json={"documents": [changed]})
@@ -184,6 +208,7 @@ def test_updates_and_deletes_during_a_build_are_kept(place: Place) -> None:
         for gone in ("d7", "d57"):
             assert client.delete(f"/documents/{gone}").json()["deleted"] == 1
         assert place.active() == place.a
+        release.set()
         place.until(lambda: place.active() == place.b)
         expected = DOCUMENTS | {"d5": TEXTS[99], "d55": TEXTS[99], "new": TEXTS[98]}
         del expected["d7"], expected["d57"]
