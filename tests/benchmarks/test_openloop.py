@@ -102,7 +102,8 @@ def test_a_service_that_stands_still_is_charged_for_everybody_who_came_meanwhile
     stopped, resumed = stalling.stall
     meanwhile = found.between(stopped, resumed)
     # 200 a second for half a second are a hundred; five standard deviations of a Poisson count are fifty.
-    assert 50 < len(meanwhile.arrived) < 150
+    expected = 200 * (min(resumed, begin + 1.5) - stopped)
+    assert 0.5 * expected < len(meanwhile.arrived) < 1.5 * expected
     waited = (resumed - meanwhile.arrived) * 1000
     assert (meanwhile.milliseconds >= waited - 2).all()
     assert np.median(meanwhile.milliseconds) > 1000 * STALL_SECONDS / 3
@@ -131,7 +132,7 @@ def test_a_load_that_is_ended_early_answers_for_those_who_had_come(server: Answe
     time.sleep(max(0.0, loop.begin + 0.5 - time.monotonic()))
     ended = time.monotonic()
     found = loop.finish()
-    assert time.monotonic() < ended + 5
-    assert 15 < len(found.arrived) < 100
+    assert time.monotonic() < ended + 15
+    assert 15 < len(found.arrived) < 200 * (ended - loop.begin)
     assert found.arrived[-1] <= time.monotonic()
     assert (found.status == 200).all()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -56,8 +57,10 @@ class Place:
         self.check_vector(self.embed(TEXTS[7]), TEXTS[7])
         for lane in ("interactive", "background"):
             for what in ("texts", "tokens"):
-                series = f'simile_queue_{what}{{lane="{lane}"}}'
-                self.until(lambda series=series: self.metric(series) == 0)  # type: ignore[misc]  nobody has it
+                self.until(partial(self._is, f'simile_queue_{what}{{lane="{lane}"}}', 0))  # nobody's places
+
+    def _is(self, name: str, value: float) -> bool:
+        return self.metric(name) == value
 
     def check_vector(self, answer: httpx2.Response, text: str) -> None:
         assert answer.status_code == 200, answer.text

@@ -163,7 +163,7 @@ def test_whoever_has_a_key_is_told_what_is_wrong_with_a_path_or_a_method(service
 
 def exchange(service: Service, head: str) -> tuple[int, bytes]:
     """Send a head alone; the answer's status and body."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as raw:
         raw.sendall(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n")
         answer = http.client.HTTPResponse(raw)
         answer.begin()
@@ -271,7 +271,7 @@ def test_http_client_reads_the_refusal_of_a_large_body_too(service: Service) -> 
 
 def test_whoever_expects_100_continue_is_refused_without_being_asked_for_the_body(service: Service) -> None:
     head = "POST /documents HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\nExpect: 100-continue\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", service.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=30) as raw:
         raw.sendall(head.encode())
         assert raw.recv(100).startswith(b"HTTP/1.1 401 "), "not 100"
 

@@ -34,7 +34,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> I
         forward, release = encoder.forward, threading.Event()
 
         def held(ids: list[list[int]], *, normalize: bool = True) -> Any:
-            release.wait(30)
+            release.wait(300)  # longer than all tests take
             return forward(ids, normalize=normalize)
 
         encoder.forward = held

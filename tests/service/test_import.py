@@ -137,21 +137,22 @@ def test_a_body_without_a_line_is_refused(service: Service) -> None:
 
 def test_what_a_slow_writer_sent_is_stored_while_it_pauses_and_only_silence_ends_it(service: Service) -> None:
     with Wire(service) as wire:
-        wire.send(begin(b"x-timeout-ms: 1200"))
+        wire.send(begin(b"x-timeout-ms: 3000"))
         for at in range(4):  # in all longer than the deadline
             whole = chunk(line(f"slow-{at}", TEXTS[at]))
             wire.send(whole[:20])
-            time.sleep(0.3)
+            time.sleep(0.45)
             wire.send(whole[20:])
-            time.sleep(0.3)
-        deadline = time.monotonic() + 2
-        while len(service.stored()) < 4 and time.monotonic() < deadline:
+            time.sleep(0.45)
+        deadline = time.monotonic() + 20
+        while len(service.stored()) < 4:
+            assert time.monotonic() < deadline
             time.sleep(0.02)
         hits = service.client.get("/search", params={"q": TEXTS[3], "k": 1}).json()["hits"]
         assert [hit["id"] for hit in hits] == ["slow-3"]
         answer = wire.answer()  # nothing comes any more
     message = answer.refused("/documents", 504, "Timeout")
-    assert "1.2 s" in message
+    assert "3 s" in message
     assert "4 documents were stored" in message
     assert len(service.stored()) == 4
 
@@ -160,14 +161,15 @@ def test_a_client_that_hangs_up_keeps_what_was_stored_and_half_a_line_is_none(se
     whole = b"".join(line(f"w{at}", TEXTS[at]) for at in range(2 * GROUP_DOCUMENTS))
     with Wire(service) as wire:
         wire.send(begin(), chunk(whole + b'{"id": "half", "text": "half"}'))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 20
         while len(service.stored()) < 2 * GROUP_DOCUMENTS:
             assert time.monotonic() < deadline
             time.sleep(0.02)
     time.sleep(0.2)
     assert service.stored() == {f"w{at}": TEXTS[at] for at in range(2 * GROUP_DOCUMENTS)}
-    metrics = service.client.get("/metrics").text
-    assert "simile_admitted_bytes 0.0" in metrics
+    deadline = time.monotonic() + 20
+    while "simile_admitted_bytes 0.0" not in service.client.get("/metrics").text:
+        assert time.monotonic() < deadline
 
 
 def memory_mb(pid: int) -> float:
@@ -199,7 +201,7 @@ def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
     with Service(tmp_path, tiny_models_dir) as service:
         with Wire(service) as wire:
             wire.send(begin(), chunk(b"".join(line(f"s{at}", TEXTS[at]) for at in range(100))))
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 20
             while len(service.stored()) < 100:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
@@ -209,7 +211,7 @@ def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
             assert "stopping" in message
             assert "100 documents were stored" in message
             assert answer.headers["retry-after"]
-        assert service.process.wait(20) == 0
+        assert service.process.wait(60) == 0
         service.start()
         assert service.stored() == {f"s{at}": TEXTS[at] for at in range(100)}
 
@@ -254,7 +256,7 @@ def test_a_text_that_the_model_fails_on_is_one_line_s_failure(
         assert (refused.status_code, refused.json()["error_type"]) == (424, "Backend")
         assert "Nothing of the import was stored" in refused.json()["error"]
         monkeypatch.setattr(Encoder, "forward", forward)
-        place.until(lambda: place.metric("simile_healthy") == 1, 5)
+        place.until(lambda: place.metric("simile_healthy") == 1)
 
 
 def test_of_equal_ids_the_last_wins_also_when_its_group_is_embedded_first(
@@ -287,7 +289,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         def body() -> Iterator[bytes]:
             yield first
             stored = GROUP_DOCUMENTS * UNDER_WAY
-            place.until(lambda: place.runtime.live.generation.indexes.documents == stored, 5)
+            place.until(lambda: place.runtime.live.generation.indexes.documents == stored)
             connection.execute("PRAGMA query_only = 1")
             for at in range(300):
                 yield line(f"b{at}", TEXTS[at])
@@ -298,7 +300,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
         assert f"{GROUP_DOCUMENTS * UNDER_WAY} documents were stored" in answer.json()["error"]
         assert f"up to {GROUP_DOCUMENTS * UNDER_WAY}" in answer.json()["error"]
         assert place.client.get("/documents/count").json()["count"] == GROUP_DOCUMENTS * UNDER_WAY
-        assert place.metric("simile_admitted_bytes") == 0
+        place.until(lambda: place.metric("simile_admitted_bytes") == 0)
 
 
 def test_an_import_waits_while_other_bodies_fill_the_room(
@@ -308,13 +310,13 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
         forward, release = Encoder.forward, threading.Event()
 
         def waits(self: Encoder, rows: Ids, **options: bool) -> Vectors:
-            release.wait(10)
+            release.wait(30)
             return forward(self, rows, **options)
 
         monkeypatch.setattr(Encoder, "forward", waits)
         large = threading.Thread(target=place.embed, args=["word " * ((1 << 20) // 5 - 10)])
         large.start()
-        place.until(lambda: place.metric("simile_admitted_bytes") > 1_000_000, 5)
+        place.until(lambda: place.metric("simile_admitted_bytes") > 1_000_000)
         answers = []
 
         def send() -> None:
@@ -341,4 +343,4 @@ def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: P
         )
         answer = place.client.post("/documents", content=body, headers=NDJSON).json()
         assert (answer["upserted"], answer["failed"]) == (1, 300_001)
-        assert place.metric("simile_admitted_bytes") == 0
+        place.until(lambda: place.metric("simile_admitted_bytes") == 0)

@@ -150,7 +150,10 @@ def test_ctrl_c_in_a_real_process_can_be_resumed(tmp_path: Path, tiny_source: Pa
     while len(events(tmp_path / "out", "resume")) == 0:
         assert process.poll() is None, process.communicate()[1]
         threading.Event().wait(0.05)
-    threading.Event().wait(0.5)
+    told = len(events(tmp_path / "out", "step"))
+    while len(events(tmp_path / "out", "step")) == told:
+        assert process.poll() is None, process.communicate()[1]
+        threading.Event().wait(0.05)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said

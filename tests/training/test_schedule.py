@@ -53,7 +53,7 @@ def started(schedule: Schedule) -> Iterator[Schedule]:
         schedule.stop()
 
 
-def until(true: Callable[[], object], seconds: float = 20) -> None:
+def until(true: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
@@ -107,7 +107,7 @@ def test_a_stop_ends_the_run_in_hand(tmp_path: Path) -> None:
     with started(small(tmp_path, code)):
         until((tmp_path / "on").exists)
         began = time.monotonic()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     found = read_runs(tmp_path)
     assert found["last_run"]["outcome"] == "stopped"
     assert found["running"] is None
