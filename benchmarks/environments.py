@@ -51,6 +51,7 @@ def opened(stack: ExitStack, environments: Path, version: Path, folder: Path) ->
     """
     found = Peers()
     wanted = dict.fromkeys(ENGINES, "infinity") | {name: env for name, (env, _) in LIBRARIES.items()}
+    environments = environments.absolute()  # peers run in folders of their own
     pythons = {name: environments / env / "bin" / "python" for name, env in wanted.items()}
     for name, python in pythons.items():
         if not python.exists():
@@ -60,7 +61,7 @@ def opened(stack: ExitStack, environments: Path, version: Path, folder: Path) ->
         return found
     say("exporting the model for the peers")
     exported = folder / "peers" / "model"
-    exported.parent.mkdir()
+    exported.parent.mkdir(parents=True)
     try:
         _export(version, exported)
     except ContestantError as error:

@@ -17,7 +17,9 @@ from models.tokenizer import FILE_NAME, Tokenizer
 from service.settings import Settings
 
 DEFAULT = "fp32"
-CACHED = "Simile fp32, asked before"  # each text of a window, with the cache that the service has by default
+# Each text of a window, with the cache that the service has by default. What is checked under load comes from
+# the cache as well; that it is what others compute is seen when vectors are compared, before the rounds.
+CACHED = "Simile fp32, asked before"
 HINTS = {"fp32": "f32", "bf16": "bf16"}  # OpenVINO's words
 
 

@@ -134,7 +134,7 @@ def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
     while (state := store.read_state()).get("live") != version:
         shown = state.get("versions", {}).get(version, {})
         if shown.get("state") == "failed" or time.monotonic() > until:
-            raise ServerError(f"the second version did not come to live: {shown}")
+            raise ServerError(f"{version} did not come to live: {shown}")
         time.sleep(LOOK_SECONDS)
 
 
