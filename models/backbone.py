@@ -31,7 +31,7 @@ _SIZES = {
     "types": "type_vocab_size",
 }
 _PREFIXES = ("bert.", "model.", "0.auto_model.", "")
-_NEEDS_TRAIN = "Other families will need the train extra (pip install 'simile[train]') of a later release."
+_OTHERS = "Others are published from an ONNX file in their folder, onnx/model.onnx."
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,27 @@ class Backbone:
     epsilon: float
 
     @classmethod
+    def knows(cls, config: Mapping[str, Any]) -> bool:
+        """Whether `from_config` takes it."""
+        try:
+            cls.from_config(config)
+        except Unsupported:
+            return False
+        return True
+
+    @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Backbone:
         family = config.get("model_type")
         if family != "bert":
             raise Unsupported(
-                f"Only BERT folders are published without an ONNX file, not {family!r}. {_NEEDS_TRAIN}"
+                f"Only BERT folders are published without an ONNX file, not {family!r}. {_OTHERS}"
             )
         activation = config.get("hidden_act", "gelu")
         if activation not in _ACTIVATIONS:
-            raise Unsupported(f"The activation {activation!r} is not known here. {_NEEDS_TRAIN}")
+            raise Unsupported(f"The activation {activation!r} is not known here. {_OTHERS}")
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
-            raise Unsupported(f"Only encoders with absolute positions are published here. {_NEEDS_TRAIN}")
+            raise Unsupported(f"Only encoders with absolute positions are published here. {_OTHERS}")
         sizes = {field: _size(config, name) for field, name in _SIZES.items()}
         if sizes["width"] % sizes["heads"]:
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")

@@ -28,6 +28,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from .backbone import Backbone
 from .errors import Unsupported
 from .graph import HIDDEN
 from .head import Dense, Head, mask_distance
@@ -64,7 +65,7 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
     """The graph of a folder's weights, with torch as the reference of its proof."""
     forward = Forward.load(source)
     forward.check_length(source.max_length)
-    if source.config.get("model_type") == "bert":
+    if Backbone.knows(source.config):
         prepared = prepare(replace(source, onnx=None))
     else:
         say("exporting the backbone from torch")

@@ -65,7 +65,8 @@ def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
     elif tokens is not None:
         if head.tokens != "last":
             raise Unsupported(
-                f"The pooling {'+'.join(head.names)} needs a graph written from the weights: remove onnx/."
+                f"The pooling {'+'.join(head.names)} needs a graph written from a BERT's weights: "
+                "put model.safetensors beside the ONNX file."
             )
         dimension = head.dimension(_last(tokens, width))
         append_head(graph, tokens.name, head, dimension, _opset(model))

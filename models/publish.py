@@ -124,8 +124,8 @@ def _origin_of(folder: Path) -> str:
 
 
 def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
-    """None where the folder has no safetensors, or has ONNX for a family that numpy is not taught."""
-    if not source.weights or (source.onnx and source.config.get("model_type") != "bert"):
+    """None where the folder has no safetensors, or has ONNX for an architecture that numpy is not taught."""
+    if not source.weights or (source.onnx and not Backbone.knows(source.config)):
         return None
     backbone = Backbone.from_config(source.config)
     return backbone, read_backbone(source.weights, backbone, source.head.tokens)

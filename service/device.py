@@ -52,7 +52,7 @@ def find(wanted: str) -> int | None:
     if not hasattr(faiss, "StandardGpuResources"):
         raise StartupError(
             f"{name}: the FAISS that is installed has no GPU part. Make a new virtual environment with the "
-            f"extra gpu (pip install 'simile[gpu]'), or unset {PREFIX}INDEX_DEVICE."
+            f"extra gpu (docs/GPU.md), or unset {PREFIX}INDEX_DEVICE."
         )
     number, count = int(wanted.partition(":")[2] or 0), faiss.get_num_gpus()
     if number >= count:

@@ -25,7 +25,9 @@ def refuse_clashes(installed: Iterable[str] | None = None) -> None:
     for module, family in FAMILIES.items():
         found = sorted(family & names)
         if not found:
-            raise StartupError(f"No {module} is installed. Install one: pip install 'simile[cpu]'.")
+            raise StartupError(
+                f"No {module} is installed. In the project's folder: pip install -c constraints.txt '.[cpu]'."
+            )
         if len(found) > 1:
             raise StartupError(
                 f"{' and '.join(found)} are installed together and overwrite each other's files. Make a new "

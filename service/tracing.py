@@ -39,7 +39,8 @@ class Tracing:
         except ImportError as error:
             raise StartupError(
                 "Traces are asked for (SIMILE_OTEL, or OTEL_EXPORTER_OTLP_ENDPOINT), and what sends them is "
-                "not installed. Install it with `pip install 'simile[otel]'`, or set SIMILE_OTEL=0."
+                "not installed. In the project's folder: pip install -c constraints.txt '.[otel]'. Or set "
+                "SIMILE_OTEL=0."
             ) from error
         self._exporter: Any = None
         self._provider: Any = None

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # mounted for.
 NOT_PASSED_ON = {
     "HOST", "PORT", "DATA_DIR", "MODELS_DIR", "INSECURE", "LOG_FORMAT", "API_KEYS_FILE", "DEVICE",
-    "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE", "OTEL",
+    "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
     "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE",
 }  # fmt: skip
 

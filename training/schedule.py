@@ -93,6 +93,7 @@ class Schedule:
     def start(self) -> None:
         self._write({"running": None})  # of a schedule that was killed
         self._scheduler.start()
+        self._write({})  # from here on the next run's time is known, jitter and all
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
@@ -184,7 +185,8 @@ class Schedule:
         return child.returncode, said.strip()
 
     def _next(self) -> str | None:
-        due = self._clock.get_next_fire_time(None, datetime.now(UTC))
+        job = self._scheduler.get_job("clock")  # each question to the clock itself draws another jitter
+        due: datetime | None = getattr(job, "next_run_time", None)  # not there before the start
         return None if due is None else due.astimezone(UTC).isoformat(timespec="seconds")
 
     def _write(self, changed: dict[str, Any]) -> None:

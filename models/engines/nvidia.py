@@ -51,7 +51,8 @@ def open_session(graph: bytes, provider: Provider) -> onnxruntime.InferenceSessi
     if provider.name not in onnxruntime.get_available_providers():
         raise DeviceUnavailable(
             f"SIMILE_DEVICE asks for a GPU, and this onnxruntime ({onnxruntime.__version__}) has no CUDA. "
-            "In a new virtual environment: pip install 'simile[gpu]'. Or set SIMILE_DEVICE=cpu."
+            "In the project's folder and a new virtual environment: pip install -c constraints.txt '.[gpu]'. "
+            "Or set SIMILE_DEVICE=cpu."
         )
     if provider.name == CUDA:
         _preload()
@@ -103,7 +104,7 @@ def _no_gpu(number: int, why: str) -> str:
     return (
         f"SIMILE_DEVICE asks for GPU {number}, and ONNX Runtime cannot use it: {_no_driver() or why}. See "
         "that `nvidia-smi` lists it, that its driver knows CUDA 13, that a container is given it "
-        "(--gpus all), and that pip install 'simile[gpu]' was whole; or set SIMILE_DEVICE=cpu."
+        "(--gpus all), and that the extra gpu was installed whole; or set SIMILE_DEVICE=cpu."
     )
 
 

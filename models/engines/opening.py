@@ -127,8 +127,8 @@ def _why_no_bf16() -> str | None:
     """Why bf16 cannot be computed here, None when it can."""
     if find_spec("openvino") is None:
         return (
-            "bf16 is computed by OpenVINO, which is not installed: pip install 'simile[openvino]', or "
-            "`make serve SIMILE_PRECISION=bf16`, which installs it."
+            "bf16 is computed by OpenVINO, which is not installed: in the project's folder, "
+            "pip install -c constraints.txt '.[openvino]', or `make serve SIMILE_PRECISION=bf16`."
         )
     if not has_bf16():
         return "This processor has no bf16 instructions; serve fp32, which is the default."

@@ -116,6 +116,20 @@ def test_an_onnx_file_that_pools_but_does_not_normalise_is_normalised(
     np.testing.assert_allclose(_vectors(other, manifest.version), expected, atol=1e-6)
 
 
+def test_a_bert_that_cannot_be_written_here_is_its_onnx_file(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    written = publish(store, folder)
+    _beside(folder, _tokens_only(folder))
+    config = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "silu"}))
+    other = Store(tmp_path / "other")
+    manifest = publish(other, folder)
+    assert manifest.fingerprint != written.fingerprint, "it is named by the file"
+    expected = _vectors(store, written.version)
+    np.testing.assert_allclose(_vectors(other, manifest.version), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("content", ["token embeddings", "other weights", "nothing"])
 def test_weights_go_before_an_onnx_file_beside_them(
     store: Store, folder: Path, tmp_path: Path, content: str

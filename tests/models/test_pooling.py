@@ -243,7 +243,7 @@ def _foreign_onnx(folder: Path) -> None:
     ("change", "reason"),
     [
         (_distilbert, "first_last.mean is there for BERT folders only"),
-        (_foreign_onnx, "remove onnx/"),
+        (_foreign_onnx, "put model.safetensors beside"),
         (lambda at: _edit_pooling(at, "static.cls"), "the same for every text"),
         (lambda at: _edit_pooling(at, "static.mask:2"), "the same for every text"),
         (lambda at: _edit_pooling(at, "static.mean", "max"), "all must be of the same tokens"),

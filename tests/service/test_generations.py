@@ -159,11 +159,12 @@ def test_a_store_of_the_first_schema_gets_its_history(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_search_right_behind_a_swap_finds_its_moment_at_once(place: Place) -> None:
+def test_a_search_right_behind_a_swap_finds_its_moment(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     with place.serving() as client:
         place.fill()
-        took = []
         for version in (place.b, place.c, place.a):
             place.activate(version)
-            took.append(client.get("/search", params={"q": QUERIES[0]}).json()["took_ms"])
-        assert min(took) < 150, "they looked for a moment at which index and store agree"
+            assert client.get("/search", params={"q": QUERIES[0]}).json()["hits"]
+    assert "found no moment at which index and store agree" not in caplog.text

@@ -50,7 +50,7 @@ def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
                 assert "2 of 2 workers hang" in place.client.get("/ready").json()["error"]
                 refused = place.embed("one more")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-                assert time.monotonic() - asked < 5
+                assert time.monotonic() - asked < 2.9, "none of them waits for a hang, which takes three"
                 assert place.metric("simile_batch_timeouts_total") == 2
                 place.until(lambda: bool(ends))
                 assert "2 of 2 workers hang" in ends[0]

@@ -161,7 +161,7 @@ def test_two_distributions_of_one_import_are_refused_with_the_fix() -> None:
 
 
 def test_a_missing_runtime_is_refused_with_the_extra_that_brings_it() -> None:
-    with pytest.raises(StartupError, match=r"simile\[cpu\]"):
+    with pytest.raises(StartupError, match=r"constraints.txt '\.\[cpu\]'"):
         refuse_clashes({"faiss-cpu"})
 
 

@@ -77,6 +77,16 @@ def test_how_a_run_ended_is_written_down_with_what_it_said(tmp_path: Path, statu
     assert read_runs(tmp_path)["next_run"] is None, "it has stopped, so nothing is due"
 
 
+def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> None:
+    idle = small(tmp_path, "", cron="0 3 1 1 *", jitter_seconds=100_000)
+    with started(idle):
+        due = idle._scheduler.get_job("clock").next_run_time
+        for _ in range(3):
+            written = datetime.fromisoformat(read_runs(tmp_path)["next_run"])
+            assert written == due.replace(microsecond=0), "another jitter was drawn"
+            idle._write({})
+
+
 def test_there_are_never_two_at_once(tmp_path: Path) -> None:
     """Due every second, and a run takes two."""
     code = (

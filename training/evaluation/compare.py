@@ -192,6 +192,9 @@ def _remarks(models: Models) -> Iterator[str]:
         prints = [scores["fingerprint"] for _, scores in files if scores["fingerprint"]]
         if len(set(prints)) < len(prints):
             yield f"{name}: two of its files are of the same model, so they are not two seeds."
+        forms = sorted({form for _, scores in files if (form := scores.get("form"))})
+        if len(forms) > 1:
+            yield f"{name}: its files were computed in different forms: {', '.join(forms)}."
     places: dict[str, list[str]] = {}
     for file, scores in _all(models):
         for remark in _of(scores):

@@ -115,15 +115,19 @@ def test_what_keeps_figures_from_being_compared_is_said_once(tmp_path: Path) -> 
     sst2 = {"sst2": transferred(0.5, remarks=["trained on 6920 sentences"])}
     other = scores({"stsb": similar(0.5, pairs=1378, undefined=1)}, transfer=sst2)
     same = {"fingerprint": "ab" * 32}
+    int8, fp32 = "int8/onnxruntime", "fp32/onnxruntime"
     contents = {
-        "a-1": scores({"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5)}, **same),
-        "a-2": scores({"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5, documents=21)}, **same),
+        "a-1": scores({"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5)}, form=int8, **same),
+        "a-2": scores(
+            {"stsb": 0.5}, transfer=sst2, retrieval={"mine": searched(0.5, documents=21)}, form=fp32, **same
+        ),
         "b": other,
     }
     assert _remarks(_compared(tmp_path, contents)) == [
         "STS-B is not the same data in all files: 1378, 1379 pairs.",
         "mine is not the same data in all files: 20, 21 documents.",
         "a: two of its files are of the same model, so they are not two seeds.",
+        "a: its files were computed in different forms: fp32/onnxruntime, int8/onnxruntime.",
         "SST2: trained on 6920 sentences",
         "STS-B: the published set has 1379 (b.json)",
         "STS-B: 1 cosines undefined, counted as 0 (b.json)",
