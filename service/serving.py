@@ -107,9 +107,10 @@ def run(app: FastAPI, listener: socket.socket) -> None:
         ssl_keyfile=runtime.settings.tls_key_file,
     )
     server = Server(config, runtime)
-    # uvicorn raises the signal again once it has stopped; a clean stop is no failure.
+    # uvicorn listens to signals once its loop runs, and puts back what was there when it has stopped: one
+    # that comes before is a stop as well, and one that comes after finds all of it ended.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, server.handle_exit)
     threading.Thread(target=_once_ready, args=(runtime, listener.getsockname()[1]), daemon=True).start()
     server.run(sockets=[listener])
     if not server.started:

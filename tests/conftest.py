@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Before numpy and torch are imported, which would take every processor, each worker for itself.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell without job control starts what is in the background deaf to Ctrl-C, and so would be every process
+# that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 

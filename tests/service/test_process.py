@@ -122,6 +122,35 @@ def test_a_first_start_that_is_interrupted_is_begun_again(tmp_path: Path, defaul
         assert service.client.get("/info").json()["dimension"] == 384
 
 
+STOPPED_EARLY = """
+import os, signal
+from service import serving
+from service.__main__ import main
+
+run = serving.Server.run
+
+def stopped(self, sockets=None):
+    os.kill(os.getpid(), signal.{})
+    run(self, sockets)
+
+serving.Server.run = stopped
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_just_before_the_loop_runs_is_a_stop_too(
+    tmp_path: Path, tiny_models_dir: Path, name: str
+) -> None:
+    service = Service(tmp_path, tiny_models_dir)
+    command = [sys.executable, "-c", STOPPED_EARLY.format(name)]
+    ended = subprocess.run(
+        command, env=service._environment, timeout=60, capture_output=True, text=True, check=False
+    )
+    service.client.close()
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
+
+
 def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir) as service:
         statuses: list[int] = []
