@@ -91,9 +91,9 @@ class Schedule:
             self._scheduler.add_job(self._by_documents, every, id="documents", next_run_time=now, **kept)
 
     def start(self) -> None:
+        self._scheduler.start(paused=True)  # from here on the next run's time is known, jitter and all
         self._write({"running": None})  # of a schedule that was killed
-        self._scheduler.start()
-        self._write({})  # from here on the next run's time is known, jitter and all
+        self._scheduler.resume()
         log.info("The next retraining is due at %s", self._next())
 
     def stop(self) -> None:
@@ -186,7 +186,7 @@ class Schedule:
 
     def _next(self) -> str | None:
         job = self._scheduler.get_job("clock")  # each question to the clock itself draws another jitter
-        due: datetime | None = getattr(job, "next_run_time", None)  # not there before the start
+        due: datetime | None = job and job.next_run_time
         return None if due is None else due.astimezone(UTC).isoformat(timespec="seconds")
 
     def _write(self, changed: dict[str, Any]) -> None:
