@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import httpx2
 
-from tests.service.process import free_port, plain_environment
+from tests.service.process import free_port, is_ready, plain_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = "test"
@@ -116,11 +116,6 @@ class Stack:
 
     def wait_until_ready(self, seconds: float = 90) -> None:
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if self.client.get("/ready").status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
+        while not is_ready(self.client):
             assert time.monotonic() < deadline, self.compose("logs", "service")
             time.sleep(0.1)

@@ -1,9 +1,10 @@
-"""A plain encoder whose answers say which text and which encoder made them."""
+"""A plain encoder whose answers say which text and which encoder made them, and a batcher around it."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from models.encoder import Encoder, Tokens
 from models.engines.form import FP32
 from models.errors import TooLong
+from service.batcher import Batcher
+from service.metrics import Metrics
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -20,6 +23,30 @@ async def until(true: Callable[[], bool]) -> None:
     await asyncio.sleep(0)
     while not true():  # noqa: ASYNC110  what it waits for is another thread's
         await asyncio.sleep(0.001)
+
+
+def run(body: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
+    """`body` on an event loop of its own, which is given up after so long."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(body(), seconds)
+
+    asyncio.run(bounded())
+
+
+@asynccontextmanager
+async def running(
+    workers: int = 1, max_queue_tokens: int = 1_000_000, alone_threads: int = 1
+) -> AsyncIterator[Batcher]:
+    """A batcher that has started; stopped in the end."""
+    batcher = Batcher(
+        Metrics(), workers=workers, max_queue_tokens=max_queue_tokens, alone_threads=alone_threads
+    )
+    batcher.start()
+    try:
+        yield batcher
+    finally:
+        await asyncio.to_thread(batcher.stop)
 
 
 class CountingEncoder:

@@ -31,6 +31,14 @@ def plain_environment(**variables: str) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")} | variables
 
 
+def is_ready(client: httpx2.Client) -> bool:
+    """Whether a service says that it is; one that is not reached is not."""
+    try:
+        return client.get("/ready").status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
 class Service:
     """`python -m service` in `folder`; killed at the end when a test has not stopped it."""
 
@@ -69,12 +77,7 @@ class Service:
 
     def wait_until_ready(self, seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if self.client.get("/ready").status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
+        while not is_ready(self.client):
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)

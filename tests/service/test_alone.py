@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +16,11 @@ from service import alone, memory
 from service.alone import ENOUGH, threads_alone
 from service.batcher import Batcher
 from service.calls import Lane
-from service.metrics import Metrics
 from service.settings import Settings
 from service.tuning import Layout
 from tests.models.forms import counted
 from tests.service.conftest import new_settings, serving
-from tests.service.fakes import CountingEncoder
+from tests.service.fakes import CountingEncoder, run, running, until
 
 
 class Widening(CountingEncoder):
@@ -61,23 +59,6 @@ class Widening(CountingEncoder):
         return super().forward(ids, normalize=normalize)
 
 
-@asynccontextmanager
-async def running(workers: int = 2, threads: int = 2) -> AsyncIterator[Batcher]:
-    batcher = Batcher(Metrics(), workers=workers, max_queue_tokens=10**6, alone_threads=threads)
-    batcher.start()
-    try:
-        yield batcher
-    finally:
-        await asyncio.to_thread(batcher.stop)
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(body(), 20)
-
-    asyncio.run(bounded())
-
-
 async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane = Lane.INTERACTIVE) -> None:
     """`texts`: one character each. Returns when every worker rests, and nothing is being opened."""
     answer = await batcher.embed(encoder.as_encoder(), list(texts), lane=lane)
@@ -87,8 +68,7 @@ async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane
 
 
 async def until_busy(batcher: Batcher, workers: int) -> None:
-    while batcher._workers.busy != workers:  # noqa: ASYNC110  nobody tells
-        await asyncio.sleep(0.001)
+    await until(lambda: batcher._workers.busy == workers)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +94,7 @@ def test_a_lone_text_gets_the_threads_of_all_workers_and_no_more_than_it_can_use
 def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
     async def body() -> None:
         encoder = Widening(ready=True)
-        async with running() as batcher:
+        async with running(workers=2, alone_threads=2) as batcher:
             await ask(batcher, encoder, "a")
             assert encoder.alone == ["a"]
             encoder.gate.clear()
@@ -129,13 +109,13 @@ def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
             await ask(batcher, encoder, "f", Lane.BACKGROUND)
             assert encoder.alone == ["a", "b"]
 
-    run(body)
+    run(body, 20)
 
 
 def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
     async def body() -> None:
         encoder, other = Widening(), Widening()
-        async with running(threads=3) as batcher:
+        async with running(workers=2, alone_threads=3) as batcher:
             for _ in range(ENOUGH - 1):
                 await ask(batcher, encoder, "a")
                 await ask(batcher, encoder, "bc")
@@ -147,19 +127,19 @@ def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
             await ask(batcher, other, "a")
             assert other.opened == []
 
-    run(body)
+    run(body, 20)
 
 
 def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         encoder = Widening(error=OSError("its folder is gone"))
-        async with running(workers=1) as batcher:
+        async with running(alone_threads=2) as batcher:
             for _ in range(3 * ENOUGH):
                 await ask(batcher, encoder, "a")
         assert (encoder.opened, encoder.alone) == ([2], [])
 
     with caplog.at_level(logging.WARNING):
-        run(body)
+        run(body, 20)
     assert caplog.text.count("its folder is gone") == 1
 
 
@@ -168,7 +148,7 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
         encoder, free, building = Widening(), [1 << 20], [False]
         encoder.file_bytes = 1 << 20
         monkeypatch.setattr(memory, "free", lambda: free[0])
-        async with running() as batcher:
+        async with running(workers=2, alone_threads=2) as batcher:
             batcher.alone.has_room = lambda: not building[0]
 
             async def many() -> list[int]:
@@ -186,7 +166,7 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
             now[0] += alone.RETRY_SECONDS
             assert await many() == [2]
 
-    run(body)
+    run(body, 20)
 
 
 def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
@@ -195,14 +175,14 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
     async def body() -> None:
         encoder = Widening(ready=True)
         encoder.alone_fails = True
-        async with running() as batcher:
+        async with running(workers=2, alone_threads=2) as batcher:
             for _ in range(3 * ENOUGH):
                 await ask(batcher, encoder, "a")
             assert (encoder.alone, encoder.has_alone, encoder.opened) == (["a"], False, [])
             assert batcher.failure(encoder.as_encoder()) is None
 
     with caplog.at_level(logging.WARNING):
-        run(body)
+        run(body, 20)
     [said] = [record.message for record in caplog.records]
     assert said.startswith("Lone texts are computed as any other from now on")
 
@@ -212,22 +192,22 @@ def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_toge
         for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
             encoder = Widening(ready=ready)
             encoder.opens_alone = opens
-            async with running() as batcher:
+            async with running(workers=2, alone_threads=2) as batcher:
                 await ask(batcher, encoder, "a")
                 assert batcher._pace._batches == learnt
 
-    run(body)
+    run(body, 20)
 
 
 def test_one_thread_for_lone_texts_opens_nothing() -> None:
     async def body() -> None:
         encoder = Widening()
-        async with running(threads=1) as batcher:
+        async with running(workers=2) as batcher:
             for _ in range(2 * ENOUGH):
                 await ask(batcher, encoder, "a")
         assert (encoder.opened, encoder.alone) == ([], [])
 
-    run(body)
+    run(body, 20)
 
 
 def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:

@@ -1,8 +1,7 @@
 """Many small requests, few encoder calls, and nobody suffers for another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,25 +11,7 @@ from numpy.typing import NDArray
 from service.batcher import Batcher
 from service.calls import Lane
 from service.errors import Backend, Overloaded, Tokenizer, Unhealthy, Validation
-from service.metrics import Metrics
-from tests.service.fakes import CountingEncoder, until
-
-
-@asynccontextmanager
-async def running(workers: int = 1, max_queue_tokens: int = 1_000_000) -> AsyncIterator[Batcher]:
-    batcher = Batcher(Metrics(), workers=workers, max_queue_tokens=max_queue_tokens)
-    batcher.start()
-    try:
-        yield batcher
-    finally:
-        await asyncio.to_thread(batcher.stop)
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(body(), 60)
-
-    asyncio.run(bounded())
+from tests.service.fakes import CountingEncoder, run, running, until
 
 
 def waiting(batcher: Batcher) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -13,7 +13,7 @@ from service.cache import Cache
 from service.calls import Answer, Lane
 from service.errors import Backend, Unhealthy, Validation
 from service.metrics import Metrics
-from tests.service.fakes import CountingEncoder, until
+from tests.service.fakes import CountingEncoder, run, until
 
 
 class Place:
@@ -75,13 +75,6 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
         assert not batcher._queue.lanes._leaders._rows, "a text that nobody computes any more is still joined"
         assert all(batcher._queue.lanes.texts(lane) == 0 for lane in Lane)
         assert all(batcher._queue.lanes.tokens(lane) == 0 for lane in Lane)
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(body(), 60)
-
-    asyncio.run(bounded())
 
 
 def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from service.metrics import Metrics
 from service.pace import Pace
 from service.supervisor import Heartbeat, Supervisor, lasting
 from service.workers import Worker
-from tests.service.fakes import CountingEncoder, until
+from tests.service.fakes import CountingEncoder, run, until
 from tests.service.process import Service
 
 FAULTY = (sys.executable, "-m", "tests.service.faulty")
@@ -38,13 +38,6 @@ async def watched(batcher: Batcher) -> AsyncIterator[Supervisor]:
     finally:
         await asyncio.to_thread(batcher.stop)
         supervisor.stop()
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        await asyncio.wait_for(body(), 60)
-
-    asyncio.run(bounded())
 
 
 def test_a_batch_that_hangs_fails_its_callers_and_those_behind_it_and_nobody_waits() -> None:
