@@ -24,7 +24,7 @@ from benchmarks.load import Load, LoadError
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.server import Server
 from benchmarks.wire import get
-from service.documents import Document
+from service.documents import Document, json_of
 from service.revisions import upsert
 from service.schema import DATABASE, connect
 from service.vectors import Embedding
@@ -62,7 +62,9 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
         rows = range(begin, min(count, begin + COMMIT_DOCUMENTS))
         vectors = chance.standard_normal((len(rows), dimension), dtype=np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        documents = [Document(f"stored-{row}", texts[row % len(texts)], {"row": row}) for row in rows]
+        documents = [
+            Document(f"stored-{row}", texts[row % len(texts)], json_of({"row": row})) for row in rows
+        ]
         embedded = {at: Embedding(vector, truncated=False) for at, vector in enumerate(vectors)}
         connection.execute("BEGIN IMMEDIATE")
         upsert(Transaction(connection), documents, {generation: embedded})

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from service import vectors
-from service.documents import by_revision, collections, count_all, last_revision, sequence
+from service.documents import collections, count_all, last_revision, sequence, sizes, texts
 from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.gaps import add_stored, add_vectors, count_skipped, forget, lacking, skip
 from service.library import Library
@@ -28,6 +28,7 @@ from service.writer import Transaction
 log = logging.getLogger(__name__)
 
 STEP_DOCUMENTS = 64
+STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS_TEXT = "A short sentence."
@@ -96,8 +97,8 @@ class Builder:
             if generation.retired:  # its index could not follow a write
                 raise Retired(generation.version)
             if time.monotonic() - counted > RECOUNT_SECONDS:
-                total, counted = await self._library.documents.read(count_all), time.monotonic()
-            step, last, left_out = await self._library.documents.read(self._next)
+                total, counted = await self._library.documents.own(count_all), time.monotonic()
+            step, last, left_out = await self._library.documents.own(self._next)
             done = generation.indexes.documents + left_out
             total = max(total, done) if step else done
             self.progress.tell(done, total)
@@ -117,7 +118,7 @@ class Builder:
         """The next revisions to embed; of the same moment, the last revision and how many were skipped."""
         connection.execute("BEGIN")
         number, after = self._generation.number, self._generation.complete_to
-        step = lacking(connection, number, after, self._step())
+        step = _at_hand(connection, lacking(connection, number, after, self._step()))
         return step, last_revision(connection), count_skipped(connection, number)
 
     def _step(self) -> int:
@@ -126,17 +127,17 @@ class Builder:
 
     async def _embed(self, step: list[int]) -> None:
         library, generation = self._library, self._generation
-        documents = await library.documents.read(lambda connection: by_revision(connection, step))
+        documents = await library.documents.own(lambda connection: texts(connection, step))
         try:
-            embedded = await library.embed(generation, [document.text for document in documents.values()])
+            embedded = await library.embed(generation, [text for _, text in documents.values()])
         except (Backend, Tokenizer, Validation) as error:
             if len(documents) > 1:
                 for revision in documents:
                     await self._embed([revision])
                 return
             await self.warm()  # is it this text, or the model?
-            for revision, document in documents.items():
-                await self._leave_out(revision, document.id, error)
+            for revision, (id, _) in documents.items():
+                await self._leave_out(revision, id, error)
             return
         rows: dict[int, Embedding] = dict(zip(documents, embedded, strict=True))
         await library.writer.run(lambda transaction: add_vectors(transaction, generation.number, rows))
@@ -145,3 +146,14 @@ class Builder:
         log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
         number, reason = self._generation.number, error.message
         await self._library.writer.run(lambda transaction: skip(transaction, number, revision, reason))
+
+
+def _at_hand(connection: sqlite3.Connection, revisions: list[int]) -> list[int]:
+    """The first of `revisions`, as many as have `STEP_BYTES` of text together."""
+    found = sizes(connection, revisions, metadata=False)
+    left = STEP_BYTES
+    for at, revision in enumerate(revisions):
+        left -= found[revision]
+        if left < 0 and at:
+            return revisions[:at]
+    return revisions

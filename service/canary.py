@@ -18,19 +18,21 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
-from service.documents import DEFAULT_COLLECTION, texts
+from service.documents import DEFAULT_COLLECTION, heads
 from service.errors import Overloaded
 from service.library import Library
 from service.live import Generation
-from service.searching import Query, Search
+from service.searching import Hit, Query, Search
 from service.settings import Settings, canary_lines
 
 log = logging.getLogger(__name__)
 
 K = 10
+_TOP = Search(k=K, with_text=False, with_metadata=False)
 WORDS, CHARACTERS = 12, 100
 LEAST_WORDS = 3  # before a full stop is the end of a sentence: "Dr. Who" goes on
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
+HEAD_CHARACTERS = 2000  # of a text: its beginning is in them, unless it begins with so much white space
 PAGE = 1000  # ids looked at in one go: about a millisecond
 
 
@@ -70,8 +72,7 @@ async def _compare(library: Library, new: Generation, settings: Settings) -> Can
         for at in range(len(queries)):
             found: list[set[str]] = []
             for generation, rows in zip(generations, vectors, strict=True):
-                [hits] = await library.search(generation, [Query(vector=rows[at])], Search(k=K))
-                found.append({hit.document.id for hit in hits})
+                found.append(await library.search(generation, [Query(vector=rows[at])], _TOP, _ids))
             shares.append(len(found[0] & found[1]) / max(*map(len, found), 1))
     canary = Canary(len(queries), round(sum(shares) / len(shares), 4))
     log.info(
@@ -84,6 +85,12 @@ async def _compare(library: Library, new: Generation, settings: Settings) -> Can
     return canary
 
 
+def _ids(found: list[list[Hit]]) -> set[str]:
+    """The ids of one query's hits."""
+    [hits] = found
+    return {hit.document.id for hit in hits}
+
+
 async def canary_queries(library: Library, settings: Settings) -> list[str]:
     """What to ask; empty when it is turned off, or when there are no documents."""
     if not settings.canary_queries:
@@ -93,12 +100,12 @@ async def canary_queries(library: Library, settings: Settings) -> list[str]:
     chosen: list[tuple[bytes, str]] = []
     after: str | None = ""
     while after is not None:
-        page, after = await library.documents.read(
+        page, after = await library.documents.own(
             partial(_smallest, after=after, count=settings.canary_queries)
         )
         chosen = heapq.nsmallest(settings.canary_queries, [*chosen, *page])
     ids = [id for _, id in chosen]
-    found = await library.documents.read(partial(texts, ids=ids))
+    found = await library.documents.own(partial(heads, ids=ids, characters=HEAD_CHARACTERS))
     queries = [beginning(found[id]) for id in ids if id in found]
     return list(dict.fromkeys(filter(None, queries)))
 

@@ -1,38 +1,33 @@
-"""The durable document store (SQLite): the truth that every index is derived from.
+"""Queries of the durable document store (SQLite): the truth that every index is derived from.
 
-Reads run on a small pool of threads, each with its own connection and snapshot; writes are jobs of the one
-writer (writer.py). A document's text is an immutable revision: an upsert deletes the old revision and puts
-a new one, in one transaction with its vectors and its entry in the operation log.
+A document's text is an immutable revision: an upsert deletes the old revision and puts a new one, in one
+transaction with its vectors and its entry in the operation log. Sizes are counted in SQL before texts are
+read, and metadata is handed on as the JSON that it is stored as.
 
-Not here: the writes themselves (revisions.py), embedding, the index, what a filter means (filters.py).
+Not here: the threads that read (reader.py), the writes (revisions.py), embedding, the index, what a filter
+means (filters.py).
 """
 
-import asyncio
 import sqlite3
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.errors import storage_error
 from service.matching import matching, scoped
-from service.schema import connect
+from service.reader import pause
 from service.where import Where
 
-T = TypeVar("T")
 Vector = NDArray[np.float32]
 
 DEFAULT_COLLECTION = "default"
-READERS = 4
-PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
+# SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
+_BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
 
 
 class TooMuch(Exception):
@@ -41,86 +36,43 @@ class TooMuch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a user stores: `metadata` is a JSON object."""
+    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it."""
 
     id: str
     text: str
-    metadata: dict[str, Any]
-    size: int = field(default=0, compare=False)  # characters of text and metadata, when it was read
+    metadata_json: str = "{}"
 
 
-class Documents:
-    """Reads of the store at `path`, which `schema.migrate` has made."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored document as it is sent: text and metadata are JSON, and not parsed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._local = threading.local()
-        self._open: list[sqlite3.Connection] = []
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+    id: str
+    text_json: bytes
+    metadata_json: bytes
 
-    def _connection(self) -> sqlite3.Connection:
-        """A connection of this thread, opened when first needed: a failure costs one request only."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = connect(self._path, read_only=True)
-            self._open.append(self._local.connection)
-        connection: sqlite3.Connection = self._local.connection
-        return connection
+    @property
+    def size(self) -> int:
+        """Bytes of both in an answer."""
+        return len(self.text_json) + len(self.metadata_json)
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=True)
-        for connection in self._open:
-            connection.close()
+    @property
+    def text(self) -> str:
+        text: str = orjson.loads(self.text_json)
+        return text
 
-    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """`query`'s result, from one of the reading threads.
-
-        Raises:
-            Storage: the disk fails.
-
-        """
-        abandoned = threading.Event()
-        reading = asyncio.get_running_loop().run_in_executor(self._pool, self._query, query, abandoned)
-        try:
-            return await reading
-        except asyncio.CancelledError:  # its deadline passed, or its client is gone
-            abandoned.set()
-            raise
-
-    def _query(self, query: Callable[[sqlite3.Connection], T], abandoned: threading.Event) -> T:
-        try:
-            connection = self._connection()
-            _work.abandoned = abandoned
-            refuse_if_abandoned()
-            connection.set_progress_handler(abandoned.is_set, PROGRESS_STEPS)
-            try:
-                return query(connection)
-            finally:
-                if connection.in_transaction:  # or the next query on this thread would see an old moment
-                    connection.rollback()
-        except sqlite3.Error as error:
-            raise (storage_error(error) or error) from error
+    @property
+    def metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = orjson.loads(self.metadata_json)
+        return metadata
 
 
-_work = threading.local()  # what each reading thread has in hand
+def json_of(metadata: dict[str, Any]) -> str:
+    """`metadata` as it is stored."""
+    return orjson.dumps(metadata).decode()
 
 
-class Abandoned(Exception):
-    """Nobody waits for this read any more."""
-
-
-def refuse_if_abandoned() -> None:
-    """For a read that takes long outside of SQL, between its steps. SQL is ended by itself.
-
-    Raises:
-        Abandoned: nobody waits for it.
-
-    """
-    abandoned: threading.Event | None = getattr(_work, "abandoned", None)
-    if abandoned is not None and abandoned.is_set():
-        raise Abandoned
-
-
-# Queries: `await documents.read(lambda connection: get(connection, …))`.
+# Used so: `await documents.read(lambda connection: get(connection, …))`.
 
 
 def collections(connection: sqlite3.Connection) -> list[str]:
@@ -132,11 +84,12 @@ def is_collection(connection: sqlite3.Connection, name: str) -> bool:
     return connection.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone() is not None
 
 
-def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Document | None:
+def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
     row = connection.execute(
-        "SELECT id, text, metadata FROM documents WHERE collection = ? AND id = ?", (collection, id)
+        "SELECT id, text, CAST(metadata AS BLOB) FROM documents WHERE collection = ? AND id = ?",
+        (collection, id),
     ).fetchone()
-    return None if row is None else _document(row)
+    return None if row is None else _record(row)
 
 
 def page(
@@ -146,11 +99,13 @@ def page(
     where: Where | None,
     most: float = inf,
     collection: str = DEFAULT_COLLECTION,
-) -> tuple[list[Document], bool]:
+) -> tuple[list[Record], bool]:
     """At most `limit` documents in id order, those after the id `after`; and whether others follow.
 
-    Fewer when they would have more than `most` characters together, but the first one always.
+    Fewer when they would have more than `most` bytes together, but the first one always.
     """
+    if not connection.in_transaction:
+        connection.execute("BEGIN")  # two queries of one moment; it ends with the read, in reader.py
     sql, parameters = scoped(where, collection)
     if where is not None and where.indexed:
         passing = matching(connection, where, collection)
@@ -158,16 +113,19 @@ def page(
             listed = orjson.dumps(passing, option=orjson.OPT_SERIALIZE_NUMPY).decode()
             sql, parameters = "revision IN (SELECT value FROM json_each(?))", [listed]
     rows = connection.execute(
-        f"SELECT id, text, metadata FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
+        f"SELECT revision, {_BYTES} FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
         [*parameters, after, limit + 1],
     )
-    found: list[Document] = []
-    for row in rows:
-        document = _document(row)
-        most -= document.size
-        if len(found) == limit or (found and most < 0):
+    found: list[Record] = []
+    for revision, size in rows:
+        if len(found) == limit or (found and most < size):
             return found, True
-        found.append(document)
+        [one] = records(connection, [revision]).values()
+        most -= max(size, one.size)
+        if found and most < 0:  # control characters are longer in JSON
+            return found, True
+        found.append(one)
+        pause()
     return found, False
 
 
@@ -194,41 +152,85 @@ def count(
     return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
 
 
-def texts(
-    connection: sqlite3.Connection, ids: Sequence[str], collection: str = DEFAULT_COLLECTION
+def unchanged(
+    connection: sqlite3.Connection, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION
+) -> set[int]:
+    """The positions of those of `documents` whose text is stored under their ids. SQLite compares them."""
+    same = (
+        "SELECT 1 FROM documents WHERE collection = ?1 AND id = ?2 "
+        "AND length(CAST(text AS BLOB)) = length(CAST(?3 AS BLOB)) AND text = ?3"
+    )
+    return {
+        at
+        for at, document in enumerate(documents)
+        if connection.execute(same, (collection, document.id, document.text)).fetchone()
+    }
+
+
+def heads(
+    connection: sqlite3.Connection, ids: Sequence[str], characters: int, collection: str = DEFAULT_COLLECTION
 ) -> dict[str, str]:
-    """The stored texts of those of `ids` that exist."""
+    """The first `characters` of the stored texts of those of `ids` that exist."""
     rows = connection.execute(
-        "SELECT id, text FROM documents WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
-        (collection, orjson.dumps(ids).decode()),
+        "SELECT id, substr(text, 1, ?) FROM documents "
+        "WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
+        (characters, collection, orjson.dumps(ids).decode()),
     )
     return dict(rows.fetchall())
 
 
-def by_revision(
-    connection: sqlite3.Connection, revisions: Sequence[int], most: float = inf, *, with_text: bool = True
-) -> dict[int, Document]:
+def sizes(
+    connection: sqlite3.Connection, revisions: Sequence[int], *, text: bool = True, metadata: bool = True
+) -> dict[int, int]:
+    """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`."""
+    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
+    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
+    rows = connection.execute(
+        f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    return dict(rows.fetchall())
+
+
+def records(
+    connection: sqlite3.Connection,
+    revisions: Sequence[int],
+    most: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, Record]:
     """The documents whose current revision is one of `revisions`; a revision that is gone is absent.
 
-    with_text: else their texts are not read, and are empty here.
+    text, metadata: else it is not read, and is empty here.
 
     Raises:
-        TooMuch: they have more than `most` characters together.
+        TooMuch: they have more than `most` bytes together.
 
     """
-    text = "text" if with_text else "''"
+    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
     rows = connection.execute(
-        f"SELECT revision, id, {text}, metadata FROM documents "
+        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
         "WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps(revisions).decode(),),
     )
-    found: dict[int, Document] = {}
+    found: dict[int, Record] = {}
     for revision, *row in rows:
-        found[revision] = _document(row)
+        found[revision] = _record(row)
         most -= found[revision].size
         if most < 0:
             raise TooMuch
+        pause()
     return found
+
+
+def texts(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """The id and the text of those of `revisions` that are current."""
+    rows = connection.execute(
+        "SELECT revision, id, text FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    return {revision: (id, text) for revision, id, text in rows}
 
 
 def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
@@ -267,5 +269,6 @@ def elsewhere(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[
     return dict(rows.fetchall())
 
 
-def _document(row: Sequence[Any]) -> Document:
-    return Document(row[0], row[1], orjson.loads(row[2]), len(row[1]) + len(row[2]))
+def _record(row: Sequence[Any]) -> Record:
+    id, text, metadata = row
+    return Record(id, orjson.dumps(text or ""), metadata or b"{}")

@@ -5,7 +5,7 @@ import logging
 import orjson
 
 from models.texts import example_lines
-from service.documents import Document, fact
+from service.documents import Document, fact, json_of
 from service.library import Library
 from service.writer import Transaction
 
@@ -19,12 +19,12 @@ STEP_DOCUMENTS = 64
 def read_examples() -> list[Document]:
     """The corpus, each document marked with `metadata.example = true`."""
     rows = map(orjson.loads, example_lines())
-    return [Document(row["id"], row["text"], {**row["metadata"], "example": True}) for row in rows]
+    return [Document(row["id"], row["text"], json_of({**row["metadata"], "example": True})) for row in rows]
 
 
 async def load_examples(library: Library) -> None:
     """Store the corpus when this data directory was made for it and does not have it yet."""
-    if await library.documents.read(lambda connection: fact(connection, FACT)) != WANTED:
+    if await library.documents.own(lambda connection: fact(connection, FACT)) != WANTED:
         return
     examples = read_examples()
     for start in range(0, len(examples), STEP_DOCUMENTS):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from service import vectors
-from service.documents import by_revision, elsewhere, sequence
+from service.documents import elsewhere, ids_of, sequence
 from service.generations import kept_numbers
 from service.rows import row_of
 from service.vectors import Embedding, is_sound
@@ -17,7 +17,7 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
     """Store a builder's vectors for those of its revisions that still live. Returns how many."""
     if generation not in kept_numbers(transaction.connection):  # dropped while they were made
         return 0
-    alive = by_revision(transaction.connection, list(rows))
+    alive = ids_of(transaction.connection, list(rows))
     transaction.changes.elsewhere.update(elsewhere(transaction.connection, list(alive)))
     for revision in sorted(alive):
         vectors.add(transaction, generation, revision, rows[revision])

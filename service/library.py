@@ -8,29 +8,34 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.calls import Lane
-from service.documents import DEFAULT_COLLECTION, Document, Documents, texts
+from service.documents import DEFAULT_COLLECTION, Document, unchanged
 from service.embedding import DocumentEncoder
 from service.errors import Conflict, ServiceError, Unhealthy
 from service.gaps import lacking
 from service.live import Generation, Live
 from service.passing import Passing
+from service.reader import Documents
 from service.revisions import NeedsVectors, delete, upsert
 from service.rows import revision_of
-from service.searching import Hit, Query, Search, find
+from service.searching import HEAVY_CANDIDATES, Hit, Query, Search, find
 from service.vectors import Embedding
 from service.where import Where
 from service.writer import Changes, Writer
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Hits: TypeAlias = list[list[Hit]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +73,8 @@ class Library:
         What changed is embedded by the live generation and by those that follow it. A follower that fails
         on a text fails nobody: its builder finds the gap.
         """
-        stored = await self.documents.read(
-            lambda connection: texts(connection, [d.id for d in documents], collection)
-        )
-        changed = {at for at, document in enumerate(documents) if stored.get(document.id) != document.text}
+        same = await self.documents.own(lambda connection: unchanged(connection, documents, collection))
+        changed = {*range(len(documents))} - same
         embedded: dict[int, dict[int, Embedding]] = {}
         while True:
             with self.live.borrow_all() as generations:
@@ -160,7 +163,7 @@ class Library:
             self.check_whole(generation)
             return
         number, after = generation.number, generation.complete_to
-        gaps = await self.documents.read(lambda connection: lacking(connection, number, after, 1))
+        gaps = await self.documents.own(lambda connection: lacking(connection, number, after, 1))
         if gaps or not generation.whole:
             raise Conflict(
                 f"{generation.version} does not hold every document, so it cannot be searched; "
@@ -168,16 +171,20 @@ class Library:
             )
 
     async def search(
-        self, generation: Generation, queries: Sequence[Query], search: Search
-    ) -> list[list[Hit]]:
-        """The hits of each of `queries`, whose vectors the caller made with the encoder of `generation`.
+        self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
+    ) -> T:
+        """`then` of each query's hits, made on the reading thread.
+
+        queries: their vectors were made with the encoder of `generation`.
 
         Raises:
-            TooMuch: they have more than `search.most` characters together.
+            TooMuch: they have more than `search.most` bytes together.
 
         """
+        scans = search.where is not None and not search.where.indexed
         return await self.documents.read(
-            lambda connection: find(connection, generation, queries, search, self._passing)
+            lambda connection: then(find(connection, generation, queries, search, self._passing)),
+            heavy=scans or len(queries) * search.candidates > HEAVY_CANDIDATES,
         )
 
 

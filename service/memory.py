@@ -31,18 +31,25 @@ _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def give_back() -> None:
-    """Return to the system what a closed model and its index have freed: soon, on a thread of its own.
+_trim_is_due = threading.Lock()  # held from the first request for a trim until it begins
 
-    glibc keeps freed memory for later: nine swaps of the default model took the process from 351 to 643 MiB,
-    and with this it stayed below 275. Elsewhere it does nothing.
+
+def give_back() -> None:
+    """Return freed memory to the system: soon, on a thread of its own, at most once in `GIVE_BACK_SECONDS`.
+
+    For what frees much at once: a closed model and its index, a large body, answer or search. glibc keeps
+    freed memory for later: nine swaps of the default model took the process from 351 to 643 MiB, and with
+    this it stayed below 275. Elsewhere it does nothing.
     """
+    if not _trim_is_due.acquire(blocking=False):
+        return
     later = threading.Timer(GIVE_BACK_SECONDS, _trim)
     later.daemon = True
     later.start()
 
 
 def _trim() -> None:
+    _trim_is_due.release()  # what is freed from now on asks for another one
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.documents import refuse_if_abandoned, sequence
+from service.documents import sequence
 from service.matching import matching, of_these
+from service.reader import pause, resting
 from service.rows import Revisions
 from service.where import Where
 
@@ -75,8 +76,9 @@ class Passing:
         now, key = sequence(connection), _key(where, collection)
         state, other = self._find(key, now)
         if other is not None:
-            while not other.done.wait(LOOK_SECONDS):
-                refuse_if_abandoned()
+            with resting():
+                while not other.done.wait(LOOK_SECONDS):
+                    pause()
             state, _ = self._find(key, now)
         brought = None if state is None else _brought(connection, where, collection, state, now)
         if state is None or brought is None:

@@ -9,8 +9,6 @@ delete that came after it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import orjson
-
 from service import derived, vectors
 from service.documents import DEFAULT_COLLECTION, Document, sequence
 from service.generations import kept_numbers, live_number
@@ -113,7 +111,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     """
     transaction = job.transaction
     execute = transaction.connection.execute
-    metadata = orjson.dumps(document.metadata).decode()
+    metadata = document.metadata_json
     old = execute(
         "SELECT revision, text, metadata FROM documents WHERE collection = ? AND id = ?",
         (job.collection, document.id),

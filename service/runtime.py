@@ -27,7 +27,7 @@ from service.build import Builder, load_all
 from service.cache import Cache
 from service.derived import bring_up_to_date
 from service.device import Owner, owner_of
-from service.documents import Documents, collections
+from service.documents import collections
 from service.errors import ServiceError
 from service.examples import load_examples
 from service.generations import kept_numbers
@@ -37,6 +37,7 @@ from service.live import Generation, Live, Retired
 from service.metrics import Metrics
 from service.opening import Opener, require_device, wanted_form
 from service.ownership import Ownership
+from service.reader import Documents
 from service.scheduled import show_schedule
 from service.schema import DATABASE, connect, migrate
 from service.settings import Settings, indexed_fields

@@ -4,13 +4,14 @@
     lexical    the words of the query, by BM25               lexical.py; needs no vector
     hybrid     both, fused                                   fusion.py
 
-It runs on a reading thread (documents.py), in one reading transaction.
+It runs on a reading thread (reader.py), in one reading transaction. Each ranking is cut to the hits that are
+asked for before the next one is made, and between two of them other reads have their turn.
 """
 
 import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple, TypeAlias
@@ -19,21 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service import lexical
-from service.documents import (
-    DEFAULT_COLLECTION,
-    Document,
-    TooMuch,
-    by_revision,
-    ids_of,
-    refuse_if_abandoned,
-    sequence,
-)
+from service.documents import DEFAULT_COLLECTION, Record, TooMuch, ids_of, records, sequence, sizes
 from service.errors import Conflict, NotFound
 from service.fusion import fuse
 from service.index import Index
 from service.indexes import Indexes
 from service.live import Generation
 from service.passing import Passing
+from service.reader import pause
 from service.rows import Revisions, revisions_of
 from service.vectors import passages, vector_of
 from service.view import View
@@ -47,7 +41,10 @@ ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
 # pages of them fit together; whoever looks further gets the most that anyone can ask for.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
-TOGETHER = 64  # queries between two looks at whether anybody still waits
+# Queries whose vectors are compared in one call, before others have their turn: so many, unless there are so
+# many rows to compare with (0.1 s at 384 dimensions) or so many candidates to keep.
+TOGETHER, TOGETHER_ROWS, TOGETHER_CANDIDATES = 64, 4_000_000, 65_536
+HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
 
 
 class Query(NamedTuple):
@@ -63,7 +60,8 @@ class Search:
     """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
 
     Without `passages` a document is compared by its head alone. `min_score` is for dense search.
-    `most`: characters of all hits together. Without `with_text` their texts are not read.
+    `most`: bytes of all hits together. Without `with_text` their texts are not read, nor without
+    `with_metadata` their metadata.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -75,10 +73,18 @@ class Search:
     passages: bool = True
     most: float = inf
     with_text: bool = True
+    with_metadata: bool = True
 
     @property
     def reach(self) -> int:
         return self.offset + self.k
+
+    @property
+    def candidates(self) -> int:
+        """Documents that one query is ranked over, in both rankings together."""
+        if self.mode != "hybrid":
+            return self.reach
+        return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ class Hit:
     `passage`: the characters of the nearest one, where the text was split and vectors were compared.
     """
 
-    document: Document
+    document: Record
     score: np.float32
     passage: tuple[int, int] | None = None
 
@@ -111,7 +117,7 @@ def find(
     """The hits of each query, best first, equal scores by id.
 
     Raises:
-        TooMuch: they have more than `most` characters together.
+        TooMuch: they have more than `most` bytes together.
         NotFound: a document that is asked for by id is not there.
         Conflict: it has no vector, because the model fails on its text.
 
@@ -124,25 +130,51 @@ def find(
     queries, own = _resolved(connection, generation, queries, search.collection)
     allowed = None if search.where is None else passing.of(connection, search.where, search.collection)
     rankings = _rankings(connection, moment, queries, search, allowed)
-    ids = ids_of(connection, sorted({ranked.revision for ranking in rankings for ranked in ranking}))
     pages = [
-        sorted(
-            (ranked for ranked in ranking if ranked.revision in ids and ranked.revision != left_out),
-            key=lambda ranked: (-ranked.score, ids[ranked.revision]),
-        )[search.offset : search.reach]
-        for ranking, left_out in zip(rankings, own, strict=True)
+        _page(connection, ranking, search, left_out) for ranking, left_out in zip(rankings, own, strict=True)
     ]
+    shown = {"text": search.with_text, "metadata": search.with_metadata}
     wanted = sorted({ranked.revision for page in pages for ranked in page})
-    documents = by_revision(connection, wanted, search.most, with_text=search.with_text)
+    _check_sizes(sizes(connection, wanted, **shown), pages, search.most)
+    documents = records(connection, wanted, search.most, **shown)
+    _check_sizes({revision: record.size for revision, record in documents.items()}, pages, search.most)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.view.rows > moment.view.documents
     places = passages(connection, generation.number, rows) if split else {}
-    found = [
+    return [
         [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
     ]
-    if sum(hit.document.size for hits in found for hit in hits) > search.most:
+
+
+def _page(
+    connection: sqlite3.Connection, ranking: Sequence[Ranked], search: Search, left_out: int | None
+) -> list[Ranked]:
+    """The hits that are asked for, of all that rank; `left_out` is none."""
+    ranking = [ranked for ranked in ranking if ranked.revision != left_out]
+    best = _best(ranking, search.reach)
+    ids = ids_of(connection, [ranked.revision for ranked in best])
+    if len(ids) < len(best) < len(ranking):  # the index is ahead: some were deleted, others move up
+        best = ranking
+        ids = ids_of(connection, [ranked.revision for ranked in best])
+    return sorted(
+        (ranked for ranked in best if ranked.revision in ids),
+        key=lambda ranked: (-ranked.score, ids[ranked.revision]),
+    )[search.offset : search.reach]
+
+
+def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
+    """The `count` highest scores and all that tie with the last of them, in no order."""
+    if len(ranking) <= count:
+        return ranking
+    scores = np.array([ranked.score for ranked in ranking])
+    least = np.partition(scores, -count)[-count]
+    return [ranking[at] for at in np.flatnonzero(scores >= least).tolist()]
+
+
+def _check_sizes(sizes: dict[int, int], pages: Sequence[Sequence[Ranked]], most: float) -> None:
+    """Refuse too large an answer; a document that answers two queries is in it twice."""
+    if sum(sizes[ranked.revision] for page in pages for ranked in page) > most:
         raise TooMuch
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,47 +234,43 @@ def _rankings(
     queries: Sequence[Query],
     search: Search,
     allowed: Revisions | None,
-) -> list[list[Ranked]]:
+) -> Iterator[list[Ranked]]:
     """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
     if moment is None:
-        return [_lexical(connection, query, search.reach, allowed, search.collection) for query in queries]
-    vectors = np.array([query.vector for query in queries])
-    if search.mode == "dense":
-        # One more, because a document is the first of those that are like it.
-        near = _dense(moment, vectors, search.reach + 1, allowed, firsts=not search.passages)
-        least = search.min_score
-        return [
-            [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
-            for ranking in near
-        ]
-    depth = CANDIDATES if search.reach <= CANDIDATES else ALL_CANDIDATES
-    near = _dense(moment, vectors, depth, allowed, firsts=not search.passages)
-    return [
-        _fused(ranking[:depth], _lexical(connection, query, depth, allowed, search.collection)[:depth])
-        for query, ranking in zip(queries, near, strict=True)
-    ]
+        for query in queries:
+            pause()
+            yield _lexical(connection, query, search.reach, allowed, search.collection)
+        return
+    hybrid = search.mode == "hybrid"
+    # One more, because a document is the first of those that are like it.
+    depth = search.candidates // 2 if hybrid else search.reach + 1
+    near = _dense(moment, queries, depth, allowed, firsts=not search.passages)
+    least = search.min_score
+    for query, ranking in zip(queries, near, strict=True):
+        pause()
+        if hybrid:
+            worded = _lexical(connection, query, depth, allowed, search.collection)
+            yield _fused(ranking[:depth], worded[:depth])
+        else:
+            yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
 
 
 def _dense(
-    moment: Moment,
-    vectors: NDArray[np.float32],
-    depth: int,
-    allowed: Revisions | None,
-    *,
-    firsts: bool,
-) -> list[list[Ranked]]:
-    found = []
-    for start in range(0, len(vectors), TOGETHER):
-        refuse_if_abandoned()
-        some = vectors[start : start + TOGETHER]
-        found += moment.index.search(some, depth, allowed, moment.view, firsts=firsts)
-    return [
-        [
-            Ranked(revision, score, row)
-            for score, revision, row in zip(scores, revisions_of(rows).tolist(), rows.tolist(), strict=True)
-        ]
-        for scores, rows in found
-    ]
+    moment: Moment, queries: Sequence[Query], depth: int, allowed: Revisions | None, *, firsts: bool
+) -> Iterator[list[Ranked]]:
+    """The ranking of each query, a few queries at a time."""
+    rows = max(1, moment.view.rows)
+    together = max(1, min(TOGETHER, TOGETHER_ROWS // rows, TOGETHER_CANDIDATES // depth))
+    for start in range(0, len(queries), together):
+        pause()
+        vectors = np.array([query.vector for query in queries[start : start + together]])
+        for scores, names in moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts):
+            yield [
+                Ranked(revision, score, row)
+                for score, revision, row in zip(
+                    scores, revisions_of(names).tolist(), names.tolist(), strict=True
+                )
+            ]
 
 
 def _lexical(

@@ -205,7 +205,7 @@ class Swap:
         alone = self._library.alone_threads > 1 and self._opener.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
-            documents = await self._patiently(partial(self._library.documents.read, count))
+            documents = await self._patiently(partial(self._library.documents.own, count))
             look = partial(memory.shortage, documents, dimension, folder, MACHINE, alone=alone)
             shortage = await asyncio.to_thread(look)
             if shortage is None:

@@ -117,7 +117,7 @@ class Watcher:
         idle = self.swap is None or self.swap.state == READY
         if idle and (await self._known()).dropped:
             self._more_to_purge = await self._library.writer.run(purge)
-        if idle and await self._library.documents.read(is_long):
+        if idle and await self._library.documents.own(is_long):
             self._more_to_purge |= await self._library.writer.run(trim)
 
     async def _follow(self) -> None:
@@ -188,7 +188,7 @@ class Watcher:
         self._task = self.swap = None
 
     async def _known(self) -> Known:
-        return await self._library.documents.read(lambda connection: known(connection, self.published))
+        return await self._library.documents.own(lambda connection: known(connection, self.published))
 
     async def _expire(self) -> None:
         """Let followers go: the one to go back to after its grace, any other but the build's own soon."""

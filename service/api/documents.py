@@ -1,8 +1,11 @@
 """Storing, reading and deleting documents."""
 
 import hashlib
+from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
@@ -13,13 +16,16 @@ from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
 from service.api.importing import Imported, import_lines
 from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
+from service.api.metadata import checked
+from service.api.pieces import JsonChunks, joined, listed
 from service.api.queries import where_of
 from service.api.search import MILLION
 from service.api.shapes import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
 from service.audit import audit
 from service.bodies import NDJSON
-from service.documents import Document, count, get, page
+from service.documents import Document, Record, count, get, page
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
+from service.settings import Settings
 from service.where import Where
 
 
@@ -40,7 +46,6 @@ router = APIRouter(prefix="/documents", route_class=Direct, tags=["documents"])
 
 MAX_ID_CHARACTERS = 512
 MAX_PAGE = 1000
-MAX_METADATA_DEPTH = 32
 
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_PAGE})]
 
@@ -107,12 +112,11 @@ async def upsert(request: Request) -> Response:
     As NDJSON, any number of them: a line that fails is reported and the others are stored.
     """
     runtime = runtime_of(request)
+    limit_kb = runtime.settings.max_metadata_kb
     if "flow" in request.scope:
-        return await import_lines(request, runtime, _document_of, collection_of(request))
-    body = await read_body(request, DocumentsRequest)
-    check_count(body.documents, runtime.settings.max_inputs, "documents")
-    given = [validated(DocumentIn, value, f"documents.{at}") for at, value in enumerate(body.documents)]
-    documents = [_document(document, f"documents[{at}].") for at, document in enumerate(given)]
+        parse = partial(_document_of, max_metadata_kb=limit_kb)
+        return await import_lines(request, runtime, parse, collection_of(request))
+    documents, every_id = await _documents(request, runtime.settings)
     # Of two equal ids the last wins.
     distinct = list({document.id: document for document in documents}.values())
     stored = await runtime.library.put(distinct, collection_of(request))
@@ -121,39 +125,47 @@ async def upsert(request: Request) -> Response:
         "truncated": stored.truncated,
         "sequence": stored.sequence,
     }
-    if any(document.id is None for document in given):
+    if not every_id:
         answer["ids"] = [document.id for document in documents]
     headers = {VERSION_HEADER: stored.version, "x-compute-tokens": str(stored.tokens)}
     return json_response(answer, headers)
 
 
-def _document_of(value: dict[str, Any]) -> Document:
-    return _document(validated(DocumentIn, value))
+async def _documents(request: Request, settings: Settings) -> tuple[list[Document], bool]:
+    """The documents of a JSON body, and whether all came with an id.
+
+    Nothing of the body is kept when this returns but their texts and their metadata as JSON: parsed, metadata
+    take up to 25 times as much.
+    """
+    values = (await read_body(request, DocumentsRequest)).documents
+    check_count(values, settings.max_inputs, "documents")
+    documents, every_id = [], True
+    for at, value in enumerate(values):
+        metadata = _metadata(value, f"documents[{at}].metadata", settings.max_metadata_kb)
+        given = validated(DocumentIn, value, f"documents.{at}")
+        documents.append(_document(given, metadata, f"documents[{at}]."))
+        every_id = every_id and given.id is not None
+    return documents, every_id
 
 
-def _document(given: DocumentIn, name: str = "") -> Document:
+def _document_of(value: dict[str, Any], max_metadata_kb: int) -> Document:
+    metadata = _metadata(value, "metadata", max_metadata_kb)
+    return _document(validated(DocumentIn, value), metadata)
+
+
+def _metadata(value: object, name: str, limit_kb: int) -> str:
+    """The metadata of a document as it came, in JSON; what is no object is left to the schema to refuse."""
+    given = value.get("metadata", {}) if isinstance(value, dict) else {}
+    return checked(given, name, limit_kb) if isinstance(given, dict) else "{}"
+
+
+def _document(given: DocumentIn, metadata: str, name: str = "") -> Document:
     """`name`: of `given`, as a refusal begins."""
     if not given.text or given.text.isspace():
         raise Empty(f"{name}text is empty, or white space only. Leave the document out.")
-    _check_metadata(given.metadata, f"{name}metadata")
     # No id: the text's own hash, so that sending it twice stores it once.
     id = given.id or hashlib.sha256(given.text.encode()).hexdigest()[:32]
-    return Document(id, given.text, given.metadata)
-
-
-def _check_metadata(value: object, name: str, depth: int = 0) -> None:
-    """Refuse what could be stored but never be filtered by, or not be written as JSON again."""
-    if depth > MAX_METADATA_DEPTH:
-        raise Validation(f"{name} is nested more than {MAX_METADATA_DEPTH} levels deep.")
-    if isinstance(value, str) and "\0" in value:  # SQLite's JSON functions would cut it there
-        raise Validation(f"{name} holds a null character, which no filter could match. Leave it out.")
-    if isinstance(value, dict):
-        for key, member in value.items():
-            _check_metadata(key, name, depth)
-            _check_metadata(member, name, depth + 1)
-    elif isinstance(value, list):
-        for member in value:
-            _check_metadata(member, name, depth + 1)
+    return Document(id, given.text, metadata)
 
 
 @router.get("", **describe(Role.READ, None, Page, raises=[Storage]))
@@ -169,10 +181,12 @@ async def list_documents(
     collection = await existing(request, runtime)
     most = runtime.settings.max_answer_mb * MILLION
     shown, more = await runtime.library.documents.read(
-        lambda connection: page(connection, after, limit, where, most, collection)
+        lambda connection: page(connection, after, limit, where, most, collection),
+        heavy=where is not None and not where.indexed,
     )
     following = shown[-1].id if more else None
-    return json_response({"documents": [_as_json(document) for document in shown], "next": following})
+    rows = joined(listed(map(_as_json, shown)))
+    return JsonChunks([b'{"documents":', *rows, b',"next":' + orjson.dumps(following) + b"}"])
 
 
 @router.get("/count", **describe(Role.READ, None, Count, raises=[Storage]))
@@ -182,7 +196,10 @@ async def count_documents(request: Request, filter: FilterText = None) -> Respon
     known_parameters(request, "filter")
     where = where_of(runtime, filter)
     collection = await existing(request, runtime)
-    found = await runtime.library.documents.read(lambda connection: count(connection, where, collection))
+    found = await runtime.library.documents.read(
+        lambda connection: count(connection, where, collection),
+        heavy=where is not None and not where.indexed,
+    )
     return json_response({"count": found})
 
 
@@ -195,7 +212,7 @@ async def get_document(request: Request, id: str) -> Response:
     document = await runtime.library.documents.read(lambda connection: get(connection, id, collection))
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
-    return json_response(_as_json(document))
+    return JsonChunks(joined(_as_json(document)))
 
 
 _SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CONDITIONS}}
@@ -224,5 +241,7 @@ async def delete_document(request: Request, id: str) -> Response:
     return json_response({"deleted": deleted, "sequence": sequence})
 
 
-def _as_json(document: Document) -> dict[str, Any]:
-    return {"id": document.id, "text": document.text, "metadata": document.metadata}
+def _as_json(record: Record) -> Iterator[bytes]:
+    """A document as parts of JSON."""
+    yield b'{"id":' + orjson.dumps(record.id)
+    yield from (b',"text":', record.text_json, b',"metadata":', record.metadata_json, b"}")

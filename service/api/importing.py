@@ -64,7 +64,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         "failed": tally.failed,
         "errors": [{"line": line, "error": error} for line, error in tally.errors],
         "truncated": tally.truncated,
-        "sequence": tally.sequence or await runtime.library.documents.read(sequence),
+        "sequence": tally.sequence or await runtime.library.documents.own(sequence),
     }
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})

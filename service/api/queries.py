@@ -1,17 +1,21 @@
 """What a search is given: its queries as texts, vectors or ids, its options, and what its hits shall show."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
+from service.api.pieces import joined, listed
 from service.calls import Answer, Timing
+from service.documents import Record
 from service.errors import Conflict, Empty, Validation
 from service.filters import FilterError, compile_filter, parse_filter
 from service.live import Generation
+from service.reader import pause
 from service.runtime import Runtime
 from service.searching import Hit, Query
 from service.where import Where
@@ -61,17 +65,33 @@ class Shown:
     metadata: bool = True
     paths: tuple[tuple[str, ...], ...] = ()  # of the metadata these alone, when there are any
 
-    def of(self, hit: Hit) -> dict[str, Any]:
-        shown: dict[str, Any] = {"id": hit.document.id, "score": hit.score}
-        if self.text:
-            shown["text"] = hit.document.text
-        if self.metadata:
-            shown[METADATA] = self._chosen(hit.document.metadata) if self.paths else hit.document.metadata
-        if hit.passage is not None:
-            shown["passage"] = {"start": hit.passage[0], "end": hit.passage[1]}
-        return shown
+    def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
+        """The hits of the one query as chunks of JSON; for a reading thread."""
+        [hits] = found
+        return joined(listed(map(self.of, hits)))
 
-    def _chosen(self, metadata: dict[str, Any]) -> dict[str, Any]:
+    def lists(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
+        """The hits of each query as chunks of JSON; for a reading thread."""
+        return joined(listed(listed(map(self.of, hits)) for hits in found))
+
+    def of(self, hit: Hit) -> Iterator[bytes]:
+        """A hit as parts of JSON."""
+        pause()
+        head = {"id": hit.document.id, "score": hit.score}
+        yield orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        if self.text:
+            yield b',"text":'
+            yield hit.document.text_json
+        if self.metadata:
+            yield b',"metadata":'
+            yield self._chosen(hit.document) if self.paths else hit.document.metadata_json
+        if hit.passage is not None:
+            start, end = hit.passage
+            yield b',"passage":{"start":%d,"end":%d}' % (start, end)
+        yield b"}"
+
+    def _chosen(self, document: Record) -> bytes:
+        metadata = document.metadata
         chosen: dict[str, Any] = {}
         for *outer, last in self.paths:
             source, target = metadata, chosen
@@ -82,7 +102,7 @@ class Shown:
             for name in outer:
                 target = target.setdefault(name, {})
             target[last] = source[last]
-        return chosen
+        return orjson.dumps(chosen)
 
 
 def shown_of(fields: Sequence[str] | None) -> Shown:

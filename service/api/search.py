@@ -1,8 +1,10 @@
 """`GET /search?q=` and `POST /search`."""
 
 import time
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from pydantic import (
     BaseModel,
@@ -24,11 +26,11 @@ from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     VERSION_HEADER,
     inference_headers,
-    json_response,
     pinned,
     runtime_of,
     texts_of,
 )
+from service.api.pieces import JsonChunks
 from service.api.queries import (
     MAX_FIELDS,
     MAX_K,
@@ -175,16 +177,15 @@ async def search_one(
     with runtime.live.borrow(version) as generation:
         await _check_whole(runtime, generation, version, mode)
         queries, answer = await answered(runtime, generation, [query], mode, None, prompt_name)
-        [hits] = await _hits(runtime, generation, queries, search)
+        hits = await _hits(runtime, generation, queries, search, shown.one_list)
         headers = inference_headers(generation, answer, [query.text], started)
     found: dict[str, Any] = {"query": q} if id is None else {"id": id}
     found |= {
         "model": headers[VERSION_HEADER],
         "mode": mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
-        "hits": [shown.of(hit) for hit in hits],
     }
-    return json_response(found, headers)
+    return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
 def _one(q: str | None, id: str | None, mode: str, prompt_name: str | None) -> searching.Query:
@@ -205,7 +206,6 @@ async def search_many(request: Request) -> Response:
     body = await read_body(request, SearchRequest)
     check_options(body.k, body.offset, body.mode, body.min_score, body.prompt_name, passages=body.passages)
     queries = queries_of(body.queries, runtime.settings.max_inputs, body.mode, body.prompt_name)
-    _check_hits(len(queries) * (body.offset + body.k), runtime.settings.max_hits)
     shown = shown_of(body.fields)
     search = _search(
         runtime,
@@ -218,6 +218,7 @@ async def search_many(request: Request) -> Response:
         passages=body.passages,
         shown=shown,
     )
+    _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else body.model
     version = pinned(request, model, runtime.watcher.published)
@@ -227,24 +228,30 @@ async def search_many(request: Request) -> Response:
         queries, answer = await answered(
             runtime, generation, queries, body.mode, body.model, body.prompt_name
         )
-        found = await _hits(runtime, generation, queries, search)
+        results = await _hits(runtime, generation, queries, search, shown.lists)
         headers = inference_headers(generation, answer, texts, started)
-    results = [[shown.of(hit) for hit in hits] for hits in found]
-    return json_response({"model": headers[VERSION_HEADER], "results": results}, headers)
+    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
+    return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
 
 
 def _search(runtime: Runtime, *, shown: Shown, **options: Any) -> Search:
-    return Search(most=runtime.settings.max_answer_mb * MILLION, with_text=shown.text, **options)
+    most = runtime.settings.max_answer_mb * MILLION
+    return Search(most=most, with_text=shown.text, with_metadata=shown.metadata, **options)
 
 
 async def _hits(
-    runtime: Runtime, generation: Generation, queries: list[searching.Query], search: Search
-) -> list[list[Hit]]:
+    runtime: Runtime,
+    generation: Generation,
+    queries: list[searching.Query],
+    search: Search,
+    then: Callable[[list[list[Hit]]], list[bytes]],
+) -> list[bytes]:
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread."""
     try:
-        return await runtime.library.search(generation, queries, search)
+        return await runtime.library.search(generation, queries, search, then)
     except TooMuch as error:
         raise Validation(
-            f"The hits have more than {runtime.settings.max_answer_mb} million characters together "
+            f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
             "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text out "
             "(fields)."
         ) from error
@@ -260,9 +267,18 @@ async def _check_whole(runtime: Runtime, generation: Generation, version: str | 
         await runtime.library.check_kept(generation)
 
 
-def _check_hits(asked: int, limit: int) -> None:
+def _check_work(runtime: Runtime, queries: int, search: Search) -> None:
+    """Refuse more hits, or more candidates to rank, than one request may ask for."""
+    asked, limit = queries * search.reach, runtime.settings.max_hits
     if asked > limit:
         raise Validation(
             f"The queries ask for {asked} hits together, offsets included; at most {limit} "
             "(SIMILE_MAX_HITS) go in one answer."
+        )
+    ranked, most = queries * search.candidates, runtime.settings.max_candidates
+    if ranked > most:
+        raise Validation(
+            f"The queries rank {ranked} candidates together, {search.candidates} each in mode {search.mode}; "
+            f"at most {most} (SIMILE_MAX_CANDIDATES) go in one request. Send "
+            f"{most // search.candidates} queries at a time."
         )

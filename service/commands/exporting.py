@@ -24,12 +24,13 @@ from service.commands.importing import connect_to
 from service.commands.progress import Progress
 from service.commands.reading import Bytes
 from service.commands.remote import Remote
-from service.documents import count, page
+from service.documents import Record, count, page
 from service.filters import FilterError, compile_filter, parse_filter
 from service.schema import DATABASE, SCHEMA_VERSION
 from service.where import Where
 
 PAGE = 1000
+PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +122,15 @@ def _from_store(path: Path, condition: str | None) -> Iterator[tuple[list[dict[s
     with reading(path) as connection:
         total, after, more = count(connection, where), "", True
         while more:
-            part, more = page(connection, after, PAGE, where)
-            yield [{"id": row.id, "text": row.text, "metadata": row.metadata} for row in part], total
+            part, more = page(connection, after, PAGE, where, PAGE_BYTES)
+            yield [_raw(record) for record in part], total
             after = part[-1].id if part else after
+
+
+def _raw(record: Record) -> dict[str, Any]:
+    """A document with text and metadata as the JSON that they are read as."""
+    text, metadata = orjson.Fragment(record.text_json), orjson.Fragment(record.metadata_json)
+    return {"id": record.id, "text": text, "metadata": metadata}
 
 
 def _compiled(condition: str | None) -> Where | None:

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from models.manifest import Manifest
 from service import tiers, vectors
 from service.bases import Bases
-from service.documents import DEFAULT_COLLECTION, Document, by_revision, collections, sequence
+from service.documents import DEFAULT_COLLECTION, Document, collections, json_of, sequence, texts
 from service.filters import compile_filter
 from service.gaps import add_vectors, lacking
 from service.generations import begin, go_live, kept_numbers, live_number, purge
@@ -145,7 +145,7 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
         if kind == "put":
             texts = {id: f"text-{seed}-{thread}-{step}-{id}-" + "x" * rng.randrange(3000) for id in ids}
             metadata = {"thread": thread, "odd": step % 2}
-            documents = [Document(id, text, metadata) for id, text in texts.items()]
+            documents = [Document(id, text, json_of(metadata)) for id, text in texts.items()]
             say("try", thread, operation := {"put": texts})
             writer.submit(partial(put, documents=documents, gaps=rng.random() < GAPS)).result()
         elif kind == "delete":
@@ -180,8 +180,8 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
     """Embed some documents that lack a vector; when there are none, go live. Whether it did."""
     step = lacking(transaction.connection, number, 0, STEP)
     if step:
-        texts = by_revision(transaction.connection, step)
-        rows = {revision: embedding(document.text, number) for revision, document in texts.items()}
+        found = texts(transaction.connection, step)
+        rows = {revision: embedding(text, number) for revision, (_, text) in found.items()}
         add_vectors(transaction, number, rows)
         return False
     go_live(transaction, number, "", rollback=False)

@@ -13,7 +13,7 @@ import pytest
 
 from service import passing
 from service.derived import bring_up_to_date
-from service.documents import DEFAULT_COLLECTION, Document
+from service.documents import DEFAULT_COLLECTION, Document, json_of
 from service.filters import compile_filter
 from service.matching import matching
 from service.passing import Passing
@@ -52,7 +52,9 @@ class Store:
 
     def put(self, *ids: int, collection: str = DEFAULT_COLLECTION, change: int = 0) -> None:
         documents = [
-            Document(str(id), "a", {"third": (id + change) % 3, "odd": id % 2 == 1, "change": change})
+            Document(
+                str(id), "a", json_of({"third": (id + change) % 3, "odd": id % 2 == 1, "change": change})
+            )
             for id in ids
         ]
         given = {1: dict.fromkeys(range(len(ids)), VECTOR)}
@@ -299,7 +301,7 @@ def test_who_waits_for_another_search_stops_when_nobody_waits_for_it(
     def refuse() -> None:
         raise Ended
 
-    monkeypatch.setattr(passing, "refuse_if_abandoned", refuse)
+    monkeypatch.setattr(passing, "pause", refuse)
     monkeypatch.setattr(passing, "LOOK_SECONDS", 0.001)
     store.put(0)
     kept, where = Passing(), where_of({"third": 0})

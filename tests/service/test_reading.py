@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.documents import READERS, Documents, count, refuse_if_abandoned
+from service.documents import count
+from service.reader import READERS, Documents, pause
 from service.schema import migrate
 
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
@@ -20,7 +21,7 @@ def in_sql(connection: sqlite3.Connection) -> None:
 def beside_sql(_: sqlite3.Connection) -> None:
     while True:
         time.sleep(0.01)
-        refuse_if_abandoned()
+        pause()
 
 
 @pytest.mark.parametrize("endless", [in_sql, beside_sql])
@@ -50,7 +51,7 @@ def test_a_read_that_is_awaited_is_not_refused(tmp_path: Path) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await documents.read(in_sql)
-        await asyncio.gather(*(documents.read(lambda _: refuse_if_abandoned()) for _ in range(20)))
+        await asyncio.gather(*(documents.read(lambda _: pause()) for _ in range(20)))
 
     asyncio.run(read())
     documents.close()
