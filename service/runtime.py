@@ -68,6 +68,7 @@ class Runtime:
         self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
         self.tuning = tuning.known(settings)
+        self.large_bodies = asyncio.Lock()  # one is parsed at a time
         self.store = Store(settings.models_dir)
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
