@@ -11,6 +11,7 @@ counted as free here.
 
 import contextlib
 import ctypes
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,22 @@ UNLIMITED = 1 << 60  # version 1 writes a number next to 2^63
 
 _V2 = ("memory.max", "memory.current", "inactive_file")
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+M_ARENA_MAX = -8  # of glibc's malloc.h
+ARENAS = 2
+
+
+def few_arenas() -> None:
+    """Let all threads share two of glibc's arenas; for a process that has begun no threads yet.
+
+    Each arena keeps the most that its threads ever had at a time, and `malloc_trim` leaves that end of it
+    alone: with one for each thread, four heavy searches left 150 MiB behind, and with two none. It costs
+    nothing that could be measured. Who sets MALLOC_ARENA_MAX has chosen otherwise.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
 _trim_is_due = threading.Lock()  # held from the first request for a trim until it begins

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from service import logs
+from service import logs, memory
 from service.app import create_app
 from service.protocol import Protocol
 from service.runtime import Runtime
@@ -68,6 +68,7 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> None:
     """Run until a signal; raises StartupError when the service cannot start."""
     logs.install(settings.log_level, settings.log_format)
+    memory.few_arenas()
     with bound(settings) as listener:
         app = create_app(settings)
         app.state.runtime.open()
