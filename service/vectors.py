@@ -139,7 +139,7 @@ def passages(
 ) -> dict[int, tuple[int, int]]:
     """Which characters of their texts the rows of these names stand for, where the text was split."""
     rows = connection.execute(
-        # CROSS JOIN keeps the order of the two: else SQLite may read every vector to find those of a few rows.
+        # CROSS JOIN: SQLite begins with the few rows, and not with every vector.
         "SELECT value, start_at, end_at FROM json_each(?1) CROSS JOIN vectors "
         f"ON generation = ?2 AND revision = value >> {PASSAGE_BITS} AND passage = value & {MAX_PASSAGES - 1} "
         "WHERE end_at IS NOT NULL",
