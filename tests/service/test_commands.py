@@ -179,3 +179,15 @@ def test_nobody_who_answers_is_said_with_the_address() -> None:
     assert done.returncode == 1
     assert "does not answer" in done.stderr
     assert "0 documents were stored before that" in done.stderr
+
+
+def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Service, tmp_path: Path) -> None:
+    rows = [{"id": f"m{at}", "text": "a b", "metadata": {"a": "x" * at * 70_000}} for at in range(2)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    done = put(service, file)
+    assert done.returncode == 1
+    assert "rows.jsonl:2: metadata has 70008 bytes" in done.stderr
+    assert "SIMILE_MAX_METADATA_KB" in done.stderr
+    assert metadata(service, "m0") == {"a": ""}
+    assert service.client.get("/documents/m1").status_code == 404

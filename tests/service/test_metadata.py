@@ -1,0 +1,185 @@
+"""A document's metadata have a bound, on every way in."""
+
+import asyncio
+import contextlib
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import BaseModel
+from starlette.testclient import TestClient
+
+from service import memory
+from service.api import body as bodies
+from service.api.metadata import MAX_DEPTH, checked
+from service.api.pieces import CHUNK_BYTES, joined, listed
+from service.errors import Validation
+from tests.service.fakes import run, until
+
+LIMIT = 64 << 10
+NDJSON = {"content-type": "application/x-ndjson"}
+
+
+def of_size(count: int) -> dict[str, str]:
+    """Metadata of so many bytes as JSON."""
+    return {"a": "x" * (count - len('{"a":""}'))}
+
+
+def nested(levels: int, end: object) -> Any:
+    for _ in range(levels):
+        end = [end]
+    return end
+
+
+def post(client: TestClient, *metadata: object) -> Any:
+    rows = [{"id": f"m{at}", "text": "a", "metadata": one} for at, one in enumerate(metadata)]
+    return client.post("/documents", json={"documents": rows})
+
+
+def test_what_is_larger_is_refused_and_nothing_of_the_request_is_stored(client: TestClient) -> None:
+    before = client.get("/documents/count").json()["count"]
+    refused = post(client, {}, of_size(LIMIT + 1))
+    assert refused.status_code == 422
+    assert refused.json()["error"].startswith("documents[1].metadata has 65537 bytes")
+    assert "64 KiB (SIMILE_MAX_METADATA_KB)" in refused.json()["error"]
+    assert client.get("/documents/count").json()["count"] == before
+    assert post(client, of_size(LIMIT)).status_code == 200
+
+
+def test_a_line_of_an_import_is_refused_alone(client: TestClient) -> None:
+    sizes = (10, LIMIT + 1, LIMIT)
+    lines = [{"id": f"n{at}", "text": "a", "metadata": of_size(size)} for at, size in enumerate(sizes)]
+    told = client.post("/documents", content=b"\n".join(map(orjson.dumps, lines)), headers=NDJSON).json()
+    assert (told["upserted"], told["failed"]) == (2, 1)
+    assert told["errors"][0]["line"] == 2
+    assert "SIMILE_MAX_METADATA_KB" in told["errors"][0]["error"]
+    assert client.get("/documents/n1").status_code == 404
+    assert len(orjson.dumps(client.get("/documents/n2").json()["metadata"])) == LIMIT
+
+
+@pytest.mark.parametrize("levels", [33, 300, 1000])
+def test_what_is_nested_too_deep_is_refused_however_deep(client: TestClient, levels: int) -> None:
+    content = b'{"documents":[{"text":"a","metadata":{"a":' + b"[" * levels + b"1" + b"]" * levels + b"}}]}"
+    refused = client.post("/documents", content=content, headers={"content-type": "application/json"})
+    assert refused.status_code == 422
+    assert f"more than {MAX_DEPTH} levels" in refused.json()["error"]
+
+
+def test_depth_is_counted_outside_of_texts() -> None:
+    deep = nested(MAX_DEPTH - 1, 1)
+    for metadata in ({"a": deep}, {"[" * 99: '"[{\\' * 99, "b": [{}] * 99, "\\": "[" * 99}):
+        assert orjson.loads(checked(metadata, "metadata", 64)) == metadata
+    with pytest.raises(Validation, match="32 levels"):
+        checked({"a": nested(MAX_DEPTH, 1)}, "metadata", 64)
+
+
+def test_a_null_character_is_found_and_what_only_looks_like_one_is_not() -> None:
+    for allowed in ("\\u0000", "u0000", "\\\\u0000", "\\"):
+        assert orjson.loads(checked({allowed: allowed}, "metadata", 64)) == {allowed: allowed}
+    for refused in ({"a": "\0"}, {"\0": 1}, {"a": ["\\\0"]}, {"a": "\\\\\0"}):
+        with pytest.raises(Validation, match="null character"):
+            checked(refused, "metadata", 64)
+
+
+# Large bodies
+
+
+class Numbers(BaseModel):
+    numbers: list[Any]
+
+
+def request_of(content: bytes, turn: asyncio.Lock) -> Any:
+    async def read() -> bytes:
+        return content
+
+    runtime = SimpleNamespace(large_bodies=turn)
+    return SimpleNamespace(
+        headers={"content-type": "application/json"},
+        body=read,
+        app=SimpleNamespace(state=SimpleNamespace(runtime=runtime)),
+    )
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_large_bodies_are_parsed_one_at_a_time_and_small_ones_wait_for_none(
+    monkeypatch: pytest.MonkeyPatch, sound: bool
+) -> None:
+    rests: list[float] = []
+    large = b'{"numbers":[' + b"1," * bodies.LARGE_BYTES + (b"1]}" if sound else b"!")
+    inside, most, small = 0, 0, 0
+
+    async def read() -> None:
+        nonlocal inside, most, small
+        turn = asyncio.Lock()
+        loop = asyncio.get_running_loop()
+        call_later = loop.call_later
+
+        def later(seconds: float, call: Any, *arguments: Any, **options: Any) -> Any:
+            if call == turn.release:
+                rests.append(seconds)
+            return call_later(seconds, call, *arguments, **options)
+
+        monkeypatch.setattr(loop, "call_later", later)
+
+        async def one(content: bytes) -> None:
+            nonlocal inside, most, small
+            with contextlib.nullcontext() if sound else pytest.raises(Validation):
+                async with bodies.parsed_body(request_of(content, turn), Numbers):
+                    inside += 1
+                    most = max(most, inside)
+                    await asyncio.sleep(0)
+                    async with bodies.parsed_body(request_of(b'{"numbers":[]}', turn), Numbers):
+                        small += 1
+                    inside -= 1
+
+        await asyncio.gather(*(one(large) for _ in range(3)))
+        assert len(rests) == 3, "the event loop has a rest before the next one"
+        await until(lambda: not turn.locked())
+
+    run(read)
+    assert (most, small) == ((1, 3) if sound else (0, 0))
+
+
+def test_answers_are_cut_into_chunks() -> None:
+    values = [b"1" * size for size in (1, 5, CHUNK_BYTES, 7, 3 * CHUNK_BYTES, 2)]
+    chunks = joined(listed([value] for value in values))
+    assert b"".join(chunks) == b"[" + b",".join(values) + b"]"
+    assert all(chunk in values or len(chunk) <= CHUNK_BYTES for chunk in chunks)
+    assert joined([]) == []
+    assert joined([b""]) in ([], [b""])
+    assert joined(listed([])) == [b"[]"]
+
+
+# Memory
+
+
+def test_memory_is_given_back_once_for_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Timer] = []
+    monkeypatch.setattr(memory, "_trim_is_due", threading.Lock())
+
+    def start(timer: threading.Timer) -> None:
+        started.append(timer)
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    for _ in range(5):
+        memory.give_back()
+    [timer] = started
+    timer.function()
+    memory.give_back()
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize(("chosen", "calls"), [(None, [(-8, 2)]), ("8", [])])
+def test_threads_share_arenas_unless_somebody_chose_otherwise(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, calls: list[object]
+) -> None:
+    made: list[object] = []
+    library = SimpleNamespace(mallopt=lambda *given: made.append(given))
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", chosen)
+    memory.few_arenas()
+    assert made == calls
