@@ -27,13 +27,14 @@ from service.index import Index
 from service.indexes import Indexes
 from service.live import Generation
 from service.passing import Passing
-from service.reader import pause
+from service.reader import SLICE_SECONDS, pause
 from service.rows import Revisions, revisions_of
 from service.vectors import passages, vector_of
 from service.view import View
 from service.where import Where
 
 log = logging.getLogger(__name__)
+clock = time.perf_counter
 
 Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
 
@@ -41,9 +42,10 @@ ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
 # pages of them fit together; whoever looks further gets the most that anyone can ask for.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
-# Queries whose vectors are compared in one call, before others have their turn: so many, unless there are so
-# many rows to compare with (0.1 s at 384 dimensions) or so many candidates to keep.
-TOGETHER, TOGETHER_ROWS, TOGETHER_CANDIDATES = 64, 4_000_000, 65_536
+# Queries whose vectors are compared in one call, before others have their turn: twice as many after a call
+# that was shorter than a slice, half as many after a longer one.
+FIRST_TOGETHER, TOGETHER = 4, 64
+TOGETHER_CANDIDATES = 65_536  # that are kept at a time
 HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
 
 
@@ -259,12 +261,16 @@ def _dense(
     moment: Moment, queries: Sequence[Query], depth: int, allowed: Revisions | None, *, firsts: bool
 ) -> Iterator[list[Ranked]]:
     """The ranking of each query, a few queries at a time."""
-    rows = max(1, moment.view.rows)
-    together = max(1, min(TOGETHER, TOGETHER_ROWS // rows, TOGETHER_CANDIDATES // depth))
-    for start in range(0, len(queries), together):
+    most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
+    together, start = min(FIRST_TOGETHER, most), 0
+    while start < len(queries):
         pause()
         vectors = np.array([query.vector for query in queries[start : start + together]])
-        for scores, names in moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts):
+        began, start = clock(), start + together
+        found = moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts)
+        short = clock() - began < SLICE_SECONDS
+        together = min(2 * together, most) if short else max(1, together // 2)
+        for scores, names in found:
             yield [
                 Ranked(revision, score, row)
                 for score, revision, row in zip(

@@ -1,5 +1,6 @@
 """What one search may cost: counted in rankings made, documents read and metadata parsed, never in time."""
 
+import itertools
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -124,8 +125,22 @@ def test_each_ranking_is_cut_before_the_next_is_made(
     assert steps == ["ranked", "cut"] * len(TEXTS)
 
 
-def test_fewer_queries_are_compared_at_once_with_more_rows_or_candidates(
-    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("seconds", "candidates", "expected"),
+    [
+        (0.0, 65_536, [4, 8, 16, 32, 40]),
+        (1.0, 65_536, [4, 2, *[1] * 94]),
+        (0.0, 20, [4, 8, *[10] * 8, 8]),
+        (0.0, 1, [1] * 100),
+    ],
+)
+def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
+    client: TestClient,
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    candidates: int,
+    expected: list[int],
 ) -> None:
     sizes: list[int] = []
     index = runtime.live.generation.indexes.of("default")
@@ -135,16 +150,12 @@ def test_fewer_queries_are_compared_at_once_with_more_rows_or_candidates(
         sizes.append(len(queries))
         return search(queries, *rest, **options)
 
+    now = itertools.count()
     monkeypatch.setattr(index, "search", counted)
-    body = {"queries": ["river"] * 100, "k": 1}
-    assert client.post("/search", json=body).status_code == 200
-    assert sizes == [64, 36]
-    for name, most in (("TOGETHER_ROWS", 10 * len(TEXTS)), ("TOGETHER_CANDIDATES", 20)):
-        sizes.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(searching, name, most)
-            assert client.post("/search", json=body).status_code == 200
-        assert sizes == [10] * 10
+    monkeypatch.setattr(searching, "clock", lambda: seconds * next(now))
+    monkeypatch.setattr(searching, "TOGETHER_CANDIDATES", candidates)
+    assert client.post("/search", json={"queries": ["river"] * 100, "k": 1}).status_code == 200
+    assert sizes == expected
 
 
 def test_hits_that_are_too_large_are_counted_and_never_read(
