@@ -180,16 +180,32 @@ def heads(
 
 
 def sizes(
-    connection: sqlite3.Connection, revisions: Sequence[int], *, text: bool = True, metadata: bool = True
+    connection: sqlite3.Connection,
+    revisions: Sequence[int],
+    most: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
 ) -> dict[int, int]:
-    """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`."""
+    """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`.
+
+    Raises:
+        TooMuch: they have more than `most` together; the others are not looked at.
+
+    """
     columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
     total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
     rows = connection.execute(
         f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps(revisions).decode(),),
     )
-    return dict(rows.fetchall())
+    found: dict[int, int] = {}
+    for revision, size in rows:
+        found[revision] = size
+        most -= size
+        if most < 0:
+            raise TooMuch
+    return found
 
 
 def records(

@@ -126,7 +126,7 @@ def find(
     """
     if search.mode == "lexical":
         moment: Moment | None = None
-        connection.execute("BEGIN")  # it ends with the query, in documents.py
+        connection.execute("BEGIN")  # it ends with the read, in reader.py
     else:
         moment = begin(connection, generation.indexes, search.collection)
     queries, own = _resolved(connection, generation, queries, search.collection)
@@ -137,7 +137,7 @@ def find(
     ]
     shown = {"text": search.with_text, "metadata": search.with_metadata}
     wanted = sorted({ranked.revision for page in pages for ranked in page})
-    _check_sizes(sizes(connection, wanted, **shown), pages, search.most)
+    _check_sizes(sizes(connection, wanted, search.most, **shown), pages, search.most)
     documents = records(connection, wanted, search.most, **shown)
     _check_sizes({revision: record.size for revision, record in documents.items()}, pages, search.most)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -177,7 +178,7 @@ def test_threads_share_arenas_unless_somebody_chose_otherwise(
 ) -> None:
     made: list[object] = []
     library = SimpleNamespace(mallopt=lambda *given: made.append(given))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     if chosen is not None:
         monkeypatch.setenv("MALLOC_ARENA_MAX", chosen)

@@ -225,7 +225,7 @@ def test_metadata_are_parsed_only_where_a_part_of_them_is_shown(
     assert legacy in whole.text
     page = client.get("/documents", params={"after": "d06", "limit": 1})
     assert legacy in page.text
-    asked = {"q": TEXTS[7], "k": 1, "mode": "lexical"}
+    asked = {"q": TEXTS[7], "k": "1", "mode": "lexical"}
     assert legacy in client.get("/search", params=asked).text
     assert client.get("/search", params=asked | {"fields": "text"}).json()["hits"][0]["text"] == TEXTS[7]
     assert [*client.get("/search", params=asked | {"fields": ""}).json()["hits"][0]] == ["id", "score"]
@@ -233,7 +233,7 @@ def test_metadata_are_parsed_only_where_a_part_of_them_is_shown(
 
 
 def test_a_part_of_large_metadata_is_shown_and_filtered_by(client: TestClient, legacy: str) -> None:
-    asked = {"q": TEXTS[7], "k": 1, "mode": "lexical", "fields": "metadata.n", "filter": '{"n": 7}'}
+    asked = {"q": TEXTS[7], "k": "1", "mode": "lexical", "fields": "metadata.n", "filter": '{"n": 7}'}
     [hit] = client.get("/search", params=asked).json()["hits"]
     assert (hit["id"], hit["metadata"]) == ("d07", {"n": 7})
 

@@ -135,7 +135,7 @@ def test_heavy_reads_leave_threads_for_others(documents: Documents) -> None:
 
 def test_an_abandoned_read_in_the_line_leaves_it(documents: Documents) -> None:
     go = threading.Event()
-    began = []
+    began: list[object] = []
 
     async def read() -> None:
         held = [asyncio.ensure_future(documents.read(lambda _: go.wait(60))) for _ in range(READERS)]
