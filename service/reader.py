@@ -27,8 +27,9 @@ from service.schema import connect
 T = TypeVar("T")
 
 READERS = 4
-BEGUN = 16  # each has a connection, whose cache takes up to 2 MiB
-HEAVY = 6
+BEGUN = 32  # each has a connection
+HEAVY = 24
+CACHE_KB = 1024  # of SQLite's pages, for each connection; the system has the file in memory too
 OWN = 2
 SLICE_SECONDS = 0.025
 PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
@@ -187,6 +188,7 @@ class Documents:
         """A connection of this thread, opened when first needed: a failure costs one request only."""
         if not hasattr(self._local, "connection"):
             self._local.connection = connect(self._path, read_only=True)
+            self._local.connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")
             self._open.append(self._local.connection)
         connection: sqlite3.Connection = self._local.connection
         return connection

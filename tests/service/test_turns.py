@@ -121,7 +121,7 @@ def test_the_services_own_reads_wait_for_no_client(documents: Documents) -> None
 
 def test_heavy_reads_leave_threads_for_others(documents: Documents) -> None:
     async def read() -> None:
-        reads = [Long() for _ in range(3 * HEAVY)]
+        reads = [Long() for _ in range(HEAVY + 3)]
         tasks = [asyncio.ensure_future(documents.read(one, heavy=True)) for one in reads]
         await until(lambda: sum(one.steps > 0 for one in reads) == HEAVY)
         assert await documents.read(count) == 0
