@@ -8,6 +8,7 @@ Not here: the writes themselves (revisions.py), embedding, the index, what a fil
 """
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -21,10 +22,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.errors import storage_error
+from service import outages
+from service.errors import machine_error
 from service.matching import matching, scoped
 from service.schema import connect
 from service.where import Where
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
@@ -75,7 +79,8 @@ class Documents:
         """`query`'s result, from one of the reading threads.
 
         Raises:
-            Storage: the disk fails.
+            Storage: the disk fails, or the store is damaged.
+            Unhealthy: there is no file descriptor left.
 
         """
         abandoned = threading.Event()
@@ -98,7 +103,10 @@ class Documents:
                 if connection.in_transaction:  # or the next query on this thread would see an old moment
                     connection.rollback()
         except sqlite3.Error as error:
-            raise (storage_error(error) or error) from error
+            fault = machine_error(error)
+            if fault is not None:
+                outages.warn(log, f"Reads fail: {fault.message}")
+            raise (fault or error) from error
 
 
 _work = threading.local()  # what each reading thread has in hand

@@ -25,7 +25,8 @@ from itertools import count
 from typing import Any, Literal, TextIO
 
 from models.errors import ModelError
-from service.errors import Overloaded, Storage
+from service import outages
+from service.errors import Overloaded, Storage, machine_error
 from service.settings import StartupError, Unusable
 
 log = logging.getLogger(__name__)
@@ -150,4 +151,9 @@ def _on_thread(hook: threading.ExceptHookArgs) -> None:
 
 def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     """An event loop's exception handler; the loop's own would print futures with what they hold."""
-    log.error("%s", context["message"], exc_info=context.get("exception"))
+    error = context.get("exception")
+    fault = None if error is None else machine_error(error)
+    if fault is not None:  # accepting a connection without a descriptor is tried thousands of times
+        outages.warn(log, f"{context['message']}: {fault.message}")
+    else:
+        log.error("%s", context["message"], exc_info=error)

@@ -16,10 +16,11 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import outages
 from service.access import Account
 from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
-from service.errors import Internal, ServiceError, Timeout, Validation, response
+from service.errors import Internal, ServiceError, Timeout, Validation, machine_error, response
 from service.logs import request_id, request_id_of
 from service.metrics import UNMATCHED, Metrics
 from service.seen import Seen, Step, steps
@@ -145,13 +146,25 @@ class Exchange:
             task.uncancel()
         except ClientDisconnect:  # in the middle of its body: nobody is left to answer
             self._gone = True
-        except Exception:
-            log.exception("Request %s failed: %s %s", self._request_id, self._scope["method"], self._route)
-            await self.refuse(
-                Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
-            )
+        except Exception as error:  # noqa: BLE001  a bug, or the machine
+            await self.refuse(self._worded(error))
         finally:
             watch.cancel()
+
+    def _worded(self, error: Exception) -> ServiceError:
+        """What the machine denied in its own words; anything else is a bug."""
+        fault = machine_error(error)
+        if fault is not None:  # it comes with each request while it lasts
+            outages.warn(log, f"Requests fail: {fault.message}")
+            return fault
+        log.error(
+            "Request %s failed: %s %s",
+            self._request_id,
+            self._scope["method"],
+            self._route,
+            exc_info=error,
+        )
+        return Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
 
     async def _read(self) -> Message:
         bodies = self._edge.bodies
