@@ -29,7 +29,7 @@ from models.store import Wish
 from service import canary, memory
 from service.build import Builder
 from service.documents import count, last_revision
-from service.errors import Backend, Overloaded, Storage, Unhealthy
+from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
 from service.gaps import lacking
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
 from service.library import Library
@@ -126,8 +126,10 @@ class Swap:
         except Retired:
             log.warning("The index of %s has a gap; it is loaded again", self.version)
         except OSError as error:
-            log.warning("Opening %s failed: %s", self.version, error)
-            self.reason = str(error)
+            fault = machine_error(error)
+            if fault is None:
+                log.warning("Opening %s failed: %s", self.version, error)
+            self.reason = str(error) if fault is None else fault.message
         else:
             return True
         return False
@@ -187,8 +189,11 @@ class Swap:
         while True:
             try:
                 return await work()
-            except (Overloaded, Storage, Unhealthy) as error:
-                await self._wait(error.message, RETRY_SECONDS)
+            except (Overloaded, Storage, Unhealthy, OSError) as error:
+                fault = machine_error(error) if isinstance(error, OSError) else error
+                if fault is None:
+                    raise
+                await self._wait(fault.message, RETRY_SECONDS)
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
         """For what may pass."""
@@ -221,7 +226,8 @@ class Swap:
             if follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._wait_for_memory()
-        encoder = await asyncio.to_thread(self._opener.open_proved, self.version)
+        opened = partial(asyncio.to_thread, self._opener.open_proved, self.version)
+        encoder = await self._patiently(opened)
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
         live.follow(generation)

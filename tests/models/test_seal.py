@@ -101,6 +101,18 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
         r"manifest\.json cannot be read \(No such file",
     ),
     "half a manifest": (lambda at: (at / "manifest.json").write_text("{"), r"manifest\.json is malformed"),
+    "a manifest nested deeply": (
+        lambda at: (at / "manifest.json").write_text('{"scores":' * 100_000),
+        r"manifest\.json is malformed",
+    ),
+    "a manifest without end": (
+        lambda at: os.truncate(at / "manifest.json", 1 << 40),
+        r"manifest\.json is malformed \(it is larger than 16384 KiB",
+    ),
+    "a pipe for a manifest": (
+        lambda at: ((at / "manifest.json").unlink(), os.mkfifo(at / "manifest.json")),
+        r"manifest\.json is malformed \(it is no regular file",
+    ),
     "a newer manifest": (lambda at: _manifest(at, format=2), r"malformed \(format"),
     "an unknown field": (lambda at: _manifest(at, speed=3), r"malformed \(speed: Extra inputs"),
 }
