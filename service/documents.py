@@ -23,7 +23,6 @@ import orjson
 from numpy.typing import NDArray
 
 from service import outages
-from service.errors import machine_error
 from service.matching import matching, scoped
 from service.schema import connect
 from service.where import Where
@@ -103,10 +102,7 @@ class Documents:
                 if connection.in_transaction:  # or the next query on this thread would see an old moment
                     connection.rollback()
         except sqlite3.Error as error:
-            fault = machine_error(error)
-            if fault is not None:
-                outages.warn(log, f"Reads fail: {fault.message}")
-            raise (fault or error) from error
+            raise (outages.refusal(log, "Reads fail", error) or error) from error
 
 
 _work = threading.local()  # what each reading thread has in hand

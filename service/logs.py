@@ -26,7 +26,7 @@ from typing import Any, Literal, TextIO
 
 from models.errors import ModelError
 from service import outages
-from service.errors import Overloaded, Storage, machine_error
+from service.errors import Overloaded, Storage
 from service.settings import StartupError, Unusable
 
 log = logging.getLogger(__name__)
@@ -152,8 +152,6 @@ def _on_thread(hook: threading.ExceptHookArgs) -> None:
 def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     """An event loop's exception handler; the loop's own would print futures with what they hold."""
     error = context.get("exception")
-    fault = None if error is None else machine_error(error)
-    if fault is not None:  # accepting a connection without a descriptor is tried thousands of times
-        outages.warn(log, f"{context['message']}: {fault.message}")
-    else:
+    # Accepting a connection without a file descriptor is tried some thousand times a second.
+    if error is None or outages.refusal(log, context["message"], error) is None:
         log.error("%s", context["message"], exc_info=error)

@@ -20,7 +20,7 @@ from service import outages
 from service.access import Account
 from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
-from service.errors import Internal, ServiceError, Timeout, Validation, machine_error, response
+from service.errors import Internal, ServiceError, Timeout, Validation, response
 from service.logs import request_id, request_id_of
 from service.metrics import UNMATCHED, Metrics
 from service.seen import Seen, Step, steps
@@ -146,25 +146,16 @@ class Exchange:
             task.uncancel()
         except ClientDisconnect:  # in the middle of its body: nobody is left to answer
             self._gone = True
-        except Exception as error:  # noqa: BLE001  a bug, or the machine
-            await self.refuse(self._worded(error))
+        except Exception as error:
+            refusal = outages.refusal(log, "Requests fail", error)
+            if refusal is None:
+                log.exception(
+                    "Request %s failed: %s %s", self._request_id, self._scope["method"], self._route
+                )
+                refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
+            await self.refuse(refusal)
         finally:
             watch.cancel()
-
-    def _worded(self, error: Exception) -> ServiceError:
-        """What the machine denied in its own words; anything else is a bug."""
-        fault = machine_error(error)
-        if fault is not None:  # it comes with each request while it lasts
-            outages.warn(log, f"Requests fail: {fault.message}")
-            return fault
-        log.error(
-            "Request %s failed: %s %s",
-            self._request_id,
-            self._scope["method"],
-            self._route,
-            exc_info=error,
-        )
-        return Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
 
     async def _read(self) -> Message:
         bodies = self._edge.bodies

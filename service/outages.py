@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from service.errors import ServiceError, machine_error
+
 SECONDS = 60.0
 _MOST = 100  # different messages that are remembered
 
@@ -34,3 +36,11 @@ class Outages:
 
 _all = Outages()
 warn = _all.warn
+
+
+def refusal(log: logging.Logger, what: str, error: BaseException) -> ServiceError | None:
+    """The refusal for what the machine denied, logged as `what`; None for an error of another kind."""
+    fault = machine_error(error)
+    if fault is not None:
+        warn(log, f"{what}: {fault.message}")
+    return fault

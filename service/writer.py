@@ -173,11 +173,8 @@ class Writer:
                 self._attempt(job, future, whole, results)
             self._connection.execute("COMMIT")
         except Exception as error:
-            fault = machine_error(error)
-            if fault is None:
+            if outages.refusal(log, "Writes fail", error) is None:
                 log.exception("A commit of %d jobs failed", len(jobs))
-            else:  # it comes with each write while it lasts
-                outages.warn(log, f"Writes fail: {fault.message}")
             with contextlib.suppress(sqlite3.Error):  # a full disk may have ended it already
                 self._connection.execute("ROLLBACK")
             for _, future in jobs:
