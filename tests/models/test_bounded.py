@@ -10,11 +10,23 @@ from models.bounded import read_bytes, read_json
 from models.schedule import read_runs
 from models.store import Store
 
+
+def pipe(file: Path) -> None:
+    """A reader that opens it would wait for ever."""
+    file.unlink()
+    os.mkfifo(file)
+
+
+def folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "deep": (lambda file: file.write_text("[" * 100_000), "nested too deeply"),
     "large": (lambda file: os.truncate(file, 1 << 40), "larger than 16384 KiB"),
-    "a pipe": (lambda file: (file.unlink(), os.mkfifo(file)), "no regular file"),
-    "a folder": (lambda file: (file.unlink(), file.mkdir()), "no regular file"),
+    "a pipe": (pipe, "no regular file"),
+    "a folder": (folder, "no regular file"),
     "no JSON": (lambda file: file.write_text("{"), "Expecting property name"),
     "not UTF-8": (lambda file: file.write_bytes(b"\xff\xfe\xff"), "utf-16|codec"),
 }

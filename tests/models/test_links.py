@@ -27,7 +27,8 @@ def test_a_page_that_is_a_link_out_of_the_folder_is_skipped_and_named(tmp_path: 
     (folder / "README.md").unlink(missing_ok=True)
     (folder / "README.md").symlink_to(tmp_path / "secret")
     (folder / "LICENSE").symlink_to("/etc/passwd")
-    store, said = Store(tmp_path / "models"), []
+    store = Store(tmp_path / "models")
+    said: list[str] = []
     manifest = publish(store, folder, say=said.append)
     published = store.folder(manifest.version)
     assert {"README.md", "LICENSE"}.isdisjoint(manifest.files)

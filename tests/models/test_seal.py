@@ -54,6 +54,12 @@ def _linked_folder(folder: Path) -> None:
     (folder / "onnx").symlink_to(folder.parent / "elsewhere")
 
 
+def pipe(file: Path) -> None:
+    """A reader that opens it would wait for ever."""
+    file.unlink()
+    os.mkfifo(file)
+
+
 TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
     "one byte of the weights": (
         lambda at: _flip(at / "model.safetensors"),
@@ -110,7 +116,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
         r"manifest\.json is malformed \(it is larger than 16384 KiB",
     ),
     "a pipe for a manifest": (
-        lambda at: ((at / "manifest.json").unlink(), os.mkfifo(at / "manifest.json")),
+        lambda at: pipe(at / "manifest.json"),
         r"manifest\.json is malformed \(it is no regular file",
     ),
     "a newer manifest": (lambda at: _manifest(at, format=2), r"malformed \(format"),

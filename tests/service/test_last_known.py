@@ -1,4 +1,4 @@
-"""A store that is missing, empty, cut or older than before is noticed at start, and said with what it held."""
+"""A store that is missing, empty, cut or older than before is noticed at start, with what it held."""
 
 import json
 import shutil
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from models import fsync
 from service import last_known
 from service.commands import backup as backing
 from service.commands import restore as restoring
@@ -51,10 +52,15 @@ def cut(path: Path, share: float) -> None:
     path.write_bytes(content[: int(len(content) * share)])
 
 
+def anew(path: Path) -> None:
+    path.unlink()
+    migrate(path)
+
+
 LOSSES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "is missing"),
     "empty": (lambda path: path.write_bytes(b""), "holds nothing"),
-    "a new store": (lambda path: (path.unlink(), migrate(path)), "holds nothing"),
+    "a new store": (anew, "holds nothing"),
     "cut to a page": (lambda path: path.write_bytes(path.read_bytes()[:16384]), "is damaged"),
     "cut to a half": (lambda path: cut(path, 0.5), "is damaged"),
     "cut to ten bytes": (lambda path: path.write_bytes(path.read_bytes()[:10]), "is damaged"),
@@ -132,7 +138,7 @@ def test_a_damaged_note_is_made_again(tmp_path: Path, content: bytes) -> None:
 def test_what_has_not_moved_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate(tmp_path / DATABASE)
     written: list[str] = []
-    keep = last_known.replace_text
+    keep = fsync.replace_text
     monkeypatch.setattr(
         last_known, "replace_text", lambda file, text: (written.append(text), keep(file, text))
     )

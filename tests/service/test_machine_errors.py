@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import itertools
 import logging
 import os
 import resource
@@ -228,12 +227,13 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = published(tmp_path / "models", 2)
-    out, opening, tries = threading.Event(), Opener.open_proved, itertools.count()
+    out, opening = threading.Event(), Opener.open_proved
+    tries: list[str] = []
     out.set()
 
     def denied(self: Opener, version: str) -> Encoder:
         if out.is_set():
-            next(tries)
+            tries.append(version)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return opening(self, version)
 
@@ -250,7 +250,7 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
 
         while "no file descriptor" not in (listed()["reason"] or ""):
             time.sleep(0.01)
-        while next(tries) < 20:
+        while len(tries) < 20:
             time.sleep(0.01)
         assert listed()["state"] == "building"
         out.clear()

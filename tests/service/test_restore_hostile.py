@@ -257,8 +257,8 @@ def test_a_start_refuses_a_store_with_a_trigger_before_anything_is_written(
 def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Path, tmp_path: Path) -> None:
     """With no SIMILE_MODELS_DIR, as on the day of the disaster."""
     there = tmp_path / "restored"
-    asked = {"SIMILE_DATA_DIR": str(tmp_path / "elsewhere")}
-    done = run("restore", made / "backup", "--data-dir", there, **asked)
+    elsewhere = str(tmp_path / "elsewhere")
+    done = run("restore", made / "backup", "--data-dir", there, SIMILE_DATA_DIR=elsewhere)
     assert done.returncode == 0, done.stderr
     assert "cannot start" not in done.stdout
     assert Store(there / "models").names() == {version_of(made / "backup")}
@@ -274,8 +274,9 @@ def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Pat
 def test_models_go_where_they_are_asked_to_go(made: Path, tmp_path: Path, how: str) -> None:
     models = tmp_path / "chosen"
     option = ("--models-dir", models) if how == "option" else ()
-    setting = {"SIMILE_MODELS_DIR": str(models)} if how == "setting" else {}
-    done = run("restore", made / "backup", "--data-dir", tmp_path / "data", *option, **setting)
+    setting = str(models) if how == "setting" else ""
+    arguments = "restore", made / "backup", "--data-dir", tmp_path / "data", *option
+    done = run(*arguments, SIMILE_MODELS_DIR=setting)
     assert done.returncode == 0, done.stderr
     assert Store(models).names() == {version_of(made / "backup")}
     assert not (tmp_path / "data" / "models").exists()
@@ -314,7 +315,7 @@ def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
     for folder in others:  # one of another name, and one that holds what no backup does
         folder.mkdir()
         (folder / "mine.txt").write_text("keep")
-    command = [sys.executable, "-c", KILLED, made / "data", made / "models", tmp_path / "monday"]
+    command = [sys.executable, "-c", KILLED, *map(str, (made / "data", made / "models", tmp_path / "monday"))]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for process in running:

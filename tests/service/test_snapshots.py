@@ -75,6 +75,12 @@ def flipped(file: Path) -> None:
     file.write_bytes(content)
 
 
+def pipe(file: Path) -> None:
+    """A reader that opens it would wait for ever."""
+    file.unlink()
+    os.mkfifo(file)
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "a flipped bit": lambda folder: flipped(folder / "base"),
     "a file too short": lambda folder: os.truncate(folder / "base", 100),
@@ -89,10 +95,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
         f'{{"sha256": "", "facts": {"[" * 900}{"]" * 900}}}'
     ),
     "a manifest without end": lambda folder: os.truncate(folder / MANIFEST, 1 << 40),
-    "a pipe for a manifest": lambda folder: (
-        (folder / MANIFEST).unlink(),
-        os.mkfifo(folder / MANIFEST),
-    ),
+    "a pipe for a manifest": lambda folder: pipe(folder / MANIFEST),
     "no manifest": lambda folder: (folder / MANIFEST).unlink(),
     "another sequence": lambda folder: (folder / MANIFEST).write_text(
         (folder / MANIFEST).read_text().replace('"sequence": 2', '"sequence": 3')
