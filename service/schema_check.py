@@ -8,6 +8,7 @@ import contextlib
 import functools
 import re
 import sqlite3
+import sys
 
 _COMMENT = re.compile(r"--[^\n]*")
 _SPACE = re.compile(r"\s+")
@@ -24,6 +25,10 @@ def harden(connection: sqlite3.Connection) -> None:
     """Trust nothing that a schema says, and look at each page before it is used."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
+    if sys.version_info >= (3, 12):  # before that sqlite3 cannot ask for these
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
 
 
 def foreign(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> str | None:

@@ -138,10 +138,12 @@ def test_a_damaged_note_is_made_again(tmp_path: Path, content: bytes) -> None:
 def test_what_has_not_moved_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate(tmp_path / DATABASE)
     written: list[str] = []
-    keep = fsync.replace_text
-    monkeypatch.setattr(
-        last_known, "replace_text", lambda file, text: (written.append(text), keep(file, text))
-    )
+
+    def count(file: Path, text: str) -> None:
+        written.append(text)
+        fsync.replace_text(file, text)
+
+    monkeypatch.setattr(last_known, "replace_text", count)
     for _ in range(3):
         note(tmp_path)
     assert len(written) == 1
