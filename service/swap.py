@@ -126,10 +126,8 @@ class Swap:
         except Retired:
             log.warning("The index of %s has a gap; it is loaded again", self.version)
         except OSError as error:
-            fault = machine_error(error)
-            if fault is None:
-                log.warning("Opening %s failed: %s", self.version, error)
-            self.reason = str(error) if fault is None else fault.message
+            log.warning("Opening %s failed: %s", self.version, error)
+            self.reason = str(error)
         else:
             return True
         return False
@@ -185,7 +183,7 @@ class Swap:
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, waiting for what may pass: a full queue, a full disk."""
+        """Do it, waiting for what may pass: a full queue, a full disk, no file descriptor."""
         while True:
             try:
                 return await work()
@@ -225,7 +223,7 @@ class Swap:
         for follower in live.followers:
             if follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
-        await self._wait_for_memory()
+        await self._patiently(self._wait_for_memory)
         opened = partial(asyncio.to_thread, self._opener.open_proved, self.version)
         encoder = await self._patiently(opened)
         number = await self._begin(encoder)

@@ -16,6 +16,7 @@ import pytest
 
 from models.store import Store
 from service.commands import backup as backing
+from service.commands import checking
 from service.commands import restore as restoring
 from service.commands.errors import CommandError
 from service.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, migrate
@@ -249,6 +250,21 @@ def test_a_start_refuses_a_store_with_a_trigger_before_anything_is_written(
     said = run_and_fail(tmp_path, SIMILE_MODELS_DIR=str(made / "models"))
     assert "Simile cannot start" in said
     assert "trigger 'evil'" in said
+
+
+def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data" / DATABASE
+    path.parent.mkdir()
+    shutil.copy(made / "backup" / DATABASE, path)
+    connection = sqlite3.connect(path)
+    connection.executescript("CREATE VIEW evil AS SELECT * FROM documents;")
+    connection.close()
+    settings = Settings(data_dir=tmp_path / "data", models_dir=made / "models")
+    with pytest.raises(CommandError, match="it holds a view 'evil'"):
+        checking.run(settings)
+    with pytest.raises(CommandError, match="it holds a view 'evil'"):
+        backing.run(Namespace(folder=tmp_path / "new", models=False, data_dir=None), settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
 # Where it goes
