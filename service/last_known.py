@@ -15,6 +15,7 @@ import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from models.bounded import read_json
 from models.fsync import replace_text
@@ -94,9 +95,10 @@ def _text(found: dict[str, Any]) -> str:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+    """Read-only, so that a write-ahead log stays as it is: it may be all that is left of what was lost."""
+    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    connection = sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, uri=True)
     harden(connection)
-    connection.execute("PRAGMA query_only = 1")
     return connection
 
 

@@ -14,7 +14,7 @@ from service import last_known
 from service.commands import backup as backing
 from service.commands import restore as restoring
 from service.last_known import FILE, note, refuse_loss
-from service.schema import DATABASE, migrate
+from service.schema import DATABASE, connect, migrate
 from service.settings import Settings, StartupError
 from tests.service.process import Service, run_and_fail
 
@@ -72,19 +72,25 @@ LOSSES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def kept(data: Path) -> dict[str, bytes]:
+    """The files that hold anything; SQLite makes its shared memory anew, and an empty log."""
+    files = {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
+    return {name: content for name, content in files.items() if content and not name.endswith("-shm")}
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_is_refused_at_start_and_says_what_was_known(folder: Path, loss: str) -> None:
     data = folder / "data"
     lose, words = LOSSES[loss]
     lose(data / DATABASE)
-    before = {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()}
+    before = kept(data)
     with pytest.raises(StartupError) as refused:
         refuse_loss(data)
     said = str(refused.value)
     assert words in said
     assert "it held 5 documents and was at operation 5" in said
     assert "python -m service restore" in said
-    assert {path.name: path.read_bytes() for path in data.iterdir() if path.is_file()} == before
+    assert kept(data) == before
 
 
 def test_the_process_refuses_and_goes_on_once_the_loss_is_accepted(folder: Path) -> None:
@@ -96,6 +102,22 @@ def test_the_process_refuses_and_goes_on_once_the_loss_is_accepted(folder: Path)
     (data / FILE).unlink()
     with Service(folder) as service:
         assert service.stored() == {}
+
+
+def test_a_look_leaves_the_write_ahead_log_as_it_is(tmp_path: Path) -> None:
+    migrate(tmp_path / DATABASE)
+    connection = connect(tmp_path / DATABASE)
+    connection.execute("INSERT INTO operations (kind, revision) VALUES ('put', 1)")
+    for name in (DATABASE, f"{DATABASE}-wal"):  # as a kill leaves them
+        (tmp_path / "killed").mkdir(exist_ok=True)
+        shutil.copy(tmp_path / name, tmp_path / "killed" / name)
+    connection.close()
+    log = (tmp_path / "killed" / f"{DATABASE}-wal").read_bytes()
+    assert log
+    (tmp_path / "killed" / FILE).write_text('{"sequence": 2, "documents": 1, "at": "then"}')
+    with pytest.raises(StartupError, match="is at operation 1"):
+        refuse_loss(tmp_path / "killed")
+    assert (tmp_path / "killed" / f"{DATABASE}-wal").read_bytes() == log
 
 
 def test_a_restore_over_a_loss_starts(used: Path, folder: Path) -> None:
