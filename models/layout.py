@@ -30,7 +30,7 @@ def write_layout(source: Source, folder: Path) -> None:
         *(source.backbone / name for name in _FROM_BACKBONE),
         *(source.folder / name for name in _FROM_FOLDER),
     ):
-        if file.is_file():
+        if file.is_file() and file not in source.skipped:
             shutil.copyfile(file, folder / file.name)
     for weights in source.weights:
         shutil.copyfile(weights, folder / weights.name)

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .bounded import read_bytes
+
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures
 REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
@@ -91,8 +93,8 @@ class Manifest(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """Raise OSError or pydantic.ValidationError."""
-        return cls.model_validate_json((folder / FILE_NAME).read_bytes())
+        """Raise OSError, or ValueError (pydantic.ValidationError is one): too large, too deep, malformed."""
+        return cls.model_validate_json(read_bytes(folder / FILE_NAME))
 
     def text(self) -> str:
         return self.model_dump_json(indent=2) + "\n"

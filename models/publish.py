@@ -68,7 +68,10 @@ def publish(
     Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
     """
     say("reading the model")
-    prepared = prepare(read_source(folder))
+    source = read_source(folder)
+    for link in source.skipped:
+        say(f"skipping {link}: a link that leads out of the folder")
+    prepared = prepare(source)
     origin = origin or _origin_of(folder)
     return publish_prepared(
         store, prepared, origin=origin, parent=parent, lineage=lineage or {}, known=known, say=say

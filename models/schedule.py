@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .bounded import read_json
 from .fsync import replace_text
 
 FILE_NAME = "schedule.json"
@@ -25,7 +26,7 @@ def outcome_of(status: int) -> str:
 def read_runs(models: Path) -> dict[str, Any]:
     """Empty when there is none that can be read."""
     try:
-        found = json.loads((models / FILE_NAME).read_bytes())
+        found = read_json(models / FILE_NAME)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -7,6 +7,7 @@ proof.py's question.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -50,7 +51,7 @@ def check(folder: Path) -> Manifest:
         try:
             found = checksum(folder / path)
         except OSError as error:
-            raise Damaged(folder.name, f"{path} cannot be read ({error.strerror})") from None
+            raise _unreadable(folder, path, error) from None
         if found != expected:
             raise Damaged(folder.name, f"{path} was changed after it was published")
     _check_space(folder, manifest)
@@ -64,14 +65,23 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         manifest = Manifest.read(folder)
     except OSError as error:
-        raise Damaged(folder.name, f"{FILE_NAME} cannot be read ({error.strerror})") from None
+        raise _unreadable(folder, FILE_NAME, error) from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise Damaged(folder.name, f"{FILE_NAME} is malformed ({field}: {first['msg']})") from None
+    except ValueError as error:
+        raise Damaged(folder.name, f"{FILE_NAME} is malformed ({error})") from None
     if manifest.version != folder.name:
         raise Damaged(folder.name, f"its manifest belongs to {manifest.version}")
     return manifest
+
+
+def _unreadable(folder: Path, path: str, error: OSError) -> Exception:
+    """A file that is not there or cannot be read; but that file descriptors ran out says nothing of it."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return error
+    return Damaged(folder.name, f"{path} cannot be read ({error.strerror})")
 
 
 def _check_paths(folder: Path, manifest: Manifest) -> None:
@@ -98,7 +108,7 @@ def _check_space(folder: Path, manifest: Manifest) -> None:
     try:
         metadata = read_metadata(folder / ONNX)
         space = json.loads(metadata.get(SPACE, "{}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(folder.name, f"{ONNX} is not an ONNX file ({error})") from None
     computed = hashlib.sha256(metadata.get(SPACE, "").encode()).hexdigest()
     claims = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}

@@ -6,16 +6,20 @@ bring is never run. Nothing is computed here.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import bounded
 from .backbone import read_safetensors
 from .errors import ModelUnavailable, Unsupported
 from .head import Dense, Head
+from .links import outside
 from .template import check_places
 
+_MOST_BYTES = 256 << 20  # a tokenizer.json of many languages has tens of MB
+_OPTIONAL = {"README.md", "LICENSE", "LICENSE.txt"}  # copied along, and not needed
+_NEEDED = {".json", ".safetensors", ".txt", ".onnx", ".onnx_data"}
 _DENSE_ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.linear.Identity": "identity",
@@ -43,6 +47,7 @@ class Source:
     document_prompt: str
     weights: tuple[Path, ...]
     onnx: Path | None
+    skipped: tuple[Path, ...] = ()  # links that lead out of the folder, to nothing that is needed
 
     @property
     def width(self) -> int:
@@ -57,6 +62,7 @@ def read_source(folder: Path) -> Source:
     """Raise ModelUnavailable when there is no folder, Unsupported when it cannot be published here."""
     if not folder.is_dir():
         raise ModelUnavailable(f"{folder} is not a folder.")
+    skipped = _skipped(folder)
     modules = _modules(folder)
     backbone = folder / modules[0][1] if modules else folder
     config = read_json(backbone / "config.json")
@@ -76,12 +82,35 @@ def read_source(folder: Path) -> Source:
         onnx=next(
             (file for at in (folder, backbone) if (file := at / "onnx" / "model.onnx").is_file()), None
         ),
+        skipped=skipped,
     )
+
+
+def _skipped(folder: Path) -> tuple[Path, ...]:
+    """The links that lead out of the folder. Raise Unsupported for one that the model may need."""
+    found = outside(folder)
+    needed = [link for link in found if link.is_dir() or _is_needed(link)]
+    if needed:
+        raise Unsupported(
+            f"{needed[0]} is a link that leads out of {folder}, and is not followed. Copy the folder "
+            f"with what its links name: cp -rL {folder} COPY."
+        )
+    return found
+
+
+def _is_needed(link: Path) -> bool:
+    return link.name not in _OPTIONAL and link.suffix in {
+        ".json",
+        ".safetensors",
+        ".txt",
+        ".onnx",
+        ".onnx_data",
+    }
 
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
+        content = bounded.read_json(file, _MOST_BYTES)
     except FileNotFoundError:
         raise Unsupported(
             f"{file.parent} has no {file.name}: it is not a sentence-transformers or Hugging Face folder."
@@ -103,7 +132,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         return []
     try:
-        listed = json.loads(file.read_bytes())
+        listed = bounded.read_json(file)
         modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in listed]
     except (ValueError, KeyError, TypeError) as error:
         raise Unsupported(f"{file} is malformed: {error!r}") from None

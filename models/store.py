@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from .bounded import read_bytes, read_json
 from .encoder import Encoder
 from .engines.form import FP32, Form
 from .engines.place import CPU, Place
@@ -160,7 +161,7 @@ class Store:
         if version is None:
             return None
         try:
-            asked = Wish(**json.loads((self.root / "asked.json").read_bytes()))
+            asked = Wish(**read_json(self.root / "asked.json"))
         except (FileNotFoundError, ValueError, TypeError):
             return Wish(version, "want", "")
         known = asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str)
@@ -188,7 +189,7 @@ class Store:
     def read_state(self) -> dict[str, Any]:
         """What the service last wrote; empty before that, or when it cannot be understood."""
         try:
-            state = json.loads((self.root / "state.json").read_bytes())
+            state = read_json(self.root / "state.json")
         except (FileNotFoundError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
@@ -203,8 +204,8 @@ class Store:
 
     def _pointer(self) -> str:
         try:
-            return (self.root / "wanted").read_text(encoding="utf-8", errors="replace").strip()
-        except FileNotFoundError:
+            return read_bytes(self.root / "wanted").decode(errors="replace").strip()
+        except (FileNotFoundError, ValueError):
             return ""
 
     def _entries(self) -> Iterator[tuple[str, Manifest | Damaged]]:

@@ -11,6 +11,7 @@ from models.encoder import Encoder
 from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
 from service.device import Owner
+from service.errors import machine_error
 from service.examples import FACT, WANTED
 from service.generations import ACTIVE, insert, replace_active
 from service.live import Generation
@@ -40,6 +41,9 @@ def active_generation(
             number, encoder = _again(connection, opener, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
+    except sqlite3.Error as error:
+        fault = machine_error(error)
+        raise StartupError(f"{settings.data_dir}: {fault.message if fault else error}") from error
     except OSError as error:
         raise StartupError(f"{opener.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
     return Generation(number, encoder, settings.snapshots_dir, owner)

@@ -15,7 +15,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from service import outages
 from service.device import Owner
+from service.errors import machine_error
 from service.ivf import Clustered, Training
 from service.rows import RowNames
 from service.snapshots import Damaged, Origin, Snapshot, Snapshots
@@ -68,7 +70,9 @@ class Bases:
         try:
             self._snapshots.write(self._origin, sequence, files, {"trained_on": training.rows})
         except (OSError, RuntimeError) as error:  # FAISS's way to say that the disk is full
-            log.warning("The lists of the index were not kept: %s", type(error).__name__)
+            fault = machine_error(error)
+            why = fault.message if fault else type(error).__name__
+            outages.warn(log, f"The lists of the index were not kept: {why}")
 
     def read(self, sequence: int) -> Known | None:
         """What the newest snapshot says that is whole, and of the moment `sequence` or before."""
@@ -82,7 +86,7 @@ class Bases:
             names = np.load(snapshot.folder / ROWS, allow_pickle=False)
             labels = np.load(snapshot.folder / LABELS, allow_pickle=False)
             rows = int(snapshot.facts["trained_on"])
-        except (RuntimeError, ValueError, KeyError) as error:
+        except (RuntimeError, ValueError, LookupError, TypeError, MemoryError) as error:
             raise Damaged(f"it cannot be read ({type(error).__name__})") from error
         if not (
             isinstance(lists, faiss.IndexIVFScalarQuantizer)

@@ -13,7 +13,7 @@ import orjson
 
 from service import fields, lexical
 from service.documents import fact
-from service.errors import storage_error
+from service.errors import machine_error
 from service.settings import StartupError
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
                 connection.execute("ROLLBACK")
             raise
     except sqlite3.Error as error:
-        problem = storage_error(error)
+        problem = machine_error(error)
         raise StartupError(problem.message if problem else f"The document store: {error}") from error
 
 

@@ -10,7 +10,9 @@ A refusal is raised anywhere and answered in one place (middleware.py), in the b
 path belongs to: TEI and our own routes, OpenAI's `/v1`, Cohere's `/v2`.
 """
 
+import errno
 import math
+import os
 import sqlite3
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -145,24 +147,73 @@ def error_types() -> list[str]:
     return sorted(kind.error_type for kind in ServiceError.__subclasses__())
 
 
-# SQLite's primary result codes that speak of the disk and not of our SQL.
-_DISK_CODES = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-}
+# SQLite's primary result codes that speak of the machine and not of our SQL.
+DAMAGED_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
+_DESCRIPTOR_ERRORS = {errno.EMFILE, errno.ENFILE}
 
 
-def storage_error(error: sqlite3.Error) -> Storage | None:
-    """The refusal for a disk that is full, read-only or failing; None when `error` is of another kind."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None or code & 0xFF not in _DISK_CODES:
+def machine_error(error: BaseException) -> ServiceError | None:
+    """The refusal for what the machine denies: room, rights, file descriptors; None for anything else.
+
+    Storage (507) for a disk that is full, read-only or failing and for a damaged store, Unhealthy (503)
+    where file descriptors ran out.
+    """
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_error(error)
+    if not isinstance(error, OSError):
         return None
-    return Storage(
-        f"The data directory cannot be written ({error}). Free or repair the disk, then send again."
+    if error.errno in _DESCRIPTOR_ERRORS:
+        return _no_descriptors()
+    if error.errno in _FULL_ERRORS:
+        return _full()
+    if error.errno == errno.EROFS:
+        return _read_only(error)
+    return _failing(error) if error.errno == errno.EIO else None
+
+
+def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in DAMAGED_CODES:
+        return Storage(
+            f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
+            "restore a backup (docs/OPERATIONS.md)."
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return _full()
+    if code == sqlite3.SQLITE_READONLY:
+        return _read_only(error)
+    if code in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR}:
+        return _no_descriptors() if _descriptors_are_out() else _failing(error)
+    return None
+
+
+def _descriptors_are_out() -> bool:
+    """SQLite does not say why a file could not be opened; one more file tells."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in _DESCRIPTOR_ERRORS
+    return False
+
+
+def _full() -> Storage:
+    return Storage("The disk is full. Nothing of this was stored. Free some room, then send again.")
+
+
+def _read_only(error: Exception) -> Storage:
+    return Storage(f"The disk is read-only ({error}). Make it writable, then send again.")
+
+
+def _failing(error: Exception) -> Storage:
+    return Storage(f"The disk fails, or is full ({error}). Look at the data directory, then send again.")
+
+
+def _no_descriptors() -> Unhealthy:
+    return Unhealthy(
+        "The service has no file descriptor left. Close connections, or raise the limit (ulimit -n, "
+        "LimitNOFILE=), then send again.",
+        retry_after_seconds=1,
     )
 
 

@@ -25,6 +25,7 @@ from itertools import count
 from typing import Any, Literal, TextIO
 
 from models.errors import ModelError
+from service import outages
 from service.errors import Overloaded, Storage
 from service.settings import StartupError, Unusable
 
@@ -150,4 +151,7 @@ def _on_thread(hook: threading.ExceptHookArgs) -> None:
 
 def on_loop(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
     """An event loop's exception handler; the loop's own would print futures with what they hold."""
-    log.error("%s", context["message"], exc_info=context.get("exception"))
+    error = context.get("exception")
+    # Accepting a connection without a file descriptor is tried some thousand times a second.
+    if error is None or outages.refusal(log, context["message"], error) is None:
+        log.error("%s", context["message"], exc_info=error)

@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import outages
 from service.access import Account
 from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
@@ -145,11 +146,14 @@ class Exchange:
             task.uncancel()
         except ClientDisconnect:  # in the middle of its body: nobody is left to answer
             self._gone = True
-        except Exception:
-            log.exception("Request %s failed: %s %s", self._request_id, self._scope["method"], self._route)
-            await self.refuse(
-                Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
-            )
+        except Exception as error:
+            refusal = outages.refusal(log, "Requests fail", error)
+            if refusal is None:
+                log.exception(
+                    "Request %s failed: %s %s", self._request_id, self._scope["method"], self._route
+                )
+                refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
+            await self.refuse(refusal)
         finally:
             watch.cancel()
 

@@ -2,13 +2,18 @@
 
 import fcntl
 import os
+import shutil
 from pathlib import Path
 
 from service.settings import StartupError
 
+ASIDE = ".restoring"  # a restore in the making, in the data directory
+
 
 class Ownership:
     """Holds `DATA_DIR/lock`; the file names the owner's process for whoever comes second.
+
+    A restore works as the owner, so what a new owner finds of one is of a restore that was killed: it goes.
 
     Raises:
         StartupError: another process owns the directory, or it cannot be written.
@@ -35,6 +40,7 @@ class Ownership:
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
 
     def release(self) -> None:
         os.close(self._file)

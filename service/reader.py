@@ -11,6 +11,7 @@ steps. Both end a read that nobody waits for: its deadline passed, or its client
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 import threading
 import time
@@ -20,9 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from service import memory
-from service.errors import storage_error
+from service import memory, outages
 from service.schema import connect
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -207,7 +209,8 @@ class Documents:
             heavy: it may take long, so it leaves threads for those that do not.
 
         Raises:
-            Storage: the disk fails.
+            Storage: the disk fails, or the store is damaged.
+            Unhealthy: there is no file descriptor left.
 
         """
         if not heavy:
@@ -222,7 +225,8 @@ class Documents:
         """`query`'s result, for the service itself: short, and never behind a client's read.
 
         Raises:
-            Storage: the disk fails.
+            Storage: the disk fails, or the store is damaged.
+            Unhealthy: there is no file descriptor left.
 
         """
         return await self._run(query, self._own, Turn(None))
@@ -247,7 +251,7 @@ class Documents:
                 if connection.in_transaction:  # or the next query on this thread would see an old moment
                     connection.rollback()
         except sqlite3.Error as error:
-            raise (storage_error(error) or error) from error
+            raise (outages.refusal(log, "Reads fail", error) or error) from error
         finally:
             _work.turn = None
             turn.end()

@@ -18,7 +18,7 @@ from models import cpus
 from models.encoder import ONNX
 from models.engines.form import FP32
 from models.store import Store
-from service import gauges, logs, tuning
+from service import gauges, last_known, logs, outages, tuning
 from service.activation import active_generation
 from service.alone import threads_alone
 from service.batcher import Batcher
@@ -123,12 +123,14 @@ class Runtime:
                 undo.callback(self._owner.close)
             ownership = Ownership(self.settings.data_dir)
             undo.callback(ownership.release)
+            last_known.refuse_loss(self.settings.data_dir)
             migrate(self.database)
             self._connection = connect(self.database)
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
             generation = active_generation(self._connection, opener, self.settings, self._owner)
+            last_known.note(self.settings.data_dir)
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._ownership = ownership
@@ -182,6 +184,7 @@ class Runtime:
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
+        self._keep("Noting how far the store is", partial(last_known.keep_noting, self.settings.data_dir))
         self._tasks.append(asyncio.create_task(self._become_ready()))
 
     async def stop(self) -> None:
@@ -219,6 +222,7 @@ class Runtime:
         self.batcher.stop()
         self.library.writer.stop()
         self.library.documents.close()
+        last_known.note(self.settings.data_dir)
         self.live.close()
         if self._owner is not None:
             self._owner.close()
@@ -257,7 +261,7 @@ class Runtime:
             except Retired:  # another version took its place
                 continue
             except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
-                log.warning("Not ready yet, trying again in %d s: %s", RETRY_SECONDS, error.message)
+                outages.warn(log, f"Not ready yet, trying again in {RETRY_SECONDS} s: {error.message}")
                 self._progress = error.message
                 await asyncio.sleep(RETRY_SECONDS)
 

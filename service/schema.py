@@ -19,7 +19,8 @@ A revision's number is never used twice (AUTOINCREMENT), so a late result can ne
 import sqlite3
 from pathlib import Path
 
-from service.errors import storage_error
+from service.errors import machine_error
+from service.schema_check import foreign, harden
 from service.settings import StartupError
 
 # One entry per schema version: the statements that lead to it from the one before.
@@ -127,11 +128,16 @@ BUSY_SECONDS = 30.0
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """A connection whose commits are on disk when they return. Transactions are begun by hand."""
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    # A vector of 1,536 bytes would waste much of a 4 KiB page. Only a new file takes this on.
-    connection.execute("PRAGMA page_size = 16384")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA query_only = {int(read_only)}")
+    try:
+        harden(connection)
+        # A vector of 1,536 bytes would waste much of a 4 KiB page. Only a new file takes this on.
+        connection.execute("PRAGMA page_size = 16384")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA query_only = {int(read_only)}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -149,7 +155,7 @@ def migrate(path: Path) -> bool:
         finally:
             connection.close()
     except sqlite3.Error as error:
-        problem = storage_error(error)
+        problem = machine_error(error)
         raise StartupError(f"{path}: {problem.message if problem else error}") from error
 
 
@@ -159,6 +165,11 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> bool:
         raise StartupError(
             f"{path} was written by a newer Simile (schema {version}, this one knows {SCHEMA_VERSION}). "
             "Install that version again, or start with another SIMILE_DATA_DIR."
+        )
+    if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
+        raise StartupError(
+            f"{path} is not a store of Simile as it should be: {problem}. Nothing in it was run or changed. "
+            "Restore a backup, or remove what was added."
         )
     for number in range(version, SCHEMA_VERSION):
         connection.executescript(

@@ -286,6 +286,14 @@ def read() -> Settings:
         raise StartupError("\n".join(_in_words(problem) for problem in error.errors())) from error
 
 
+def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
+    """The models folder of a data directory that a command names; None: of the one in the settings.
+
+    A folder named by SIMILE_MODELS_DIR stays; otherwise it is `models` in that data directory.
+    """
+    return settings.models_dir if data_dir is None else Settings(data_dir=data_dir).models_dir
+
+
 def _in_words(problem: Any) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if not problem["loc"]:

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from models.bounded import read_json
 from models.fsync import sync
 from models.seal import checksum
 
@@ -32,6 +33,7 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 FOLDER = "indexes"  # in the data directory
 FORMAT = 1
+MANIFEST_BYTES = 1 << 20  # at most
 KEPT = 2  # the newest, and one before it should the newest be damaged
 _TEMPORARY = ".tmp-"
 _NAME = re.compile(r"(\d+)-(\d{12,})")
@@ -117,6 +119,8 @@ class Snapshots:
                 return read(Snapshot(folder, *_checked(folder, origin)))
             except (Damaged, OSError) as error:
                 log.warning("The index snapshot %s is not used: %s", folder.name, error)
+            except Exception:  # whatever it is, the index can be made again
+                log.exception("The index snapshot %s is not used", folder.name)
         return None
 
     def keep_only(self, generations: Container[int]) -> None:
@@ -152,11 +156,14 @@ class Snapshots:
 
 def tidy(root: Path, collections: Container[str], generations: Container[int]) -> None:
     """As `keep_only`, for the snapshots of all collections; those of collections that are gone go too."""
-    for folder in root.iterdir() if root.is_dir() else []:
-        if folder.name in collections:
-            Snapshots(folder).keep_only(generations)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+    try:
+        for folder in root.iterdir() if root.is_dir() else []:
+            if folder.name in collections:
+                Snapshots(folder).keep_only(generations)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:  # what is left takes room, and stops nothing
+        log.warning("%s could not be tidied: %s", root, error)
 
 
 def damage(root: Path) -> list[str]:
@@ -173,7 +180,7 @@ def _checked(folder: Path, origin: Origin | None) -> tuple[int, Mapping[str, int
 
     """
     try:
-        said = json.loads((folder / MANIFEST).read_bytes())
+        said = read_json(folder / MANIFEST, MANIFEST_BYTES)
         if said.pop("sha256") != _digest(said):
             raise Damaged("its manifest is not what was written")
         if said["format"] != FORMAT:
@@ -184,7 +191,7 @@ def _checked(folder: Path, origin: Origin | None) -> tuple[int, Mapping[str, int
             if _sealed(folder / name) != sealed:
                 raise Damaged(f"{name} is not what was written")
         return int(said["sequence"]), dict(said["facts"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"its manifest cannot be read ({type(error).__name__})") from error
 
 

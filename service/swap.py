@@ -29,7 +29,7 @@ from models.store import Wish
 from service import canary, memory
 from service.build import Builder
 from service.documents import count, last_revision
-from service.errors import Backend, Overloaded, Storage, Unhealthy
+from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
 from service.gaps import lacking
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
 from service.library import Library
@@ -183,12 +183,15 @@ class Swap:
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, waiting for what may pass: a full queue, a full disk."""
+        """Do it, waiting for what may pass: a full queue, a full disk, no file descriptor."""
         while True:
             try:
                 return await work()
-            except (Overloaded, Storage, Unhealthy) as error:
-                await self._wait(error.message, RETRY_SECONDS)
+            except (Overloaded, Storage, Unhealthy, OSError) as error:
+                fault = machine_error(error) if isinstance(error, OSError) else error
+                if fault is None:
+                    raise
+                await self._wait(fault.message, RETRY_SECONDS)
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
         """For what may pass."""
@@ -220,8 +223,9 @@ class Swap:
         for follower in live.followers:
             if follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
-        await self._wait_for_memory()
-        encoder = await asyncio.to_thread(self._opener.open_proved, self.version)
+        await self._patiently(self._wait_for_memory)
+        opened = partial(asyncio.to_thread, self._opener.open_proved, self.version)
+        encoder = await self._patiently(opened)
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
         live.follow(generation)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import onnxruntime
 
 from models import cpus
+from models.bounded import read_json
 from models.encoder import Encoder
 from models.engines.form import FP32
 from models.engines.opening import form_for
@@ -208,7 +209,7 @@ def _cpu() -> str:
 def _read(file: Path, key: dict[str, Any]) -> Tuning | None:
     """What was measured here before; None when that was elsewhere, or cannot be read."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
+        kept = read_json(file)
         layout = Layout(kept["workers"], kept["threads"])
         sound = all(isinstance(count, int) and 1 <= count <= key["processors"] for count in layout)
         if kept["key"] != key or not sound or not isinstance(kept["reason"], str):

@@ -16,7 +16,7 @@ from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import Wish
 from service.choice import aim, aim_at_form
-from service.errors import ServiceError
+from service.errors import ServiceError, machine_error
 from service.generations import FAILED, Known, abandon, handled, known, purge
 from service.library import Library
 from service.live import Generation
@@ -95,11 +95,11 @@ class Watcher:
             await work()
         except (ServiceError, OSError) as error:
             # Not the whole text: a file that could not be made has another name each time.
+            fault = machine_error(error)
             complaint = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
             if self._complaints.get(name) != complaint:
-                log.warning(
-                    "%s failed and is tried again: %s: %s", name.capitalize(), type(error).__name__, error
-                )
+                why = f"{type(error).__name__}: {error}" if fault is None else fault.message
+                log.warning("%s failed and is tried again: %s", name.capitalize(), why)
             self._complaints[name] = complaint
         except Exception as error:
             if name not in self._complaints:

@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from service import outages
 from service.documents import DEFAULT_COLLECTION
-from service.errors import Storage, Unhealthy, storage_error
+from service.errors import Unhealthy, machine_error
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ class Writer:
 
         Raises:
             Storage: the disk is full, read-only or failing. Nothing of the job was stored.
+            Unhealthy: there is no file descriptor left; as above.
 
         """
         return await asyncio.wrap_future(self.submit(job))
@@ -171,7 +173,8 @@ class Writer:
                 self._attempt(job, future, whole, results)
             self._connection.execute("COMMIT")
         except Exception as error:
-            log.exception("A commit of %d jobs failed", len(jobs))
+            if outages.refusal(log, "Writes fail", error) is None:
+                log.exception("A commit of %d jobs failed", len(jobs))
             with contextlib.suppress(sqlite3.Error):  # a full disk may have ended it already
                 self._connection.execute("ROLLBACK")
             for _, future in jobs:
@@ -212,9 +215,8 @@ class Writer:
 
 
 def _worded(error: Exception) -> Exception:
-    """A disk's failure as the refusal that says so; anything else as it is."""
-    problem: Storage | None = storage_error(error) if isinstance(error, sqlite3.Error) else None
-    return problem or error
+    """What the machine denied as the refusal that says so; anything else as it is."""
+    return machine_error(error) or error
 
 
 def _died() -> Unhealthy:

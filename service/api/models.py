@@ -17,7 +17,7 @@ from service.api.body import Direct
 from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
-from service.errors import Conflict, NotFound, Storage
+from service.errors import Conflict, NotFound, Storage, machine_error
 from service.runtime import Runtime
 from service.watch import as_state
 
@@ -73,14 +73,21 @@ async def models(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     store = runtime.store
-    manifests, problems = await asyncio.to_thread(lambda: (store.versions(), store.problems()))
     states = await runtime.watcher.states()
+    schedule = await asyncio.to_thread(read_runs, store.root)
+    answer = {"active": runtime.live.generation.version, "schedule": schedule or None}
+    try:
+        manifests, problems = await asyncio.to_thread(lambda: (store.versions(), store.problems()))
+        wanted = await asyncio.to_thread(store.wanted)
+    except OSError as error:
+        if machine_error(error) is None:
+            raise
+        # The folder cannot be read now, and why a build waits is asked for all the more.
+        unread = [_unread(version, state) for version, state in states.items()]
+        return json_response(answer | {"wanted": None, "models": unread})
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
     listed += [_damaged(name, reason) for name, reason in problems.items() if is_version(name)]
-    wanted = await asyncio.to_thread(store.wanted)
-    schedule = await asyncio.to_thread(read_runs, store.root)
-    answer = {"active": runtime.live.generation.version, "wanted": wanted, "models": listed}
-    return json_response(answer | {"schedule": schedule or None})
+    return json_response(answer | {"wanted": wanted, "models": listed})
 
 
 def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
@@ -99,6 +106,12 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
         "scores": manifest.scores,
         "gate": None if gate is None else gate.mode,
     }
+
+
+def _unread(version: str, state: dict[str, Any]) -> dict[str, Any]:
+    """A version whose folder cannot be read, but that the service knows."""
+    absent = dict.fromkeys(("fingerprint", "created", "parent", "gate"))
+    return {"version": version, **absent, **state, "scores": {}}
 
 
 def _damaged(name: str, reason: str) -> dict[str, Any]:

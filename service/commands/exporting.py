@@ -26,7 +26,8 @@ from service.commands.reading import Bytes
 from service.commands.remote import Remote
 from service.documents import Record, count, page
 from service.filters import FilterError, compile_filter, parse_filter
-from service.schema import DATABASE, SCHEMA_VERSION
+from service.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION
+from service.schema_check import foreign, harden
 from service.where import Where
 
 PAGE = 1000
@@ -153,12 +154,15 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
             connection.execute("PRAGMA query_only = 1")
+            harden(connection)
             [schema] = connection.execute("PRAGMA user_version").fetchone()
             if schema != SCHEMA_VERSION:
                 what = "a newer Simile wrote it" if schema > SCHEMA_VERSION else "start the service once"
                 raise CommandError(
                     f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
                 )
+            if (problem := foreign(connection, MIGRATIONS)) is not None:
+                raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
             connection.execute("BEGIN")
             yield connection
     except sqlite3.Error as error:

@@ -106,7 +106,11 @@ def chunks(found: Iterable[Row], tally: Tally) -> Iterator[Sent]:
         if isinstance(row.content, BadRow):
             tally.fail(row.file, row.line, str(row.content))
             continue
-        content = orjson.dumps(row.content) + b"\n"
+        try:
+            content = orjson.dumps(row.content) + b"\n"
+        except orjson.JSONEncodeError as error:  # nested deeper than orjson writes
+            tally.fail(row.file, row.line, f"it cannot be sent as JSON ({error})")
+            continue
         chunk.append((row, content))
         size += len(content)
         if len(chunk) == CHUNK_LINES or size > CHUNK_BYTES:

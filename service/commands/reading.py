@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import IO, Any, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import orjson
 
@@ -30,8 +30,6 @@ _ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "c
 
 class CsvReader(Protocol):
     """What `csv.reader` makes."""
-
-    line_num: int
 
     def __next__(self) -> list[str]: ...
 
@@ -171,21 +169,53 @@ def _text(content: bytes) -> dict[str, Any]:
         raise BadRow(f"it is not UTF-8 (byte {error.start})") from error
 
 
+class _Lines:
+    """The lines of a CSV file, each of bounded length, and so is each row, which may take several.
+
+    `csv.reader` begins a new row after an error, with the line behind the one that was too long.
+    """
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text = text
+        self._row_characters = 0
+        self.number = 0  # of the line read last, from 1
+
+    def begin_row(self) -> None:
+        self._row_characters = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        line = self._text.readline(MAX_LINE_BYTES + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self._row_characters += len(line)
+        if self._row_characters > MAX_LINE_BYTES:
+            while line and line[-1] not in "\r\n":
+                line = self._text.readline(MAX_LINE_BYTES)
+            raise BadRow(f"the row is longer than {MAX_LINE_BYTES >> 20} MiB")
+        return line
+
+
 def _csv(file: Bytes, name: str, columns: Columns) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
     # What is not UTF-8 is kept apart as surrogates, so that one bad line does not end the file.
     raw = cast("IO[bytes]", file)
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
-        yield from _table(csv.reader(text, strict=True), name, columns)
+        lines = _Lines(text)
+        yield from _table(csv.reader(lines, strict=True), lines, name, columns)
     finally:
         text.detach()  # whoever opened the file closes it
 
 
-def _table(reader: CsvReader, name: str, columns: Columns) -> Iterator[Row]:
+def _table(reader: CsvReader, lines: _Lines, name: str, columns: Columns) -> Iterator[Row]:
     begun, names = 1, None
     while True:
-        begun = reader.line_num + 1
+        begun = lines.number + 1
+        lines.begin_row()
         try:
             cells = next(reader)
             if names is None:
@@ -198,6 +228,10 @@ def _table(reader: CsvReader, name: str, columns: Columns) -> Iterator[Row]:
         except csv.Error as error:
             yield Row(name, begun, BadRow(f"it is not valid CSV ({error})"))
         except BadRow as error:
+            if names is None:
+                raise CommandError(
+                    f"{name}:{begun}: {error}. The first line of a CSV file names its columns."
+                ) from error
             yield Row(name, begun, error)
 
 

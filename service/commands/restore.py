@@ -1,6 +1,9 @@
 """`python -m service restore FOLDER`: a backup becomes the store of a data directory that no service owns.
 
-    check every byte ─▶ copy aside ─▶ check the copy ─▶ what was there moves aside ─▶ one rename
+    check every byte ─▶ copy aside ─▶ check copy and tables ─▶ what was there moves aside ─▶ one rename
+
+A backup may come from anywhere: what its manifest does not list, a link, or a database that holds more than
+this program's tables is refused before anything runs on it.
 
 Killed at any point before the last step, the directory holds what it held; the same command
 again finishes. A backup of an older schema is brought to today's by the next start.
@@ -8,23 +11,29 @@ again finishes. A backup of an older schema is brought to today's by the next st
 
 import argparse
 import contextlib
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 from models.errors import ModelError
 from models.fsync import sync
+from models.lock import lock
 from models.store import Store
-from service.commands.backup import MODELS, Contents, damaged, read_contents
+from service.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
 from service.commands.errors import CommandError
-from service.ownership import Ownership
-from service.schema import DATABASE
-from service.settings import Settings, StartupError
+from service.documents import sequence
+from service.generations import ACTIVE
+from service.last_known import FILE as LAST_KNOWN
+from service.ownership import ASIDE, Ownership
+from service.schema import DATABASE, MIGRATIONS
+from service.schema_check import foreign, harden
+from service.settings import Settings, StartupError, models_dir_of
 from service.snapshots import FOLDER
 
-ASIDE = ".restoring"
 REPLACED = "replaced-"  # and the time: what was there before
 
 
@@ -32,6 +41,12 @@ def describe(parser: argparse.ArgumentParser) -> None:
     """What may stand behind `restore`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="that `backup` made")
     parser.add_argument("--data-dir", type=Path, help="where to; SIMILE_DATA_DIR unless named")
+    parser.add_argument(
+        "--models-dir",
+        type=Path,
+        help="where to put models of the backup; SIMILE_MODELS_DIR, or `models` in the data directory, "
+        "unless named",
+    )
     parser.add_argument("--force", action="store_true", help="move the store that is there aside")
 
 
@@ -44,14 +59,15 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     """
     folder: Path = arguments.folder
     data_dir: Path = arguments.data_dir or settings.data_dir
+    models_dir: Path = arguments.models_dir or models_dir_of(settings, arguments.data_dir)
     contents = read_contents(folder)
-    _check(folder, contents, folder)
+    require_exact(folder, contents, folder)
     try:
         ownership = Ownership(data_dir)
     except StartupError as error:
         raise CommandError(str(error)) from error
     try:
-        moved = _restore(folder, contents, data_dir, settings.models_dir, force=arguments.force)
+        moved = _restore(folder, contents, data_dir, models_dir, force=arguments.force)
     except OSError as error:
         raise CommandError(f"{data_dir} cannot be written ({error.strerror or error}).") from error
     finally:
@@ -61,16 +77,10 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     if moved is not None:
         said.append(f"What was there is in {moved}; remove it when you are sure.")
     try:
-        Store(settings.models_dir).verify(contents.active)
+        Store(models_dir).verify(contents.active)
     except ModelError as error:
-        where = settings.models_dir
-        said.append(f"The service cannot start yet: it needs {contents.active} in {where} ({error})")
+        said.append(f"The service cannot start yet: it needs {contents.active} in {models_dir} ({error})")
     return "\n".join(said)
-
-
-def _check(folder: Path, contents: Contents, named: Path) -> None:
-    if problems := list(damaged(folder, contents)):
-        raise CommandError(f"{named} is damaged: {'; '.join(problems)}. Nothing was restored.")
 
 
 def _restore(
@@ -84,11 +94,16 @@ def _restore(
         )
     aside = data_dir / ASIDE
     shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(folder, aside)
-    _check(aside, contents, folder)  # a disk may write other bytes than it was given
+    aside.mkdir()
+    copy_listed(folder, contents, aside)
+    require_exact(aside, contents, folder)  # a disk may write other bytes than it was given
+    _check_store(aside / DATABASE, contents, folder)
+    copied = [version for version in contents.versions if (aside / MODELS / version).is_dir()]
+    for version in copied:
+        _check_model(Store(aside / MODELS), version, folder)
     for path in aside.rglob("*"):
         sync(path)
-    for version in contents.versions:
+    for version in copied:
         _restore_model(aside / MODELS / version, models_dir / version)
     moved = _move_aside(there, data_dir) if there else None
     (aside / DATABASE).replace(data_dir / DATABASE)
@@ -96,9 +111,53 @@ def _restore(
     return moved
 
 
+def _check_model(store: Store, version: str, named: Path) -> None:
+    try:
+        store.verify(version)
+    except ModelError as error:
+        raise CommandError(f"{named}: {error} Nothing was restored.") from error
+
+
+def _check_store(database: Path, contents: Contents, named: Path) -> None:
+    """Refuse a database whose tables, pages or numbers are not what the manifest promises."""
+    try:
+        # Immutable: nothing is written beside it, and no log that lies there is played into it.
+        address = f"file:{quote(str(database.absolute()))}?mode=ro&immutable=1"
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            harden(connection)
+            problem = _wrong(connection, contents)
+    except (sqlite3.Error, ValueError) as error:
+        problem = f"it is damaged ({error})"
+    if problem is not None:
+        raise CommandError(f"{named}: {DATABASE} cannot be restored: {problem}. Nothing was restored.")
+
+
+def _wrong(connection: sqlite3.Connection, contents: Contents) -> str | None:
+    [version] = connection.execute("PRAGMA user_version").fetchone()
+    if version != contents.schema_ or not 0 < version <= len(MIGRATIONS):
+        return f"its schema is {version}, and the manifest says {contents.schema_}"
+    if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
+        return problem
+    if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        return f"it is damaged ({found})"
+    facts = {
+        "operations": (sequence(connection), contents.sequence),
+        "documents": (connection.execute("SELECT count(*) FROM documents").fetchone()[0], contents.documents),
+    }
+    for name, (there, said) in facts.items():
+        if there != said:
+            return f"it holds {there} {name}, and the manifest says {said}"
+    active = [
+        row[0] for row in connection.execute("SELECT version FROM generations WHERE state = ?", (ACTIVE,))
+    ]
+    if active != [contents.active]:
+        return f"the manifest names {contents.active} as the version in service, and it names another"
+    return None
+
+
 def _there(data_dir: Path) -> Iterator[Path]:
     """What belongs to the store in a data directory; indexes too, which are of another moment."""
-    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", FOLDER):
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", FOLDER, LAST_KNOWN):
         if (data_dir / name).exists():
             yield data_dir / name
 
@@ -133,8 +192,14 @@ def _restore_model(found: Path, to: Path) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         copy = to.with_name(f".tmp-{to.name}")  # the models folder sweeps it, should this be killed
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(found, copy)
-        for path in [*copy.rglob("*"), copy]:
-            sync(path)
-        copy.rename(to)
+        copy.mkdir()
+        holder = lock(copy)  # so that nobody sweeps it meanwhile
+        try:
+            shutil.copytree(found, copy, symlinks=True, dirs_exist_ok=True)
+            for path in [*copy.rglob("*"), copy]:
+                sync(path)
+            copy.rename(to)
+        finally:
+            if holder is not None:
+                os.close(holder)
         sync(to.parent)

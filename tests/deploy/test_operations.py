@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,15 +135,71 @@ def keeps_keys(here: Pod) -> bool:
     return "SIMILE_API_KEYS_FILE" in here.variables
 
 
-def test_the_drill_runs_beside_the_service_and_counts_its_documents(
-    tmp_path: Path, tiny_models_dir: Path
-) -> None:
-    drill = TEXT.partition("### The drill")[2].partition("```sh\n")[2].partition("```")[0]
-    assert drill.count("8001") == 3
-    program = tmp_path / "bin/python"
+def block_of(heading: str) -> str:
+    """The first commands below a heading."""
+    return TEXT.partition(f"{heading}\n")[2].partition("```sh\n")[2].partition("```")[0]
+
+
+def in_path(folder: Path) -> str:
+    """A PATH whose `python` is this one."""
+    program = folder / "bin/python"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    """Word by word, and without any setting but a port and the number of workers."""
+    path, here, there = in_path(tmp_path), tmp_path / "old", tmp_path / "new"
+    there.mkdir()
+    documents = {"a": "A first sentence.", "b": "A second one."}
+    with Service(here, tiny_models_dir) as running:
+        assert running.put(documents).status_code == 200
+        settings = {"SIMILE_DATA_DIR": "data", "SIMILE_MODELS_DIR": "models", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            ["bash", "-ec", block_of("## Backup and restore")],
+            cwd=here,
+            env=plain_environment(**settings, PATH=path),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, "All is sound." in done.stdout) == (0, True), done.stdout + done.stderr
+    shutil.move(here / "backups", there / "backups")
+    shutil.rmtree(here)
+    restored = Service(there)  # for its port and its client
+    variables = {"SIMILE_PORT": str(restored.port), "SIMILE_WORKERS": "1", "PYTHONPATH": str(ROOT)}
+    with restored.log.open("wb") as log:
+        restored.process = subprocess.Popen(
+            ["bash", "-ec", block_of("### On a new machine")],
+            cwd=there,
+            env=plain_environment(**variables, PATH=path),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        restored.wait_until_ready(SECONDS)
+        assert restored.stored() == documents
+        assert "All is sound." in restored.log.read_text()
+        os.killpg(restored.process.pid, signal.SIGTERM)
+        restored.process.wait(SECONDS)
+    finally:
+        if restored.process.poll() is None:
+            os.killpg(restored.process.pid, signal.SIGKILL)
+        restored.client.close()
+    assert not (there / "data").exists()
+
+
+def test_the_drill_runs_beside_the_service_and_counts_its_documents(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    drill = block_of("### The drill")
+    assert drill.count("8001") == 3
+    path = in_path(tmp_path)
     with Service(tmp_path, tiny_models_dir) as running:
         assert running.put({"a": "A first sentence.", "b": "A second one."}).status_code == 200
         environment = plain_environment(
@@ -151,7 +208,7 @@ def test_the_drill_runs_beside_the_service_and_counts_its_documents(
             SIMILE_WORKERS="1",
             PYTHONPATH=str(ROOT),
         )
-        environment["PATH"] = f"{program.parent}:{environment['PATH']}"
+        environment["PATH"] = path
         process = subprocess.Popen(
             ["bash", "-ec", drill.replace("8001", str(free_port()))],
             cwd=tmp_path,

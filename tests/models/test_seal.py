@@ -54,6 +54,12 @@ def _linked_folder(folder: Path) -> None:
     (folder / "onnx").symlink_to(folder.parent / "elsewhere")
 
 
+def pipe(file: Path) -> None:
+    """A reader that opens it would wait for ever."""
+    file.unlink()
+    os.mkfifo(file)
+
+
 TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
     "one byte of the weights": (
         lambda at: _flip(at / "model.safetensors"),
@@ -101,6 +107,18 @@ TAMPERED: dict[str, tuple[Callable[[Path], object], str]] = {
         r"manifest\.json cannot be read \(No such file",
     ),
     "half a manifest": (lambda at: (at / "manifest.json").write_text("{"), r"manifest\.json is malformed"),
+    "a manifest nested deeply": (
+        lambda at: (at / "manifest.json").write_text('{"scores":' * 100_000),
+        r"manifest\.json is malformed",
+    ),
+    "a manifest without end": (
+        lambda at: os.truncate(at / "manifest.json", 1 << 40),
+        r"manifest\.json is malformed \(it is larger than 16384 KiB",
+    ),
+    "a pipe for a manifest": (
+        lambda at: pipe(at / "manifest.json"),
+        r"manifest\.json is malformed \(it is no regular file",
+    ),
     "a newer manifest": (lambda at: _manifest(at, format=2), r"malformed \(format"),
     "an unknown field": (lambda at: _manifest(at, speed=3), r"malformed \(speed: Extra inputs"),
 }

@@ -163,7 +163,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
         manifest.write_text(json.dumps(said))
     words = {"flipped": "changed", "truncated": "bytes instead of", "missing": "simile.db is missing"}
     words |= {"no manifest": "is no backup", "newer": "newer", "leads out": "leads out"}
-    arguments = Namespace(folder=backup, data_dir=None, force=False)
+    arguments = Namespace(folder=backup, data_dir=None, models_dir=None, force=False)
     assert words[damage] in refused(partial(restoring.run, arguments), tmp_path)
     assert not (tmp_path / "data" / "simile.db").exists()
 
@@ -215,7 +215,8 @@ for line in sys.stdin:
     if how:
         Path.replace = wait
     try:
-        restore.run(argparse.Namespace(folder=Path(folder), data_dir=None, force=True), settings)
+        asked = argparse.Namespace(folder=Path(folder), data_dir=None, models_dir=None, force=True)
+        restore.run(asked, settings)
         print("done", flush=True)
     except BaseException as error:
         print(repr(error), flush=True)

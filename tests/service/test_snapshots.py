@@ -75,6 +75,12 @@ def flipped(file: Path) -> None:
     file.write_bytes(content)
 
 
+def pipe(file: Path) -> None:
+    """A reader that opens it would wait for ever."""
+    file.unlink()
+    os.mkfifo(file)
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "a flipped bit": lambda folder: flipped(folder / "base"),
     "a file too short": lambda folder: os.truncate(folder / "base", 100),
@@ -84,6 +90,12 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "half a manifest": lambda folder: os.truncate(folder / MANIFEST, 60),
     "an empty manifest": lambda folder: os.truncate(folder / MANIFEST, 0),
     "a list for a manifest": lambda folder: (folder / MANIFEST).write_text("[]"),
+    "a manifest nested deeply": lambda folder: (folder / MANIFEST).write_text('{"facts":' * 100_000),
+    "a manifest nested as deeply as is read": lambda folder: (folder / MANIFEST).write_text(
+        f'{{"sha256": "", "facts": {"[" * 900}{"]" * 900}}}'
+    ),
+    "a manifest without end": lambda folder: os.truncate(folder / MANIFEST, 1 << 40),
+    "a pipe for a manifest": lambda folder: pipe(folder / MANIFEST),
     "no manifest": lambda folder: (folder / MANIFEST).unlink(),
     "another sequence": lambda folder: (folder / MANIFEST).write_text(
         (folder / MANIFEST).read_text().replace('"sequence": 2', '"sequence": 3')
@@ -130,6 +142,17 @@ def test_one_that_its_reader_cannot_use_is_passed_over(tmp_path: Path) -> None:
         return snapshot.sequence
 
     assert snapshots.newest(ORIGIN, picky) == 1
+
+
+def test_a_reader_that_breaks_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    snapshots = Snapshots(tmp_path)
+    write(snapshots, 1)
+
+    def broken(snapshot: Snapshot) -> int:
+        raise RecursionError
+
+    assert snapshots.newest(ORIGIN, broken) is None
+    assert "2-000000000001 is not used" in caplog.text
 
 
 def test_a_disk_that_fails_leaves_the_ones_before_as_they_were(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""An imported folder: nothing outside of it is read or published, whatever its links name."""
+
+from pathlib import Path
+
+import pytest
+
+from models.errors import Unsupported
+from models.publish import publish
+from models.store import Store
+from tests.tiny import tiny_source
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_source(tmp_path / "model")
+
+
+def moved(file: Path, to: Path) -> None:
+    """The file goes elsewhere, and a link to it takes its place."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    file.rename(to)
+    file.symlink_to(to)
+
+
+def test_a_page_that_is_a_link_out_of_the_folder_is_skipped_and_named(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "secret").write_text("a secret of this machine")
+    (folder / "README.md").unlink(missing_ok=True)
+    (folder / "README.md").symlink_to(tmp_path / "secret")
+    (folder / "LICENSE").symlink_to("/etc/passwd")
+    store = Store(tmp_path / "models")
+    said: list[str] = []
+    manifest = publish(store, folder, say=said.append)
+    published = store.folder(manifest.version)
+    assert {"README.md", "LICENSE"}.isdisjoint(manifest.files)
+    assert all(b"a secret" not in file.read_bytes() for file in published.rglob("*") if file.is_file())
+    skipped = [line for line in said if line.startswith("skipping")]
+    assert [str(folder / name) in line for name, line in zip(("LICENSE", "README.md"), skipped, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "model.safetensors", "modules.json", "1_Pooling"]
+)
+def test_a_needed_file_that_is_a_link_out_of_the_folder_is_refused(
+    tmp_path: Path, folder: Path, name: str
+) -> None:
+    moved(folder / name, tmp_path / "elsewhere" / name)
+    with pytest.raises(Unsupported, match=rf"{name} is a link that leads out of .* cp -rL"):
+        publish(Store(tmp_path / "models"), folder)
+    assert Store(tmp_path / "models").versions() == []
+
+
+def test_a_circle_of_links_is_refused(tmp_path: Path, folder: Path) -> None:
+    (folder / "vocab.txt").unlink(missing_ok=True)
+    (folder / "vocab.txt").symlink_to(folder / "vocab.txt")
+    with pytest.raises(Unsupported, match=r"vocab\.txt is a link"):
+        publish(Store(tmp_path / "models"), folder)
+
+
+def test_links_inside_the_folder_and_into_the_blobs_of_a_hub_s_cache_are_followed(
+    tmp_path: Path, folder: Path
+) -> None:
+    snapshot = tmp_path / "hub" / "models--a--b" / "snapshots" / "0123"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    for at, name in enumerate(("config.json", "model.safetensors")):
+        moved(snapshot / name, snapshot.parents[1] / "blobs" / str(at))
+    moved(snapshot / "tokenizer.json", snapshot / "kept" / "tokenizer.json")
+    (tmp_path / "link").symlink_to(snapshot)  # the folder itself is named by whoever imports it
+    assert publish(Store(tmp_path / "models"), tmp_path / "link").files

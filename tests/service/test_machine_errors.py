@@ -1,0 +1,258 @@
+"""A full or damaged disk and no file descriptors: each in its own words, and in the log once a minute."""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from models.encoder import Encoder
+from models.store import Store
+from service import logs, swap
+from service.app import create_app
+from service.errors import ServiceError, machine_error
+from service.opening import Opener
+from service.outages import Outages
+from service.schema import connect, migrate
+from service.settings import Settings
+from tests.service.conftest import wait_until_ready
+from tests.service.process import Service, plain_environment
+from tests.service.swapping import published
+from tests.service.test_storage_faults import in_its_namespace, needs_mounts, start_on
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"),
+    [
+        (errno.ENOSPC, 507, "The disk is full"),
+        (errno.EDQUOT, 507, "The disk is full"),
+        (errno.EROFS, 507, "The disk is read-only"),
+        (errno.EIO, 507, "The disk fails"),
+        (errno.EMFILE, 503, "no file descriptor left"),
+        (errno.ENFILE, 503, "no file descriptor left"),
+    ],
+)
+def test_what_the_system_denies_has_its_status_and_its_words(number: int, status: int, words: str) -> None:
+    found = machine_error(OSError(number, os.strerror(number)))
+    assert found is not None
+    assert (found.status, words in found.message) == (status, True)
+    assert ("retry-after" in found.headers) == (status == 503)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "x"), ValueError("x"), sqlite3.OperationalError("x")])
+def test_anything_else_is_a_bug_of_ours(error: Exception) -> None:
+    assert machine_error(error) is None
+
+
+def told(act: Callable[[], object]) -> ServiceError:
+    with pytest.raises(sqlite3.Error) as caught:
+        act()
+    found = machine_error(caught.value)
+    assert found is not None
+    return found
+
+
+def test_sqlite_on_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "simile.db"
+    path.write_bytes(b"no database at all " * 2000)
+    found = told(lambda: connect(path))
+    assert (found.status, "is damaged (file is not a database)" in found.message) == (507, True)
+    assert "check --data" in found.message
+
+
+def test_sqlite_on_a_full_database(tmp_path: Path) -> None:
+    migrate(tmp_path / "simile.db")
+    connection = connect(tmp_path / "simile.db")
+    connection.execute("PRAGMA max_page_count = 1")
+    try:
+        found = told(lambda: connection.executescript("CREATE TABLE more (x); INSERT INTO more VALUES (1)"))
+    finally:
+        connection.close()
+    assert found.message.startswith("The disk is full")
+
+
+WITHOUT = """
+import os, resource, sqlite3, sys
+from pathlib import Path
+from service.errors import machine_error
+from service.schema import connect
+held = []
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+while True:
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        break
+try:
+    connect(Path(sys.argv[1]))
+except sqlite3.Error as error:
+    found = machine_error(error)
+    os.close(held.pop())
+    print(error, found.status, found.message)
+"""
+
+
+def test_sqlite_without_a_file_descriptor(tmp_path: Path) -> None:
+    """SQLite itself says no more than `unable to open database file`."""
+    migrate(tmp_path / "simile.db")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(tmp_path / "simile.db")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=plain_environment(),
+    )
+    assert done.stdout.startswith("unable to open database file 503 The service has no file descriptor left")
+
+
+def test_what_lasts_is_logged_once_a_minute_with_how_often_it_came(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    outages, log = Outages(60.0, lambda: now), logging.getLogger("test")
+    for at in range(200):
+        now = at * 1.0
+        outages.warn(log, "The disk is full")
+        outages.warn(log, f"another {at % 3}")
+    lines = [record.getMessage() for record in caplog.records if "full" in record.getMessage()]
+    assert lines == ["The disk is full"] + ["The disk is full (59 times more since it was last said)"] * 3
+    for at in range(5000):
+        outages.warn(log, str(at))
+    assert len(outages._said) <= 100
+
+
+def reason_of(client: httpx2.Client, version: str) -> str | None:
+    found = {entry["version"]: entry for entry in client.get("/models").json()["models"]}
+    reason: str | None = found.get(version, {}).get("reason")
+    return reason
+
+
+def wait_for(what: Callable[[], bool], service: Service) -> None:
+    deadline = time.monotonic() + 90
+    while not what():
+        assert time.monotonic() < deadline, service.log.read_text()
+        time.sleep(0.05)
+
+
+@needs_mounts
+def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> None:
+    """Fifty writes are refused; a version that is wanted meanwhile waits, says why, and comes to live."""
+    _, second = published(tmp_path / "models", 2)
+    service = Service(tmp_path)
+    start_on(service, "size=8m")
+    try:
+        assert service.put({"a": "red river"}).status_code == 200
+        in_its_namespace(service, f'head -c 9m /dev/zero > "{service.folder}/data/fill" || true')
+        for step in range(50):
+            response = service.put({f"{step}": "green garden " * 50})
+            assert response.status_code == 507
+            assert response.json()["error"].startswith("The disk is full")
+        Store(tmp_path / "models").want(second)
+        wait_for(lambda: "disk is full" in (reason_of(service.client, second) or ""), service)
+        said = [line for line in service.log.read_text().splitlines() if "disk is full" in line]
+        assert len(said) <= 5, said  # a line of the writes, one of the build, others of what else writes
+        assert "Traceback" not in service.log.read_text()
+        in_its_namespace(service, f'rm "{service.folder}/data/fill"')
+        wait_for(lambda: service.client.get("/info").json()["model_version"] == second, service)
+        assert service.stored() == {"a": "red river"}
+    finally:
+        service.kill()
+        service.client.close()
+
+
+def asked(service: Service, path: str) -> httpx2.Response:
+    """The answer; a connection that is not taken at once is tried again."""
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            return service.client.get(path)
+        except httpx2.TransportError:
+            assert time.monotonic() < deadline, service.log.read_text()
+            time.sleep(0.05)
+
+
+def test_descriptors_that_run_out_are_503_a_few_lines_and_pass(tmp_path: Path, tiny_models_dir: Path) -> None:
+    """The one connection of this test takes the last descriptor."""
+    with Service(tmp_path, tiny_models_dir) as service:
+        assert service.put({"a": "red river"}).status_code == 200
+        pid = service.process.pid
+        usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        left = len([*Path(f"/proc/{pid}/fd").iterdir()]) + 1
+        [model] = asked(service, "/models").json()["models"]
+        while model["fingerprint"] is not None:  # its manifest could be read
+            left -= 1
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (left, usual[1]))
+            [model] = asked(service, "/models").json()["models"]
+        assert model["state"] == "active"
+        for _ in range(20):
+            report = asked(service, f"/models/{model['version']}/report")
+            assert (report.status_code, report.json()["error_type"]) == (503, "Unhealthy")
+            assert "no file descriptor left" in report.json()["error"]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
+        said = [line for line in service.log.read_text().splitlines() if "descriptor" in line]
+        assert 1 <= len(said) <= 8, said  # one for each part that met it
+        assert "Traceback" not in service.log.read_text()
+        assert "Too many open files" not in service.log.read_text()
+        assert asked(service, "/models").json()["models"][0]["fingerprint"] is not None
+        assert service.put({"b": "green garden"}).status_code == 200
+
+
+def test_accepting_without_a_descriptor_is_one_line_on_any_event_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio's own loop says so some two thousand times a second."""
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    context = {"message": f"accept {id(caplog)}: out of system resource", "exception": error}
+    loop = asyncio.new_event_loop()
+    try:
+        for _ in range(2000):
+            logs.on_loop(loop, context)
+    finally:
+        loop.close()
+    [line] = [record for record in caplog.records if f"accept {id(caplog)}" in record.getMessage()]
+    assert "no file descriptor left" in line.getMessage()
+
+
+def test_a_build_without_file_descriptors_waits_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second = published(tmp_path / "models", 2)
+    out, opening = threading.Event(), Opener.open_proved
+    tries: list[str] = []
+    out.set()
+
+    def denied(self: Opener, version: str) -> Encoder:
+        if out.is_set():
+            tries.append(version)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return opening(self, version)
+
+    monkeypatch.setattr(Opener, "open_proved", denied)
+    monkeypatch.setattr(swap, "RETRY_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
+    settings = Settings(data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        Store(tmp_path / "models").want(second)
+
+        def listed() -> dict[str, Any]:
+            models = client.get("/models").json()["models"]
+            return next(model for model in models if model["version"] == second)
+
+        while "no file descriptor" not in (listed()["reason"] or ""):
+            time.sleep(0.01)
+        while len(tries) < 20:
+            time.sleep(0.01)
+        assert listed()["state"] == "building"
+        out.clear()
+        while listed()["state"] != "active":
+            time.sleep(0.01)
