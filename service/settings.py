@@ -82,6 +82,7 @@ class Settings(BaseSettings):
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_inputs: int = Field(2048, ge=1)
     max_hits: int = Field(50_000, ge=1000)
+    max_query_characters: int = Field(10_000, ge=1)
     max_tokenize_characters: int = Field(1_000_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)
     max_body_mb: int = Field(16, ge=1)
