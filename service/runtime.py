@@ -67,6 +67,7 @@ class Runtime:
         self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
         self.tuning = tuning.known(settings)
+        self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
         self.store = Store(settings.models_dir)
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
@@ -163,7 +164,7 @@ class Runtime:
         )
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
-        self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
+        self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds, self.beat)
         self.supervisor.start()
         self.health = Health(self.live, self.batcher, self.supervisor)
         self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)
