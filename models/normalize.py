@@ -46,14 +46,14 @@ def pieces(text: str) -> Iterator[str]:
     """
     start = 0
     while len(text) - start > PIECE:
-        end = _end(text, start + PIECE)
+        end = piece_end(text, start + PIECE)
         yield text[start:end]
         start = end
     yield text[start:]
 
 
-def _end(text: str, at: int) -> int:
-    """The first place from `at` on where a piece may end."""
+def piece_end(text: str, at: int) -> int:
+    """The first place from `at` on where a piece may end, at most `LONGEST_RUN` further."""
     most = min(at + LONGEST_RUN, len(text))
     while at < most and not begins_anew(text[at]):
         at += 1
