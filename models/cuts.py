@@ -6,6 +6,10 @@ before it, none is dropped or joined by the normaliser, and none combines with i
 character that occurs in an added token ("[" of "[SEP]") is not used. For every other pipeline the text is
 left whole.
 
+No piece grows without end, since a character takes up to 400 bytes while its piece is tokenised: one without
+a place to cut at for `FURTHEST` characters is cut there all the same, and a text of another pipeline before
+white space behind as many. Only then may the tokens around the cut differ from the whole text's.
+
 Two runs are shortened as well, since a text may be one of them from end to end: whitespace, which gives no
 token, and letters without a boundary, which give one unknown token as soon as the word is longer than
 WordPiece looks at.
@@ -20,6 +24,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .normalize import piece_end
+
 WHITESPACE = " \t\n\r\u00a0\u3000"
 PUNCTUATION = string.punctuation + "¡¿«»–—‘’“”…、。「」『』・，．：；！？（）"  # noqa: RUF001  meant as they are
 # The block that BertNormalizer puts spaces around and that normalisation leaves as it is.
@@ -29,6 +35,10 @@ _IDEOGRAPHS = "\u4e00-\u9fff"
 LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # characters of whitespace that are worth shortening
+
+
+FURTHEST = 1 << 18  # characters in which a place to cut at is looked for
+_SPACE = re.compile(r"\s")
 
 
 class Cuts:
@@ -45,14 +55,40 @@ class Cuts:
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """A piece from the start (left: from the end) of `text`, and what remains.
 
-        The piece covers at least `size` characters, and may stand for more than it has.
+        The piece covers at least `size` characters where there is a cut, and may stand for more than it has.
+        However long the text, it has at most `size` and `FURTHEST` characters, or so many of a text that
+        this pipeline is given whole.
         """
-        if self._cut is None or len(text) <= size:
+        if len(text) <= size or (self._cut is None and len(text) <= FURTHEST):
             return text, ""
-        found = self._cut.search(text, len(text) - size if left else size)
-        at = found.start() if found else 0 if left else len(text)
-        piece, rest = (text[at:], text[:at]) if left else (text[:at], text[at:])
-        return self._shorten(piece), rest
+        return self._last(text, size) if left else self._first(text, size)
+
+    def _first(self, text: str, size: int) -> tuple[str, str]:
+        piece, at = "", 0
+        while True:
+            end = min(at + size + FURTHEST, len(text))
+            found = (self._cut or _SPACE).search(text, self._from(at + size, end), end)
+            end = found.start() if found else piece_end(text, end)
+            piece = self._shorten(piece + text[at:end])
+            if found or end == len(text) or len(piece) >= size:
+                return piece, text[end:]
+            at = end  # in a run that leaves little
+
+    def _last(self, text: str, size: int) -> tuple[str, str]:
+        piece, at = "", len(text)
+        while True:
+            start, near = max(at - size - FURTHEST, 0), max(at - size, 0)
+            cut = self._cut or _SPACE
+            found = (self._cut and cut.search(text, near, at)) or cut.search(text, start, near)
+            start = found.start() if found else start and piece_end(text, start)
+            piece = self._shorten(text[start:at] + piece)
+            if found or start == 0 or len(piece) >= size:
+                return piece, text[:start]
+            at = start
+
+    def _from(self, at: int, end: int) -> int:
+        """Where a cut is looked for: as near as may be, but far where it may change a token."""
+        return at if self._cut is not None else max(at, end - FURTHEST // 4)
 
     def _shorten(self, piece: str) -> str:
         return piece if self._long_run is None else self._long_run.sub(r"\1\2", piece)

@@ -70,7 +70,7 @@ class Tokenizer:
         if self._room < 1:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room beside the special ones.")
         self._cuts = Cuts.of(file)
-        self._first = _FIRST_PIECE * max_length
+        self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
 
     @property
     def room(self) -> int:

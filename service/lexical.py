@@ -33,13 +33,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from models.normalize import BREAK, pieces, stream_safe
 from service.documents import FEW_REVISIONS
 from service.rows import Revisions
 
-RULES = f"1, Unicode {unicodedata.unidata_version}"  # raise the number with any change of what is indexed
+RULES = f"2, Unicode {unicodedata.unidata_version}"  # raise the number with any change of what is indexed
 MAX_TERMS = 256  # of a query: the first that differ
 TIES = 1000  # with the last hit
 SPARE = 16
+# Characters of tokens for each character of a text, and besides. Text of Chinese alone has three; a text of
+# signs that stand for phrases (U+FDFA is 18 characters) would fill the memory.
+GROWTH, SLACK = 4, 1 << 16
 
 # They say how a sentence is built and not what it is about; parts of contractions are with them.
 _FUNCTION_WORDS = """
@@ -51,7 +55,7 @@ _FUNCTION_WORDS = """
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
-_ACCENTS = re.compile("[\u0300-\u036f]+")
+_ACCENTS = re.compile("[\u0300-\u034e\u0350-\u036f]+")
 _TOKEN = re.compile("[0-9A-Za-z\x80-\U0010ffff]+")  # what FTS5's tokenizer `ascii` takes for a word
 # Blocks of Han, kana, bopomofo and Hangul; by then only letters, digits and marks are left of them.
 _RUN = re.compile(
@@ -67,7 +71,7 @@ class _Characters(dict[int, int | None]):
     def __missing__(self, code: int) -> int | None:
         category = unicodedata.category(chr(code))
         to: int | None = code if category[0] in "LNM" else ord(" ")
-        if category == "Cf" and code != _ZERO_WIDTH_SPACE:  # soft hyphens, joiners
+        if (category == "Cf" and code != _ZERO_WIDTH_SPACE) or chr(code) == BREAK:  # soft hyphens, joiners
             to = None
         if code <= _LAST_KEPT:
             self[code] = to
@@ -78,15 +82,29 @@ _characters = _Characters()
 
 
 def cut(text: str) -> str:
-    """`text` as it is indexed, tokens between spaces. What is ASCII is cut alike by FTS5 itself."""
+    """`text` as it is indexed, tokens between spaces. What is ASCII is cut alike by FTS5 itself.
+
+    Nothing is indexed of what a text still has when it has grown as no writing does.
+    """
     if text.isascii():
         return text
-    return _RUN.sub(_pairs_and_last, _plain(text))
+    room = GROWTH * len(text) + SLACK
+    found: list[str] = []
+    last = ""  # of a run that may go on in the next piece
+    for piece in pieces(text):
+        plain = last + _plain(piece)
+        tokens = _RUN.sub(_pairs_and_last, plain)
+        last = plain[-1:] if _RUN.match(plain[-1:]) else ""
+        found.append(tokens[:-2] if last else tokens)
+        room -= len(tokens)
+        if room < 0:
+            break
+    return "".join([*found, " ", last])
 
 
 def expression(query: str) -> str:
     """`query` in FTS5's language; empty when there is no word in it."""
-    plain = query.lower() if query.isascii() else _plain(query)
+    plain = query.lower() if query.isascii() else "".join(map(_plain, pieces(query)))
     terms: dict[str, None] = {}
     for token in _TOKEN.findall(_RUN.sub(_pairs, plain)):
         terms[f'"{token}" *' if len(token) == 1 and _RUN.match(token) else f'"{token}"'] = None
@@ -94,10 +112,11 @@ def expression(query: str) -> str:
     return " OR ".join((telling or list(terms))[:MAX_TERMS])
 
 
-def _plain(text: str) -> str:
-    """Small letters without accents, spaces between words."""
-    decomposed = _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
-    return unicodedata.normalize("NFC", decomposed).translate(_characters)
+def _plain(piece: str) -> str:
+    """Small letters without accents, spaces between words; a piece of a text has those of the text."""
+    decomposed = unicodedata.normalize("NFKD", stream_safe(piece.replace(BREAK, "")))
+    unaccented = _ACCENTS.sub("", decomposed.casefold())
+    return unicodedata.normalize("NFC", unaccented).translate(_characters)
 
 
 def _pairs(run: re.Match[str]) -> str:

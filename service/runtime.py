@@ -69,6 +69,7 @@ class Runtime:
         self.ready = threading.Event()  # set once, when the start is complete
         self.tuning = tuning.known(settings)
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
+        self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
         self.store = Store(settings.models_dir)
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
@@ -167,7 +168,7 @@ class Runtime:
         )
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
-        self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
+        self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds, self.beat)
         self.supervisor.start()
         self.health = Health(self.live, self.batcher, self.supervisor)
         self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from service import logs, memory
 from service.app import create_app
+from service.interpreter_watchdog import InterpreterWatchdog
 from service.protocol import Protocol
 from service.runtime import Runtime
 from service.settings import Settings, StartupError
@@ -113,7 +114,9 @@ def run(app: FastAPI, listener: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     threading.Thread(target=_once_ready, args=(runtime, listener.getsockname()[1]), daemon=True).start()
-    server.run(sockets=[listener])
+    with InterpreterWatchdog(runtime.settings.hang_seconds, runtime.settings.log_format) as watchdog:
+        runtime.beat = watchdog.beat
+        server.run(sockets=[listener])
     if not server.started:
         sys.exit(1)
 

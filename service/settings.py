@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     max_inputs: int = Field(2048, ge=1)
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
+    max_query_characters: int = Field(10_000, ge=1)
     max_tokenize_characters: int = Field(1_000_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)
     max_metadata_kb: int = Field(64, ge=1)

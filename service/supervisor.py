@@ -6,6 +6,8 @@
 A thread and not a task, because a blocked event loop is one of the things it must see. Ending is safe: what
 was acknowledged is on disk, and whatever starts the service again finds it there.
 
+A C call that holds the interpreter's lock stops this thread too; interpreter_watchdog.py sees that.
+
 Time is counted in its own looks and not by a clock. A process that was held for a minute (SIGSTOP, a frozen
 container, a laptop asleep) has not hung.
 """
@@ -29,6 +31,10 @@ SAY_SECONDS = 2.0  # a log that cannot be written must not keep the process from
 RETRY_SECONDS = 2.0
 
 
+def _nothing() -> None:
+    """What a beat does when nobody listens."""
+
+
 class Stage(Protocol):
     """What is watched."""
 
@@ -39,7 +45,11 @@ class Stage(Protocol):
 class Supervisor:
     """Looks at `stages`. `hang_seconds` 0: it restarts and tells, and never ends the process."""
 
-    def __init__(self, stages: Sequence[Stage], hang_seconds: float) -> None:
+    def __init__(
+        self, stages: Sequence[Stage], hang_seconds: float, beat: Callable[[], None] = _nothing
+    ) -> None:
+        """beat: called after each look, to tell who watches the supervisor that it lives."""
+        self._beat = beat
         self.illness: str | None = None
         self._stages = stages
         self._hang_seconds = hang_seconds
@@ -48,6 +58,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
 
     def start(self) -> None:
+        self._beat()  # from now on it is missed
         self._thread.start()
 
     def stop(self) -> None:
@@ -60,6 +71,7 @@ class Supervisor:
             now = time.monotonic()
             seconds, before = min(now - before, MOST_SECONDS), now
             self.look(seconds)
+            self._beat()
             if self._hang_seconds and self._ill_seconds > self._hang_seconds:
                 end(f"Ill for {self._hang_seconds:g} s (SIMILE_HANG_SECONDS): {self.illness}")
                 return

@@ -23,6 +23,7 @@ from service.where import Where
 MAX_K = 1000
 MAX_OFFSET = 10_000
 MAX_FIELDS = 100
+TOGETHER = 100  # times as many characters as one query may have, for the queries of a request
 MODES = ("dense", "lexical", "hybrid")
 METADATA = "metadata"
 
@@ -146,6 +147,27 @@ def queries_of(given: Sequence[Any], limit: int, mode: str, prompt_name: str | N
         check_kind("document", mode, prompt_name)
         return [Query(like=_id_of(query, at)) for at, query in enumerate(given)]
     return [Query(text) for text in texts_of(given, limit, "queries")]
+
+
+def check_characters(queries: Sequence[Query], limit: int) -> None:
+    """Refuse long queries before anything is computed for them.
+
+    Raises:
+        Validation: one has more than `limit` characters, or all together have `TOGETHER` times as many.
+
+    """
+    for at, query in enumerate(queries):
+        if len(query.text) > limit:
+            raise Validation(
+                f"Query {at} has {len(query.text)} characters; at most {limit} (SIMILE_MAX_QUERY_CHARACTERS) "
+                "are looked for. Shorten it, or look for a stored document by its id."
+            )
+    together = sum(len(query.text) for query in queries)
+    if together > TOGETHER * limit:
+        raise Validation(
+            f"The queries have {together} characters together; at most {TOGETHER * limit} ({TOGETHER} times "
+            "SIMILE_MAX_QUERY_CHARACTERS) go in one request. Send fewer at once."
+        )
 
 
 def _id_of(query: object, at: int) -> str:

@@ -38,6 +38,7 @@ from service.api.queries import (
     MODES,
     Shown,
     answered,
+    check_characters,
     check_kind,
     check_options,
     given_id,
@@ -161,6 +162,7 @@ async def search_one(
     split = passages == "true"
     check_options(k, offset, mode, min_score, prompt_name, passages=split)
     query = _one(q, id, mode, prompt_name)
+    check_characters([query], runtime.settings.max_query_characters)
     shown = shown_of(None if fields is None else [field for field in fields.split(",") if fields])
     search = _search(
         runtime,
@@ -206,6 +208,7 @@ async def search_many(request: Request) -> Response:
     body = await read_body(request, SearchRequest)
     check_options(body.k, body.offset, body.mode, body.min_score, body.prompt_name, passages=body.passages)
     queries = queries_of(body.queries, runtime.settings.max_inputs, body.mode, body.prompt_name)
+    check_characters(queries, runtime.settings.max_query_characters)
     shown = shown_of(body.fields)
     search = _search(
         runtime,

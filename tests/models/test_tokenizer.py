@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import tokenizers
 
-from models.cuts import LETTERS, PUNCTUATION, WHITESPACE
+from models import tokenizer as tokenizer_module
+from models.cuts import FURTHEST, LETTERS, PUNCTUATION, WHITESPACE
 from models.errors import BadText, BadTokens, TooLong, Unsupported
 from models.tokenizer import Tokenizer
 from tests.tiny import MAX_LENGTH
@@ -155,6 +157,52 @@ def test_sixteen_megabytes_cost_no_seconds(tokenizer: Tokenizer, unit: str) -> N
         started = time.thread_time()
         tokenizer.tokenize([text], left=left)
         assert time.thread_time() - started < 1
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The characters that the library is given in each call."""
+    found: list[int] = []
+    batches = tokenizer_module._batches
+
+    def batches_and_note(texts: Sequence[str]) -> list[list[str]]:
+        made = batches(texts)
+        found.extend(sum(map(len, batch)) for batch in made)
+        return made
+
+    monkeypatch.setattr(tokenizer_module, "_batches", batches_and_note)
+    return found
+
+
+MOST = 2 * FURTHEST + 10_000  # the largest piece that is asked for, and as much to find its end
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(
+    "unit", ["\u0315\u0300", "ก", "\ufdfa", "a\u0301", "か", "天" * 200_000 + "ก" * 300_000]
+)
+def test_no_text_is_tokenised_in_one_piece_of_megabytes(
+    tokenizer: Tokenizer, taken: list[int], unit: str, left: bool
+) -> None:
+    text = unit * (1_000_000 // len(unit))
+    tokenizer.tokenize([text], left=left)
+    tokenizer.tokenize([text[:300_000]], left=left)
+    assert max(taken) <= MOST
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_long_text_of_another_kind_of_tokenizer_is_cut_before_white_space(
+    tmp_path: Path, taken: list[int], left: bool
+) -> None:
+    parts = tokenizers.models.WordLevel({"[UNK]": 0, "river": 1, "stone": 2}, unk_token="[UNK]")
+    other = tokenizers.Tokenizer(parts)
+    other.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    other.save(str(tmp_path / "tokenizer.json"))
+    text = "river stone stone " * 40_000
+    ours = Tokenizer(tmp_path / "tokenizer.json", 400_000)
+    assert list(ours.tokenize([text], left=left)[0].ids) == other.encode(text).ids
+    assert ours.tokenize([" " + "a" * 1_000_000], left=left)[0].ids[0] == 0
+    assert max(taken) <= MOST
 
 
 def test_another_kind_of_tokenizer_is_given_the_whole_text(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 FAULTS/hang      every forward pass sleeps
 FAULTS/block     the event loop sleeps in the next request
+FAULTS/hold      the event loop sleeps in the next request, and lets no other thread run
+FAULTS/hold2     the same in a thread beside it, in which a forward pass is computed
 """
 
+import ctypes
 import os
 import sys
 import time
@@ -16,6 +19,17 @@ from service import __main__
 from service.live import Live
 
 FAULTS = Path(os.environ["FAULTS"])
+
+
+def holding(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work`, which never lets the interpreter go while the file is there."""
+
+    def faulty(*arguments: Any, **options: Any) -> Any:
+        while (FAULTS / name).exists():
+            ctypes.PyDLL(None).sleep(600)
+        return work(*arguments, **options)
+
+    return faulty
 
 
 def asleep(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,6 +46,8 @@ def asleep(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 def main() -> None:
     Encoder.forward = asleep("hang", Encoder.forward)  # type: ignore[method-assign]
     Live.borrow = asleep("block", Live.borrow)  # type: ignore[method-assign]  # on the event loop
+    Live.borrow = holding("hold", Live.borrow)  # type: ignore[method-assign]
+    Encoder.forward = holding("hold2", Encoder.forward)  # type: ignore[method-assign]
     sys.argv = sys.argv[:1]
     __main__.main()
 

@@ -3,15 +3,17 @@
 import math
 import re
 import sqlite3
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from models import normalize
 from service import derived, lexical
 from service.derived import LEXICAL_RULES, bring_up_to_date
 from service.documents import DEFAULT_COLLECTION, fact
@@ -132,6 +134,51 @@ def test_function_words_alone_are_looked_for(store: sqlite3.Connection) -> None:
     put(store, "to be or not to be", "a river", "stones")
     assert found(store, "to be or not to be") == [1]
     assert found(store, "a river of stones") == [2, 3]
+
+
+def in_one_call(text: str) -> list[str]:
+    """The tokens of a text by the rules themselves, whatever that costs."""
+    plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text).casefold())
+    plain = unicodedata.normalize("NFC", plain).translate(lexical._characters)
+    return lexical._RUN.sub(lexical._pairs_and_last, plain).split()
+
+
+@given(
+    st.text(
+        st.one_of(st.sampled_from("aÉ\u0301\u05b0\u034f東京한ᄒㅏᆫｶﾞ \u00ad"), st.characters()), max_size=40
+    )
+)
+@settings(max_examples=500, deadline=None)
+def test_a_text_that_is_cut_in_pieces_has_the_tokens_of_the_whole(text: str) -> None:
+    assume(normalize.stream_safe(text) == text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normalize, "PIECE", 3)
+        assert lexical.cut(text + "é").split() == in_one_call(text + "é")
+        terms = lexical.expression(text + "é東")
+    assert terms == lexical.expression(text + "é東")
+
+
+def test_runs_of_marks_are_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    plain = unicodedata.normalize
+
+    def normalize_and_note(form: normalize.Form, text: str) -> str:
+        seen.append(len(text))
+        return plain(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
+    for marks in ("\u0315\u0300", "\u05bc\u05b0"):
+        text = "a" + marks * 50_000
+        assert lexical.cut(text).split()[0][0] == "a"
+        assert lexical.expression(text)
+    assert max(seen) < 10_000
+
+
+def test_tokens_take_a_few_times_the_memory_of_their_text_whatever_it_stands_for() -> None:
+    text = "\ufdfa" * 300_000  # 18 characters each
+    assert len(lexical.cut(text)) < 5 * len(text) + 200_000
+    text = "東京都" * 100_000 + "é"
+    assert len(lexical.cut(text).split()) == 300_001, "nothing is left out of what people write"
 
 
 # Ranking

@@ -243,7 +243,13 @@ def faulty(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"), [("hang", "1 of 1 workers hang"), ("block", "the event loop has been blocked")]
+    ("fault", "words"),
+    [
+        ("hang", "1 of 1 workers hang"),
+        ("block", "the event loop has been blocked"),
+        ("hold", "The interpreter has been blocked"),
+        ("hold2", "The interpreter has been blocked"),
+    ],
 )
 def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowledged(
     tmp_path: Path, tiny_models_dir: Path, fault: str, words: str

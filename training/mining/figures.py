@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from models.normalize import normalized
 from models.tokenizer import Tokenizer
 from training.corpus import Corpus
 
@@ -155,7 +156,7 @@ def _scripts_of(text: str) -> set[str]:
     """By the first word of the letters' Unicode names, once they are spelled in their plain form."""
     names = (
         unicodedata.name(letter, "")
-        for letter in unicodedata.normalize("NFKC", text)
+        for letter in normalized(text, "NFKC")
         if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")
     )
     words = {name.split()[0].capitalize() for name in names if name}

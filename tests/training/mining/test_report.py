@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import random
+import unicodedata
 from pathlib import Path
 
 import pytest
 
+from models.normalize import Form
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import WORDS
 from training.__main__ import main
@@ -76,6 +78,19 @@ def test_the_plain_form_of_a_letter_names_its_script(tokenizer: Path) -> None:
     expected = {"Greek": 1, "Latin": 3, "Katakana": 1, "Hangul": 1}  # the ordinal is a letter of kind Lo
     found = measure(corpus, tokenizer, 16).scripts
     assert found == {script: pytest.approx(count / 6) for script, count in expected.items()}
+
+
+def test_a_vocabulary_with_a_heap_of_marks_is_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    plain = unicodedata.normalize
+
+    def normalize_and_note(form: Form, text: str) -> str:
+        seen.append(len(text))
+        return plain(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
+    assert figures_module._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
+    assert max(seen) < 10_000
 
 
 def test_a_large_corpus_is_sampled_alike_every_time(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
