@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.access import Account
 from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
-from service.errors import Internal, ServiceError, Timeout, Validation, response
+from service.errors import Internal, ServiceError, Timeout, Validation, release_frames, response
 from service.logs import request_id, request_id_of
 from service.metrics import UNMATCHED, Metrics
 from service.seen import Seen, Step, steps
@@ -134,19 +134,24 @@ class Exchange:
                     self._flow.begin(deadline, seconds)
                 _check_utf8(self._scope)
                 await app(self._scope, self._read, self._write)
-        except TimeoutError:
+        except TimeoutError as error:
+            release_frames(error)
             late = Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS).")
             await self.refuse(late if self._flow is None else self._flow.timeout())
         except ServiceError as error:
+            release_frames(error)
             await self.refuse(error)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not self._gone:
                 raise
+            release_frames(error)
             task.uncancel()
-        except ClientDisconnect:  # in the middle of its body: nobody is left to answer
+        except ClientDisconnect as error:  # in the middle of its body: nobody is left to answer
+            release_frames(error)
             self._gone = True
-        except Exception:
+        except Exception as error:
             log.exception("Request %s failed: %s %s", self._request_id, self._scope["method"], self._route)
+            release_frames(error)
             await self.refuse(
                 Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
             )
