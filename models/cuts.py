@@ -3,8 +3,10 @@
 True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, before
 punctuation and, where ideographs are set apart, before one of those: each begins a new word whatever stands
 before it, none is dropped or joined by the normaliser, and none combines with its left neighbour. A
-character that occurs in an added token ("[" of "[SEP]") is not used. For every other pipeline the text is
-left whole.
+character inside an added token ("]" of "[SEP]") is not used; its first character is, unless the token must
+stand alone. A text without such a place, or for another pipeline, is cut after MOST characters all the same,
+before white space if there is some: it costs hundreds of bytes for each character until it is tokenised.
+Only there may tokens differ from the whole text's.
 
 Two runs are shortened as well, since a text may be one of them from end to end: whitespace, which gives no
 token, and letters without a boundary, which give one unknown token as soon as the word is longer than
@@ -29,10 +31,11 @@ _IDEOGRAPHS = "\u4e00-\u9fff"
 LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # characters of whitespace that are worth shortening
+MOST = 1 << 17  # characters of a piece behind which no place to cut was found
 
 
 class Cuts:
-    """Without a pattern for the cuts, every text stays whole."""
+    """Without a pattern for the cuts, a text stays whole up to MOST characters."""
 
     def __init__(self, cut: re.Pattern[str] | None = None, long_run: re.Pattern[str] | None = None) -> None:
         self._cut = cut
@@ -45,17 +48,39 @@ class Cuts:
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """A piece from the start (left: from the end) of `text`, and what remains.
 
-        The piece covers at least `size` characters, and may stand for more than it has.
+        The piece covers `size` to MOST characters, or more when `size` is larger, and may stand for more
+        than it has.
         """
-        if self._cut is None or len(text) <= size:
+        if len(text) <= size or (self._cut is None and len(text) <= MOST):
             return text, ""
-        found = self._cut.search(text, len(text) - size if left else size)
-        at = found.start() if found else 0 if left else len(text)
+        at = self._from_the_end(text, size) if left else self._from_the_start(text, size)
         piece, rest = (text[at:], text[:at]) if left else (text[:at], text[at:])
         return self._shorten(piece), rest
 
+    def _from_the_start(self, text: str, size: int) -> int:
+        end = min(len(text), max(size, MOST))
+        found = None if self._cut is None else self._cut.search(text, size, end + 1)
+        if found:
+            return found.start()
+        return end if end == len(text) else _before_white_space(text, end // 2, end, end)
+
+    def _from_the_end(self, text: str, size: int) -> int:
+        start = max(0, len(text) - max(size, MOST))
+        found = None
+        if self._cut is not None:
+            found = self._cut.search(text, len(text) - size) or self._cut.search(text, start)
+        if found:
+            return found.start()
+        return start if start == 0 else _before_white_space(text, start, (start + len(text)) // 2, start)
+
     def _shorten(self, piece: str) -> str:
         return piece if self._long_run is None else self._long_run.sub(r"\1\2", piece)
+
+
+def _before_white_space(text: str, start: int, end: int, otherwise: int) -> int:
+    """The last place in `text[start:end]` where white space begins."""
+    found = max(text.rfind(" ", start, end), text.rfind("\n", start, end))
+    return found if found > start else otherwise
 
 
 def _cuts(tokenizer: Mapping[str, Any]) -> Cuts:
@@ -64,9 +89,10 @@ def _cuts(tokenizer: Mapping[str, Any]) -> Cuts:
         return Cuts()
     added = tokenizer.get("added_tokens") or []
     taken = {character for token in added for character in token["content"]}
-    usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in taken)
     # An added token that must stand alone looks at its neighbours, and an ideograph counts as a letter there.
     alone = any(token.get("single_word") for token in added)
+    inner = taken if alone else {character for token in added for character in token["content"][1:]}
+    usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in inner)
     plain = all(character.isascii() for character in taken)
     if tokenizer["normalizer"].get("handle_chinese_chars") and plain and not alone:
         usable += _IDEOGRAPHS

@@ -25,6 +25,7 @@ ALONE = 0.5  # what the session for lone texts takes, over the model's file
 GROWING = 2.5
 NAME_BYTES = 8  # of a revision
 GIVE_BACK_SECONDS = 1.0  # by then the last reference is gone
+_waiting = threading.Lock()  # held while a thread is about to give back
 UNLIMITED = 1 << 60  # version 1 writes a number next to 2^63
 
 _V2 = ("memory.max", "memory.current", "inactive_file")
@@ -32,17 +33,23 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def give_back() -> None:
-    """Return to the system what a closed model and its index have freed: soon, on a thread of its own.
+    """Return to the system what a model, an index or a large request has freed: soon, on a thread of its own.
 
     glibc keeps freed memory for later: nine swaps of the default model took the process from 351 to 643 MiB,
     and with this it stayed below 275. Elsewhere it does nothing.
     """
+    if not _waiting.acquire(blocking=False):
+        return
     later = threading.Timer(GIVE_BACK_SECONDS, _trim)
     later.daemon = True
-    later.start()
+    try:
+        later.start()
+    except RuntimeError:  # no thread is to be had now
+        _waiting.release()
 
 
 def _trim() -> None:
+    _waiting.release()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 

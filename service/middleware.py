@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import memory
 from service.access import Account
 from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
@@ -33,6 +34,7 @@ DRAIN_BYTES = 256 * MEGABYTE
 DRAIN_SECONDS = 10.0
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
+HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
 GONE = 499  # the status of a request whose client left before an answer began
 
 
@@ -74,6 +76,8 @@ class Edge:
             self._in_flight -= 1
             exchange.let_go()
             exchange.count(self._metrics)
+            if exchange.read_bytes + exchange.sent_bytes >= HEAVY_BYTES:
+                memory.give_back()
             if self.tellers:
                 seen = exchange.seen()
                 for tell in self.tellers:
@@ -117,6 +121,7 @@ class Exchange:
         self._answered: dict[bytes, bytes] = {}  # the answer's headers, for who is told
         self._steps: list[Step] = []
         self.read_bytes = 0
+        self.sent_bytes = 0
         request_id.set(self._request_id)
         if edge.tellers:
             steps.set(self._steps)
@@ -196,6 +201,8 @@ class Exchange:
                 *message.get("headers", ()),
                 (b"x-request-id", self._request_id.encode("latin-1")),
             ]
+        else:
+            self.sent_bytes += len(message.get("body", b""))
         await self._send(message)
 
     async def refuse(self, error: ServiceError) -> None:

@@ -82,9 +82,12 @@ class Settings(BaseSettings):
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_inputs: int = Field(2048, ge=1)
     max_hits: int = Field(50_000, ge=1000)
-    max_tokenize_characters: int = Field(1_000_000, ge=1)
+    max_ids: int = Field(1_048_576, ge=1)
+    max_tokenize_characters: int = Field(200_000, ge=1)
+    max_decode_ids: int = Field(250_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)
     max_body_mb: int = Field(16, ge=1)
+    max_values: int = Field(2_500_000, ge=1)
     max_admitted_mb: int = Field(default_factory=default_admitted_mb, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
