@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tokenizers
 
-from models.cuts import LETTERS, PUNCTUATION, WHITESPACE
+from models.cuts import LETTERS, MOST, PUNCTUATION, WHITESPACE
 from models.errors import BadText, BadTokens, TooLong, Unsupported
 from models.tokenizer import Tokenizer
 from tests.tiny import MAX_LENGTH
@@ -206,6 +209,100 @@ def test_ids_are_taken_as_they_are_or_cut_between_the_special_ones(tokenizer: To
     with pytest.raises(TooLong) as caught:
         tokenizer.check_ids(row, truncate=False)
     assert (caught.value.given, caught.value.allowed) == (MAX_LENGTH + 2, MAX_LENGTH)
+
+
+class Looked(list[int]):
+    """Ids, and how many of them were looked at one by one or copied."""
+
+    seen = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.seen += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> None:
+    first, *_, last = tokenizer.tokenize(["the market opens"])[0].ids
+    for left in (False, True):
+        row = Looked([first, *[7] * 100_000, last])
+        assert tokenizer.check_ids(row, left=left).truncated
+        assert row.seen <= MAX_LENGTH
+
+
+@pytest.mark.parametrize("work", ["pieces", "decode", "spans"])
+def test_other_threads_run_while_much_is_tokenised(tokenizer: Tokenizer, work: str) -> None:
+    """The library's calls for one text hold the interpreter, and those for many do not."""
+    turns = 0
+    done = threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not done.wait(0.001):
+            turns += 1
+
+    ids, text = [7] * 200_000, "." * 200_000
+    other = threading.Thread(target=count)
+    inner = SimpleNamespace(turns=0)
+
+    class Watched:
+        """The library's tokenizer; turns that others had inside of its calls."""
+
+        def __getattr__(self, name: str) -> Any:
+            method = getattr(library, name)
+
+            def called(*arguments: Any, **options: Any) -> Any:
+                before = turns
+                try:
+                    return method(*arguments, **options)
+                finally:
+                    inner.turns += turns - before
+
+            return called
+
+    library = tokenizer._tokenizer
+    other.start()
+    try:
+        tokenizer._tokenizer = Watched()
+        {"pieces": tokenizer.pieces, "spans": tokenizer.spans}.get(work, lambda _: tokenizer.decode(ids))(
+            text
+        )
+    finally:
+        tokenizer._tokenizer = library
+        done.set()
+        other.join()
+    assert inner.turns > 5
+
+
+def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(tokenizer: Tokenizer) -> None:
+    """Whole, 16 MiB took 8 GB."""
+    longest = 0
+    library = tokenizer._tokenizer
+
+    class Watched:
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            nonlocal longest
+            longest = max(longest, *map(len, texts))
+            return library.encode_batch_fast(texts, **options)
+
+    tokenizer._tokenizer = Watched()
+    try:
+        for character in ("[", "]", "\u0e01", "a\u0301\u0323"):
+            text = character * 400_000
+            for left in (False, True):
+                [tokens] = tokenizer.tokenize([text], left=left)
+                assert len(tokens.ids) <= MAX_LENGTH
+    finally:
+        tokenizer._tokenizer = library
+    assert longest <= MOST
+
+
+def test_brackets_are_cut_before_and_added_tokens_are_not(file: Path, tokenizer: Tokenizer) -> None:
+    generator = random.Random(3)
+    whole = _whole(file, "right")
+    for _ in range(300):
+        text = "".join(generator.choices(["[", "]", "[SEP]", "[MASK]", "[SEP", " ", "stone", "a"], k=400))
+        assert list(tokenizer.tokenize([text])[0].ids) == whole.encode(text).ids
 
 
 @pytest.mark.parametrize(
