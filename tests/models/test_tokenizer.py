@@ -231,50 +231,48 @@ def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("work", ["pieces", "decode", "spans"])
-def test_other_threads_run_while_much_is_tokenised(tokenizer: Tokenizer, work: str) -> None:
+def test_other_threads_run_while_much_is_tokenised(
+    tokenizer: Tokenizer, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The library's calls for one text hold the interpreter, and those for many do not."""
     turns = 0
+    inside = SimpleNamespace(turns=0)  # those that the other thread had in calls of the library
     done = threading.Event()
+    library = tokenizer._tokenizer
 
     def count() -> None:
         nonlocal turns
         while not done.wait(0.001):
             turns += 1
 
-    ids, text = [7] * 200_000, "." * 200_000
-    other = threading.Thread(target=count)
-    inner = SimpleNamespace(turns=0)
-
     class Watched:
-        """The library's tokenizer; turns that others had inside of its calls."""
-
         def __getattr__(self, name: str) -> Any:
-            method = getattr(library, name)
-
             def called(*arguments: Any, **options: Any) -> Any:
                 before = turns
                 try:
-                    return method(*arguments, **options)
+                    return getattr(library, name)(*arguments, **options)
                 finally:
-                    inner.turns += turns - before
+                    inside.turns += turns - before
 
             return called
 
-    library = tokenizer._tokenizer
+    monkeypatch.setattr(tokenizer, "_tokenizer", Watched())
+    other = threading.Thread(target=count)
     other.start()
     try:
-        tokenizer._tokenizer = Watched()
-        {"pieces": tokenizer.pieces, "spans": tokenizer.spans}.get(work, lambda _: tokenizer.decode(ids))(
-            text
-        )
+        if work == "decode":
+            tokenizer.decode([7] * 200_000)
+        else:
+            getattr(tokenizer, work)("." * 200_000)
     finally:
-        tokenizer._tokenizer = library
         done.set()
         other.join()
-    assert inner.turns > 5
+    assert inside.turns > 5
 
 
-def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(tokenizer: Tokenizer) -> None:
+def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whole, 16 MiB took 8 GB."""
     longest = 0
     library = tokenizer._tokenizer
@@ -285,15 +283,11 @@ def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(tokenizer: Tokenize
             longest = max(longest, *map(len, texts))
             return library.encode_batch_fast(texts, **options)
 
-    tokenizer._tokenizer = Watched()
-    try:
-        for character in ("[", "]", "\u0e01", "a\u0301\u0323"):
-            text = character * 400_000
-            for left in (False, True):
-                [tokens] = tokenizer.tokenize([text], left=left)
-                assert len(tokens.ids) <= MAX_LENGTH
-    finally:
-        tokenizer._tokenizer = library
+    monkeypatch.setattr(tokenizer, "_tokenizer", Watched())
+    for character in ("[", "]", "\u0e01", "a\u0301\u0323"):
+        for left in (False, True):
+            [tokens] = tokenizer.tokenize([character * 400_000], left=left)
+            assert len(tokens.ids) <= MAX_LENGTH
     assert longest <= MOST
 
 
