@@ -7,7 +7,6 @@ thread of its own, one at a time: between two of them everybody else has a turn.
 
 import asyncio
 import gc
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +24,6 @@ _QUOTE = ord('"')
 _WEIGHTS = np.zeros(256, np.uint8)
 for _mark, _weight in (b",", 1), (b":", KEY_VALUES), (b"[", CONTAINER_VALUES), (b"{", CONTAINER_VALUES):
     _WEIGHTS[ord(_mark)] = _weight
-_BACKSLASHES = re.compile(rb"\\+\Z")
 
 _thread = ThreadPoolExecutor(1, thread_name_prefix="json")
 
@@ -82,8 +80,8 @@ def _outside_texts(content: bytes, enough: int) -> int:
     for at in range(0, len(content), _SLICE_BYTES):
         piece = rest + content[at : at + _SLICE_BYTES]
         # A backslash at the end may belong to what follows.
-        tail = _BACKSLASHES.search(piece)
-        rest = b"\\" if tail and len(tail[0]) % 2 else b""
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        rest = b"\\" if backslashes % 2 else b""
         plain = np.frombuffer(piece.removesuffix(rest).replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
         texts = np.logical_xor.accumulate(np.concatenate(([inside], plain == _QUOTE)))
         inside = bool(texts[-1])

@@ -56,6 +56,13 @@ def test_values_are_counted_outside_of_texts(slice_bytes: int, monkeypatch: pyte
         assert values_in(body, weighed(value) - 1) > weighed(value) - 1
 
 
+def test_megabytes_of_backslashes_are_read_once() -> None:
+    body = b'["' + rb"\\" * (1 << 21) + b'a",' + b"[]," * 100 + b"1]"
+    expected = CONTAINER_VALUES * 101 + 101
+    assert values_in(body, expected - 1) == expected
+    assert values_in(body.replace(b"a", b"[{"), expected) == expected
+
+
 def filled(before: bytes, unit: bytes, after: bytes) -> bytes:
     count = (LARGEST - len(before) - len(after)) // (len(unit) + 1)
     return before + b",".join([unit] * count) + after
