@@ -3,8 +3,8 @@
 True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, before
 punctuation and, where ideographs are set apart, before one of those: each begins a new word whatever stands
 before it, none is dropped or joined by the normaliser, and none combines with its left neighbour. A
-character that occurs in an added token ("[" of "[SEP]") is not used. For every other pipeline the text is
-left whole.
+character inside an added token ("]" of "[SEP]") is not used; its first character is, unless the token must
+stand alone.
 
 No piece grows without end, since a character takes up to 400 bytes while its piece is tokenised: one without
 a place to cut at for `FURTHEST` characters is cut there all the same, and a text of another pipeline before
@@ -35,14 +35,12 @@ _IDEOGRAPHS = "\u4e00-\u9fff"
 LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ가-힣\U0001f300-\U0001f64f"
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # characters of whitespace that are worth shortening
-
-
-FURTHEST = 1 << 18  # characters in which a place to cut at is looked for
+FURTHEST = 1 << 17  # characters in which a place to cut at is looked for
 _SPACE = re.compile(r"\s")
 
 
 class Cuts:
-    """Without a pattern for the cuts, every text stays whole."""
+    """Without a pattern for the cuts, a text stays whole up to FURTHEST characters."""
 
     def __init__(self, cut: re.Pattern[str] | None = None, long_run: re.Pattern[str] | None = None) -> None:
         self._cut = cut
@@ -100,9 +98,10 @@ def _cuts(tokenizer: Mapping[str, Any]) -> Cuts:
         return Cuts()
     added = tokenizer.get("added_tokens") or []
     taken = {character for token in added for character in token["content"]}
-    usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in taken)
     # An added token that must stand alone looks at its neighbours, and an ideograph counts as a letter there.
     alone = any(token.get("single_word") for token in added)
+    inner = taken if alone else {character for token in added for character in token["content"][1:]}
+    usable = "".join(re.escape(c) for c in WHITESPACE + PUNCTUATION if c not in inner)
     plain = all(character.isascii() for character in taken)
     if tokenizer["normalizer"].get("handle_chinese_chars") and plain and not alone:
         usable += _IDEOGRAPHS

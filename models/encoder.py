@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -177,12 +177,20 @@ class Encoder:
             place=place,
         )
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool = True, left: bool = False) -> list[Tokens]:
+    def tokenize(
+        self,
+        texts: Sequence[str],
+        *,
+        truncate: bool = True,
+        left: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> list[Tokens]:
         """Raise BadText, or TooLong when `truncate` is false and a text has more than `max_length` tokens.
 
         left: drop tokens from the start of a long text rather than from its end.
+        wanted: asked before each piece of a long text; once it is false the answer means nothing.
         """
-        return self._tokenizer.tokenize(texts, truncate, left)
+        return self._tokenizer.tokenize(texts, truncate, left, wanted)
 
     def check_ids(self, ids: Sequence[int], *, truncate: bool = True, left: bool = False) -> Tokens:
         """A row that the caller tokenised. Raise BadTokens or TooLong."""

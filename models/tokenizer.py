@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ FILE_NAME = "tokenizer.json"
 _FIRST_PIECE = (
     8  # characters per token of the maximum; prose has 4 to 5, so one piece is nearly always enough
 )
-_LARGEST_PIECE = 1 << 18  # characters; an encoded character takes up to 100 bytes until its piece is done
+_LARGEST_PIECE = 1 << 16  # characters; one takes up to 500 bytes until its piece is done
 _SPANS_PIECE = 1 << 16  # characters, where an exact cut is not needed
 _TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
 
@@ -82,14 +82,21 @@ class Tokenizer:
         """The ids before and after every text."""
         return tuple(self._before), tuple(self._after)
 
-    def tokenize(self, texts: Sequence[str], truncate: bool = True, left: bool = False) -> list[Tokens]:
+    def tokenize(
+        self,
+        texts: Sequence[str],
+        truncate: bool = True,
+        left: bool = False,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> list[Tokens]:
         """One for each text. Raise BadText; TooLong when `truncate` is false and a text has too many tokens.
 
         left: drop tokens from the start of a long text rather than from its end.
+        wanted: asked before each piece; the rest is not looked at when nobody wants the answer any more.
         """
         for index, text in enumerate(texts):
             _check_text(index, text)
-        found = self._content(texts, truncate, left)
+        found = self._content(texts, truncate, left, wanted)
         return [self._tokens(index, *content, truncate, left) for index, content in enumerate(found)]
 
     def check_ids(self, ids: Sequence[int], truncate: bool = True, left: bool = False) -> Tokens:
@@ -100,13 +107,16 @@ class Tokenizer:
             raise BadTokens(0, f"the row must begin with the model's own {self._before}.")
         if len(ids) < before + after or list(ids[len(ids) - after :]) != self._after:
             raise BadTokens(max(len(ids) - 1, 0), f"the row must end with the model's own {self._after}.")
-        content = list(ids[before : len(ids) - after])
-        return self._tokens(0, content, len(content), truncate, left)
+        count = len(ids) - before - after
+        kept = min(count, self._room)  # the others are not even copied
+        start = before + count - kept if left else before
+        return self._tokens(0, list(ids[start : start + kept]), count, truncate, left)
 
     def pieces(self, text: str, *, add_special_tokens: bool = True) -> Iterator[Piece]:
         """Every token of `text`, however many there are; takes memory and time accordingly. Raise BadText."""
         _check_text(0, text)
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        # Not `encode`, which holds the interpreter.
+        [encoding] = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)
         tokens = zip(
             encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets, strict=True
         )
@@ -131,7 +141,7 @@ class Tokenizer:
             if end < len(text):  # at the last white space, if there is any
                 space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
                 end = space if space > at else end
-            encoding = self._tokenizer.encode(text[at:end], add_special_tokens=False)
+            [encoding] = self._tokenizer.encode_batch([text[at:end]], add_special_tokens=False)
             found.append(np.array(encoding.offsets, np.int64).reshape(-1, 2) + at)
             at = end
         return np.concatenate(found)
@@ -139,10 +149,13 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of any ids of the vocabulary, as far as it can be told. Raise BadTokens."""
         self._check_vocabulary(ids)
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-        return text
+        # Not `decode`, which holds the interpreter.
+        [text] = self._tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)
+        return str(text)
 
     def _check_vocabulary(self, ids: Sequence[int]) -> None:
+        if not ids or (min(ids) >= 0 and max(ids) < self.vocabulary):
+            return
         for position, id in enumerate(ids):
             if not 0 <= id < self.vocabulary:
                 raise BadTokens(position, f"{id} is outside the vocabulary of {self.vocabulary}.")
@@ -155,7 +168,9 @@ class Tokenizer:
         kept = content[-self._room :] if left else content[: self._room]
         return Tokens([*self._before, *kept, *self._after], truncated=True)
 
-    def _content(self, texts: Sequence[str], truncate: bool, left: bool) -> list[tuple[list[int], int]]:
+    def _content(
+        self, texts: Sequence[str], truncate: bool, left: bool, wanted: Callable[[], bool]
+    ) -> list[tuple[list[int], int]]:
         """Ids without the special ones, as many as fit or more, and how many were counted.
 
         The count is the text's own when it fits or when not truncating; otherwise it is
@@ -167,7 +182,7 @@ class Tokenizer:
         counts = [0] * len(texts)
         rest = list(enumerate(texts))
         size = self._first
-        while rest:
+        while rest and wanted():
             split = [(index, *self._cuts.split(text, size, left)) for index, text in rest]
             for (index, _, _), ids in zip(split, self._encode([piece for _, piece, _ in split]), strict=True):
                 if counts[index] <= self._room:

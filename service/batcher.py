@@ -25,7 +25,7 @@ from service.admission import Admission
 from service.alone import Alone
 from service.cache import Cache
 from service.calls import Answer, Call, Lane, Row, Source
-from service.errors import Backend, Overloaded, Unhealthy
+from service.errors import Backend, Overloaded, ServiceError, Unhealthy
 from service.jobs import Jobs, fill, refuse
 from service.lanes import Lanes
 from service.metrics import Metrics
@@ -194,10 +194,12 @@ class Batcher:
             remembers=shares and lane is Lane.INTERACTIVE,
         )
         rows = self._rows(call, inputs)
-        if rows:
-            answer = await self._wait(call, rows, inputs)
-        else:
-            answer = call.answer()
+        try:
+            answer = await self._wait(call, rows, inputs) if rows else call.answer()
+        except ServiceError as error:
+            # The call's future holds the error, and the error this frame: a cycle that keeps the inputs.
+            del call, rows
+            raise error.with_traceback(None)  # noqa: B904  it is the same error
         note(call.arrived, answer.timing)
         return answer
 
@@ -239,6 +241,7 @@ class Batcher:
     def _work(self, worker: Worker) -> None:
         while (taken := self._queue.take()) is not None:
             self._jobs.do(worker, *taken)
+            taken = None  # else a worker that waits for the next job would hold the last one's texts
 
     def _rests(self) -> bool:
         """Whether nothing waits, and at most one worker has something in hand. Read without the lock."""

@@ -62,7 +62,10 @@ def give_back() -> None:
         return
     later = threading.Timer(GIVE_BACK_SECONDS, _trim)
     later.daemon = True
-    later.start()
+    try:
+        later.start()
+    except RuntimeError:  # no thread is to be had now
+        _trim_is_due.release()
 
 
 def _trim() -> None:

@@ -16,11 +16,11 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import outages
+from service import memory, outages
 from service.access import Account
 from service.bodies import MEGABYTE, Bodies, Flow, is_ndjson
 from service.entrance import Entrance
-from service.errors import Internal, ServiceError, Timeout, Validation, response
+from service.errors import Internal, ServiceError, Timeout, Validation, release_frames, response
 from service.logs import request_id, request_id_of
 from service.metrics import UNMATCHED, Metrics
 from service.seen import Seen, Step, steps
@@ -34,6 +34,7 @@ DRAIN_BYTES = 256 * MEGABYTE
 DRAIN_SECONDS = 10.0
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
+HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
 GONE = 499  # the status of a request whose client left before an answer began
 
 
@@ -75,6 +76,8 @@ class Edge:
             self._in_flight -= 1
             exchange.let_go()
             exchange.count(self._metrics)
+            if exchange.read_bytes + exchange.sent_bytes >= HEAVY_BYTES:
+                memory.give_back()
             if self.tellers:
                 seen = exchange.seen()
                 for tell in self.tellers:
@@ -118,6 +121,7 @@ class Exchange:
         self._answered: dict[bytes, bytes] = {}  # the answer's headers, for who is told
         self._steps: list[Step] = []
         self.read_bytes = 0
+        self.sent_bytes = 0
         request_id.set(self._request_id)
         if edge.tellers:
             steps.set(self._steps)
@@ -135,16 +139,20 @@ class Exchange:
                     self._flow.begin(deadline, seconds)
                 _check_utf8(self._scope)
                 await app(self._scope, self._read, self._write)
-        except TimeoutError:
+        except TimeoutError as error:
+            release_frames(error)
             late = Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS).")
             await self.refuse(late if self._flow is None else self._flow.timeout())
         except ServiceError as error:
+            release_frames(error)
             await self.refuse(error)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not self._gone:
                 raise
+            release_frames(error)
             task.uncancel()
-        except ClientDisconnect:  # in the middle of its body: nobody is left to answer
+        except ClientDisconnect as error:  # in the middle of its body: nobody is left to answer
+            release_frames(error)
             self._gone = True
         except Exception as error:
             refusal = outages.refusal(log, "Requests fail", error)
@@ -153,6 +161,7 @@ class Exchange:
                     "Request %s failed: %s %s", self._request_id, self._scope["method"], self._route
                 )
                 refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
+            release_frames(error)
             await self.refuse(refusal)
         finally:
             watch.cancel()
@@ -195,6 +204,8 @@ class Exchange:
                 *message.get("headers", ()),
                 (b"x-request-id", self._request_id.encode("latin-1")),
             ]
+        else:
+            self.sent_bytes += len(message.get("body", b""))
         await self._send(message)
 
     async def refuse(self, error: ServiceError) -> None:

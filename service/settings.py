@@ -84,10 +84,13 @@ class Settings(BaseSettings):
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
     max_query_characters: int = Field(10_000, ge=1)
-    max_tokenize_characters: int = Field(1_000_000, ge=1)
+    max_ids: int = Field(1_048_576, ge=1)
+    max_tokenize_characters: int = Field(200_000, ge=1)
+    max_decode_ids: int = Field(250_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)
     max_metadata_kb: int = Field(64, ge=1)
     max_body_mb: int = Field(16, ge=1)
+    max_values: int = Field(2_500_000, ge=1)
     max_admitted_mb: int = Field(default_factory=default_admitted_mb, ge=1)
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound

@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from models.encoder import Encoder, Tokens
 from models.errors import BadInput, BadText, BadTokens, TooLong
@@ -12,6 +15,7 @@ from service.errors import ServiceError, Tokenizer, Validation
 log = logging.getLogger(__name__)
 
 LONG_CHARACTERS = 100_000
+_threads = ThreadPoolExecutor(2, thread_name_prefix="long-texts")
 CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenised
 
 
@@ -24,16 +28,27 @@ def estimate(source: Source, encoder: Encoder) -> int:
 async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
     """Count huge texts that must not be cut away from the workers: megabytes would hold one for seconds.
 
+    On two threads, and no further once the caller is gone.
+
     Raises:
         Validation: one has more tokens than the model takes.
 
     """
-    for position, source in enumerate(inputs):
-        if isinstance(source, str) and len(source) > LONG_CHARACTERS:
-            try:
-                await asyncio.to_thread(encoder.tokenize, [source], truncate=False)
-            except BadInput as error:
-                raise _refusal(error, position) from error
+    left = threading.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        for position, source in enumerate(inputs):
+            if isinstance(source, str) and len(source) > LONG_CHARACTERS:
+                try:
+                    await loop.run_in_executor(_threads, partial(_count, encoder, source, left))
+                except BadInput as error:
+                    raise _refusal(error, position) from error
+    finally:
+        left.set()
+
+
+def _count(encoder: Encoder, text: str, left: threading.Event) -> None:
+    encoder.tokenize([text], truncate=False, wanted=lambda: not left.is_set())
 
 
 def tokenise(rows: list[Row]) -> list[tuple[Row, ServiceError]]:

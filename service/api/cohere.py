@@ -70,7 +70,7 @@ class EmbedByTypeRequest(BaseModel):
     images: Annotated[Any, WithJsonSchema({"type": "null"})] = None
     model: StrictStr | None = None
     input_type: Literal["search_document", "search_query", "classification", "clustering"] | None = None
-    embedding_types: list[Kind] | None = None
+    embedding_types: Annotated[list[Kind], Field(fail_fast=True)] | None = None
     output_dimension: Dimensions | None = None
     truncate: Literal["NONE", "START", "END"] | None = None
     max_tokens: StrictInt | None = None

@@ -16,6 +16,7 @@ from service.calls import Answer
 from service.errors import Empty, Unhealthy, Validation
 from service.live import Generation
 from service.runtime import Runtime
+from service.settings import Settings
 
 VERSION_HEADER = "x-model-version"
 Vectors = NDArray[np.float32]
@@ -51,27 +52,31 @@ def runtime_of(request: Request) -> Runtime:
     return runtime
 
 
-def rows_of(inputs: object, limit: int, name: str = "inputs") -> Rows:
+def rows_of(inputs: object, settings: Settings, name: str = "inputs") -> Rows:
     """`inputs` as a list of texts or a list of rows of token ids.
 
     Raises:
         Empty: no input, or an empty one; its index is named.
-        Validation: neither texts nor token ids, a mixture, or more than `limit`.
+        Validation: neither texts nor token ids, a mixture, or more than the settings allow.
 
     """
+    limit = settings.max_inputs
     if isinstance(inputs, str):
         return texts_of([inputs], limit, name)
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
         return texts_of(inputs, limit, name)
-    return id_rows(inputs, limit, name, "a text, a list of texts, or token ids, all of one kind")
+    kinds = "a text, a list of texts, or token ids, all of one kind"
+    return id_rows(inputs, limit, name, kinds, max_ids=settings.max_ids, setting="SIMILE_MAX_IDS")
 
 
-def id_rows(ids: object, limit: int, name: str, kinds: str) -> list[list[int]]:
+def id_rows(ids: object, limit: int, name: str, kinds: str, *, max_ids: int, setting: str) -> list[list[int]]:
     """Token ids, or a list of rows of them, as rows. `kinds`: what there may be, for the message.
+
+    Rows are counted before their ids are looked at. `setting` names the bound `max_ids`.
 
     Raises:
         Empty: no row, or an empty one; its index is named.
-        Validation: something else, or more rows than `limit`.
+        Validation: something else, more rows than `limit`, or more than `max_ids` ids.
 
     """
     if not isinstance(ids, list):
@@ -79,8 +84,14 @@ def id_rows(ids: object, limit: int, name: str, kinds: str) -> list[list[int]]:
     if ids and _is_id(ids[0]):
         ids = [ids]
     check_count(ids, limit, name)
+    count = 0
     for at, row in enumerate(ids):
-        if not isinstance(row, list) or not all(map(_is_id, row)):
+        count += len(row) if isinstance(row, list) else 0
+        if count > max_ids:
+            raise Validation(
+                f"{name} holds more than {max_ids} token ids ({setting}). Send them in parts.", param=name
+            )
+        if not isinstance(row, list) or not set(map(type, row)) <= {int}:
             raise Validation(f"{name} must be {kinds}; look at {name}[{at}].", param=name)
         if not row:
             raise Empty(f"{name}[{at}] holds no token ids.", param=name)

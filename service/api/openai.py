@@ -80,7 +80,7 @@ async def embeddings(request: Request) -> Response:
     started = time.perf_counter()
     runtime = runtime_of(request)
     body = await read_body(request, EmbeddingsRequest)
-    rows = rows_of(body.input, runtime.settings.max_inputs, "input")
+    rows = rows_of(body.input, runtime.settings, "input")
     dimensions = body.dimensions or None
     with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
         check_dimensions(dimensions, generation.encoder.dimension)

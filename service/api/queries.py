@@ -47,7 +47,7 @@ def check_options(
     if not 0 <= offset <= MAX_OFFSET:
         raise Validation(f"offset must be between 0 and {MAX_OFFSET}, not {offset}.")
     if mode not in MODES:
-        raise Validation(f"mode must be one of {', '.join(MODES)}, not {mode!r}.")
+        raise Validation(f"mode must be one of {', '.join(MODES)}, not {mode[:80]!r}.")
     if min_score is not None and mode != "dense":
         raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
     if min_score is not None and not np.isfinite(min_score):

@@ -86,7 +86,7 @@ class SearchRequest(BaseModel):
     queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
     k: StrictInt = Field(10, json_schema_extra=_K)
     offset: StrictInt = Field(0, json_schema_extra=_OFFSET, description="Hits to leave out before the first")
-    fields: Annotated[list[StrictStr], WithJsonSchema(_FIELDS)] | None = Field(
+    fields: Annotated[list[StrictStr], Field(fail_fast=True), WithJsonSchema(_FIELDS)] | None = Field(
         None, description="What a hit shows beside id and score: text, metadata, metadata.NAME; null: all"
     )
     filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None

@@ -134,7 +134,7 @@ async def root(request: Request) -> Response:
 
 
 async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started: float) -> Response:
-    rows = rows_of(body.inputs, runtime.settings.max_inputs)
+    rows = rows_of(body.inputs, runtime.settings)
     options = _options(body)
     with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
         for given in (options, body.parameters or options):  # also one that does not count

@@ -1,11 +1,12 @@
 """Tokens of texts and texts of tokens, with text-embeddings-inference's field names.
 
-No text is cut here, so the work has no bound of the model's. Two threads of its own do it, for as many
-characters as a setting allows, and the event loop never does.
+No text is cut here, so the work has no bound of the model's. Two threads of its own do it, step by step while
+somebody waits, for as many characters or ids as a setting allows; the event loop never does.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Annotated, Any
@@ -79,7 +80,7 @@ async def tokenize(request: Request) -> Response:
         encoder = generation.encoder
         prompt = prompt_of(body.prompt_name, encoder.prompts)
         _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
-        content = await _aside(lambda: _tokens(encoder, prompt, texts, body.add_special_tokens))
+        content = await _aside(_tokens(encoder, prompt, texts, body.add_special_tokens))
         return Response(content, 200, version_headers(generation), "application/json")
 
 
@@ -88,10 +89,10 @@ async def decode(request: Request) -> Response:
     """The text of each row of ids, as far as the tokenizer can tell it."""
     runtime = runtime_of(request)
     body = await read_body(request, DecodeRequest)
-    limit = runtime.settings.max_inputs
+    settings = runtime.settings
     with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
         encoder = generation.encoder
-        content = await _aside(lambda: _texts(encoder, body.ids, limit, body.skip_special_tokens))
+        content = await _aside(_texts(encoder, body.ids, settings, body.skip_special_tokens))
         return Response(content, 200, version_headers(generation), "application/json")
 
 
@@ -104,18 +105,40 @@ def _check_characters(count: int, settings: Settings) -> None:
         )
 
 
-async def _aside(work: Callable[[], bytes]) -> bytes:
-    return await asyncio.get_running_loop().run_in_executor(_threads, work)
+async def _aside(work: Generator[None, None, bytes]) -> bytes:
+    """What `work` returns. It ends at its next step when nobody waits any more: its deadline has passed."""
+    left = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, work, left)
+    finally:
+        left.set()
 
 
-def _tokens(encoder: Encoder, prompt: str, texts: list[str], add_special_tokens: bool) -> bytes:
+def _stepwise(work: Generator[None, None, bytes], left: threading.Event) -> bytes:
+    while not left.is_set():
+        try:
+            next(work)
+        except StopIteration as end:
+            content: bytes = end.value
+            return content
+    return b""
+
+
+def _tokens(
+    encoder: Encoder, prompt: str, texts: list[str], add_special_tokens: bool
+) -> Generator[None, None, bytes]:
     rows = []
     for at, text in enumerate(texts):
+        yield
         try:
             pieces = encoder.pieces(prompt + text, add_special_tokens=add_special_tokens)
         except Exception as error:  # the tokenizer's, whatever it is
             raise _refusal(error, f"inputs[{at}]") from error
-        rows.append(b"[" + b",".join(_slices(pieces)) + b"]")
+        parts = []
+        for part in _slices(pieces):
+            parts.append(part)
+            yield
+        rows.append(b"[" + b",".join(parts) + b"]")
     return b"[" + b",".join(rows) + b"]"
 
 
@@ -125,9 +148,15 @@ def _slices(pieces: Iterator[Piece]) -> Iterator[bytes]:
         yield orjson.dumps(part)[1:-1]
 
 
-def _texts(encoder: Encoder, ids: object, limit: int, skip_special_tokens: bool) -> bytes:
+def _texts(
+    encoder: Encoder, ids: object, settings: Settings, skip_special_tokens: bool
+) -> Generator[None, None, bytes]:
+    kinds = "token ids, or a list of rows of them"
+    most = settings.max_decode_ids
+    rows = id_rows(ids, settings.max_inputs, "ids", kinds, max_ids=most, setting="SIMILE_MAX_DECODE_IDS")
     texts = []
-    for at, row in enumerate(id_rows(ids, limit, "ids", "token ids, or a list of rows of them")):
+    for at, row in enumerate(rows):
+        yield
         try:
             texts.append(encoder.decode(row, skip_special_tokens=skip_special_tokens))
         except Exception as error:  # the tokenizer's, whatever it is

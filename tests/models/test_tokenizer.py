@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tokenizers
@@ -254,6 +257,94 @@ def test_ids_are_taken_as_they_are_or_cut_between_the_special_ones(tokenizer: To
     with pytest.raises(TooLong) as caught:
         tokenizer.check_ids(row, truncate=False)
     assert (caught.value.given, caught.value.allowed) == (MAX_LENGTH + 2, MAX_LENGTH)
+
+
+class Looked(list[int]):
+    """Ids, and how many of them were looked at one by one or copied."""
+
+    seen = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.seen += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> None:
+    first, *_, last = tokenizer.tokenize(["the market opens"])[0].ids
+    for left in (False, True):
+        row = Looked([first, *[7] * 100_000, last])
+        assert tokenizer.check_ids(row, left=left).truncated
+        assert row.seen <= MAX_LENGTH
+
+
+@pytest.mark.parametrize("work", ["pieces", "decode", "spans"])
+def test_other_threads_run_while_much_is_tokenised(
+    tokenizer: Tokenizer, work: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's calls for one text hold the interpreter, and those for many do not."""
+    turns = 0
+    inside = SimpleNamespace(turns=0)  # those that the other thread had in calls of the library
+    done = threading.Event()
+    library = tokenizer._tokenizer
+
+    def count() -> None:
+        nonlocal turns
+        while not done.wait(0.001):
+            turns += 1
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            def called(*arguments: Any, **options: Any) -> Any:
+                before = turns
+                try:
+                    return getattr(library, name)(*arguments, **options)
+                finally:
+                    inside.turns += turns - before
+
+            return called
+
+    monkeypatch.setattr(tokenizer, "_tokenizer", Watched())
+    other = threading.Thread(target=count)
+    other.start()
+    try:
+        if work == "decode":
+            tokenizer.decode([7] * 200_000)
+        else:
+            getattr(tokenizer, work)("." * 200_000)
+    finally:
+        done.set()
+        other.join()
+    assert inside.turns > 5
+
+
+def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, 16 MiB took 8 GB."""
+    longest = 0
+    library = tokenizer._tokenizer
+
+    class Watched:
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            nonlocal longest
+            longest = max(longest, *map(len, texts))
+            return library.encode_batch_fast(texts, **options)
+
+    monkeypatch.setattr(tokenizer, "_tokenizer", Watched())
+    for character in ("[", "]", "\u0e01", "a\u0301\u0323"):
+        for left in (False, True):
+            [tokens] = tokenizer.tokenize([character * 400_000], left=left)
+            assert len(tokens.ids) <= MAX_LENGTH
+    assert longest <= MOST
+
+
+def test_brackets_are_cut_before_and_added_tokens_are_not(file: Path, tokenizer: Tokenizer) -> None:
+    generator = random.Random(3)
+    whole = _whole(file, "right")
+    for _ in range(300):
+        text = "".join(generator.choices(["[", "]", "[SEP]", "[MASK]", "[SEP", " ", "stone", "a"], k=400))
+        assert list(tokenizer.tokenize([text])[0].ids) == whole.encode(text).ids
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""JSON bodies: values are counted before they are parsed, and a large body is parsed off the event loop."""
+
+import json
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from pydantic import BaseModel, ValidationError
+from starlette.testclient import TestClient
+
+from service.api import json_body
+from service.api.body import validated
+from service.api.cohere import EmbedByTypeRequest
+from service.api.feedback import FeedbackRequest, JudgementIn
+from service.api.json_body import CONTAINER_VALUES, KEY_VALUES, values_in
+from service.api.search import SearchRequest
+from service.errors import Validation
+from service.settings import Settings
+
+JSON = {"content-type": "application/json"}
+LARGEST = (16 << 20) - 100  # bytes
+LETTERS = 'a"\\[]{},:é\n'
+
+
+def weighed(value: object) -> int:
+    if isinstance(value, list):
+        return CONTAINER_VALUES + max(0, len(value) - 1) + sum(map(weighed, value))
+    if isinstance(value, dict):
+        members = KEY_VALUES * len(value) + max(0, len(value) - 1)
+        return CONTAINER_VALUES + members + sum(map(weighed, value.values()))
+    return 0
+
+
+def any_value(rng: random.Random, depth: int = 0) -> Any:
+    def text() -> str:
+        return "".join(rng.choices(LETTERS, k=rng.randrange(9)))
+
+    makers: list[Callable[[], Any]] = [text, rng.random]
+    if depth < 5:
+        makers.append(lambda: [any_value(rng, depth + 1) for _ in range(rng.randrange(5))])
+        makers.append(lambda: {text(): any_value(rng, depth + 1) for _ in range(rng.randrange(5))})
+    return rng.choice(makers)()
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 2, 3, 7, 1 << 20])
+def test_values_are_counted_outside_of_texts(slice_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_body, "_SLICE_BYTES", slice_bytes)
+    rng = random.Random(slice_bytes)
+    for _ in range(200):
+        value = [any_value(rng)]
+        body = json.dumps(value, separators=(",", ":")).encode()
+        assert values_in(body, weighed(value)) == weighed(value)
+        assert values_in(body, weighed(value) - 1) > weighed(value) - 1
+
+
+def test_megabytes_of_backslashes_are_read_once() -> None:
+    body = b'["' + rb"\\" * (1 << 21) + b'a",' + b"[]," * 100 + b"1]"
+    expected = CONTAINER_VALUES * 101 + 101
+    assert values_in(body, expected - 1) == expected
+    assert values_in(body.replace(b"a", b"[{"), expected) == expected
+
+
+def filled(before: bytes, unit: bytes, after: bytes) -> bytes:
+    count = (LARGEST - len(before) - len(after)) // (len(unit) + 1)
+    return before + b",".join([unit] * count) + after
+
+
+HOSTILE = {
+    "lists": filled(b'{"inputs": [', b"[]", b"]}"),
+    "objects": filled(b'{"inputs": [', b"{}", b"]}"),
+    "ids": filled(b'{"inputs": [', b"1", b"]}"),
+    "nested": filled(b'{"inputs": [', b"[" * 1000 + b"]" * 1000, b"]}"),
+    "a field that is not read": filled(b'{"inputs": "a", "more": [', b"{}", b"]}"),
+    "one key": filled(b'{"inputs": "a", ', b'"a":1', b"}"),
+    "no JSON": filled(b"", b"[", b""),
+}
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v2/embed", "/documents"])
+def test_millions_of_values_are_refused_before_they_are_parsed(
+    client: TestClient, path: str, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(json_body, "_parse", None)  # nothing may call it
+        answer = client.post(path, content=HOSTILE[shape], headers=JSON)
+    assert answer.status_code == (400 if path.startswith("/v") else 422)
+    assert "SIMILE_MAX_VALUES" in answer.text
+
+
+def test_text_in_quotes_is_no_value(client: TestClient) -> None:
+    for mark in (b"[", b",", b'\\"'):
+        text = b'{"inputs": "' + mark * (LARGEST // len(mark)) + b'"}'
+        answer = client.post("/embed", content=text, headers=JSON)
+        assert answer.status_code == 200, mark
+        assert answer.headers["x-truncated"] == "1", mark
+
+
+def test_as_many_values_as_are_allowed_are_read(client: TestClient, settings: Settings) -> None:
+    left = settings.max_values - 100
+    more = b",".join([b"[]"] * (left // (1 + CONTAINER_VALUES)))
+    body = b'{"inputs": "a", "more": [' + more + b"]}"
+    assert client.post("/embed", content=body, headers=JSON).status_code == 200
+
+
+def test_a_large_body_is_parsed_off_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def loads(content: bytes) -> Any:
+        seen.append(threading.current_thread().name)
+        return orjson.loads(content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(json_body, "_parse", loads)
+        for size in (100, json_body.LARGE_BYTES):
+            assert client.post("/embed", json={"inputs": "a" * size}).status_code == 200
+    small, large = seen
+    assert not small.startswith("json")
+    assert large.startswith("json")
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (SearchRequest, {"queries": ["a"], "fields": [1] * 10_000}),
+        (EmbedByTypeRequest, {"texts": ["a"], "embedding_types": [1] * 10_000}),
+    ],
+)
+def test_of_many_wrong_members_one_is_reported(model: type[BaseModel], value: object) -> None:
+    """An error for each took 39 s and 9 GB at 16 MiB."""
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(value)
+    assert refused.value.error_count() == 1
+
+
+@pytest.mark.parametrize("model", [SearchRequest, JudgementIn, FeedbackRequest])
+def test_many_unknown_fields_are_refused_by_their_number(model: type[BaseModel]) -> None:
+    with pytest.raises(Validation, match="10000 fields"):
+        validated(model, {f"field {at}": 1 for at in range(10_000)})
+
+
+def test_a_long_name_is_not_repeated_in_full(client: TestClient) -> None:
+    for body in ({"queries": ["a"], "b" * 100_000: 1}, {"queries": ["a"], "mode": "b" * 100_000}):
+        answer = client.post("/search", json=body)
+        assert answer.status_code == 422
+        assert len(answer.content) < 1000
