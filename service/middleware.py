@@ -33,6 +33,7 @@ DRAIN_BYTES = 256 * MEGABYTE
 DRAIN_SECONDS = 10.0
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
+NOSNIFF = (b"x-content-type-options", b"nosniff")  # a browser takes an answer for what it is called
 GONE = 499  # the status of a request whose client left before an answer began
 
 
@@ -97,6 +98,9 @@ class Exchange:
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
+        self._asked = scope["method"]
+        if self._asked == "HEAD":  # answered as GET is; the server leaves the body out
+            scope = {**scope, "method": "GET"}
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -190,6 +194,7 @@ class Exchange:
             message["headers"] = [
                 *message.get("headers", ()),
                 (b"x-request-id", self._request_id.encode("latin-1")),
+                NOSNIFF,
             ]
         await self._send(message)
 
@@ -239,7 +244,7 @@ class Exchange:
 
     @property
     def _method(self) -> str:
-        return self._scope["method"] if self._scope["method"] in METHODS else "other"
+        return self._asked if self._asked in METHODS else "other"
 
     def count(self, metrics: Metrics) -> None:
         """One more request answered."""

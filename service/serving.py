@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from service import logs
 from service.app import create_app
+from service.connections import bounded_by_files
 from service.protocol import Protocol
 from service.runtime import Runtime
 from service.settings import Settings, StartupError
@@ -93,6 +94,7 @@ def bound(settings: Settings) -> socket.socket:
 def run(app: FastAPI, listener: socket.socket) -> None:
     """Serve until a stop signal."""
     runtime: Runtime = app.state.runtime
+    app.state.connections.most = bounded_by_files(runtime.settings.max_connections)
     config = uvicorn.Config(
         app,
         log_config=None,  # its messages go where ours go

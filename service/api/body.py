@@ -15,15 +15,14 @@ from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service.access import refuse_pages
 from service.api.contract import OPEN, Role
 from service.bodies import NDJSON
 from service.errors import MediaType, Validation
-from service.settings import allowed_origins
 
 M = TypeVar("M", bound=BaseModel)
 
 LARGE_BYTES = 1 << 20
+CHANGING = {Role.WRITE, Role.ADMIN}
 
 
 class Direct(APIRoute):
@@ -57,8 +56,8 @@ class Direct(APIRoute):
         A wrong method is 405 for whoever has a key.
         """
         state = scope["app"].state
-        if self.role is Role.ADMIN:
-            refuse_pages(scope, allowed_origins(state.runtime.settings.cors_origins))
+        if self.role in CHANGING:
+            state.hosts.refuse_pages(scope)
         access = state.access
         if access is not None and self.role is not None:
             if scope["method"] in (self.methods or ()):
