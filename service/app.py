@@ -15,6 +15,7 @@ from service.access import Access
 from service.api import (
     cohere,
     collections,
+    docs,
     documents,
     feedback,
     info,
@@ -48,6 +49,7 @@ MODULES = (
     info,
     models,
     operation,
+    docs,
 )
 
 
@@ -95,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
         description="Sentence embeddings and search that retrain themselves.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # api/docs.py
         redoc_url=None,
         # FastAPI's own traces hold paths and query strings, and with them what people search for.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
