@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 SPARE = 16
 # A connection younger than this is not closed to make room: its request may be on the way.
 IDLE_SECONDS = 1.0
-# For SQLite, indexes, models, logs and pipes, beside the connections.
-OTHER_FILES = 256
+# For SQLite, indexes, models, logs, pipes and TLS handshakes, beside the connections.
+OTHER_FILES = 550
 
 
 class Place(Enum):

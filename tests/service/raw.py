@@ -100,6 +100,14 @@ class Wire:
             return True
 
 
+def held(service: Service) -> int:
+    """Connections that the service has files for."""
+    here = f":{service.port:04X}"
+    lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return sum(one[1].endswith(here) and one[3] == "01" and one[9] != "0" for one in fields)
+
+
 def post(path: str, body: bytes, *headers: str) -> bytes:
     """A request with the right length."""
     return head(path, f"Content-Length: {len(body)}", *headers) + body

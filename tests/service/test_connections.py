@@ -11,7 +11,7 @@ import pytest
 
 from service.connections import IDLE_SECONDS, OTHER_FILES, SPARE, Connections, Place, bounded_by_files
 from tests.service.process import Service
-from tests.service.raw import FAMILIES, Wire, ending_well, head, post
+from tests.service.raw import FAMILIES, Wire, ending_well, head, held, post
 
 MOST = 4
 BODY = FAMILIES["/embed"]
@@ -107,7 +107,7 @@ def test_a_connection_that_left_makes_room(bound: Connections) -> None:
         ((4096, 4096), 1000, None),
         ((1024, 4096), 1000, 1000 + SPARE + OTHER_FILES),
         ((1024, resource.RLIM_INFINITY), 1000, 1000 + SPARE + OTHER_FILES),
-        ((512, 512), 512 - SPARE - OTHER_FILES, 512),
+        ((1024, 1024), 1024 - SPARE - OTHER_FILES, 1024),
         ((64, 64), SPARE, 64),
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 1000, None),
     ],
@@ -198,11 +198,3 @@ def test_busy_ones_are_answered_whatever_comes_beside_them(service: Service) -> 
             wire.send(BODY)
             wire.line()  # the one that ends `100 Continue`
             assert wire.answer().status == 200
-
-
-def held(service: Service) -> int:
-    """Connections that the service has files for."""
-    here = f":{service.port:04X}"
-    lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
-    fields = [line.split() for line in lines]
-    return sum(one[1].endswith(here) and one[3] == "01" and one[9] != "0" for one in fields)
