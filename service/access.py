@@ -7,7 +7,7 @@ into debt, by what it has in hand at that moment, and is refused until the debt 
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from prometheus_client import Counter
@@ -137,27 +137,9 @@ class Access:
         account.spend()
 
 
-def refuse_pages(scope: Scope, origins: Collection[str]) -> None:
-    """Refuse what a page of another site sends, but for `origins`.
-
-    Needed where a request has no body: a browser sends such a POST for any page, and asks nobody before.
-
-    Raises:
-        Forbidden: it does.
-
-    """
-    headers = dict(scope["headers"])
-    elsewhere = headers.get(b"sec-fetch-site", b"none") not in {b"none", b"same-origin"}
-    if elsewhere and headers.get(b"origin", b"").decode("latin-1") not in origins:
-        raise Forbidden(f"Pages of other sites may not do this. {PREFIX}CORS_ORIGINS names those who may.")
-
-
 def _bearer(scope: Scope) -> bytes | None:
-    """The key that a request presents, None for none; two are as good as none."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(given) != 1:
-        return None
-    scheme, _, key = given[0].partition(b" ")
+    """The key that a request presents, None for none."""
+    scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
     return key.strip() or None if scheme.lower() == b"bearer" else None
 
 

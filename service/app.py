@@ -15,6 +15,7 @@ from service.access import Access
 from service.api import (
     cohere,
     collections,
+    docs,
     documents,
     feedback,
     info,
@@ -26,15 +27,30 @@ from service.api import (
     tokens,
 )
 from service.api.contract import openapi
+from service.connections import Connections
 from service.cors import Cors
 from service.entrance import Entrance
+from service.hosts import Hosts, allowed_hosts
 from service.middleware import Edge
 from service.runtime import Runtime
 from service.seen import write_line
 from service.settings import Settings, allowed_origins
 from service.straight import Straight
 
-MODULES = (tei, tokens, openai, cohere, search, documents, feedback, collections, info, models, operation)
+MODULES = (
+    tei,
+    tokens,
+    openai,
+    cohere,
+    search,
+    documents,
+    feedback,
+    collections,
+    info,
+    models,
+    operation,
+    docs,
+)
 
 
 class App(FastAPI):
@@ -49,13 +65,14 @@ class App(FastAPI):
         settings = runtime.settings
         routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
         straight = Straight(routes, self.routes)
-        entrance = Entrance(runtime.batcher, self.state.access, self.routes)
+        hosts: Hosts = self.state.hosts
+        entrance = Entrance(runtime.batcher, self.state.access, self.routes, hosts, self.state.connections)
         tellers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
             tellers.append(runtime.tracing.tell)
         edge = Edge(straight, settings, runtime.metrics, entrance, tellers)
         origins = allowed_origins(settings.cors_origins)
-        return Cors(edge, origins) if origins else edge  # outermost, so that refusals can be read too
+        return Cors(edge, origins, hosts) if origins else edge  # outermost, so that refusals can be read too
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -80,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
         description="Sentence embeddings and search that retrain themselves.",
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,  # api/docs.py
         redoc_url=None,
         # FastAPI's own traces hold paths and query strings, and with them what people search for.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
@@ -87,6 +105,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.runtime = runtime
     keys = settings.api_keys_file
     app.state.access = None if keys is None else Access(keys, settings, runtime.metrics)
+    app.state.hosts = Hosts(
+        allowed_hosts(settings.allowed_hosts),
+        settings.host,
+        allowed_origins(settings.cors_origins),
+        keys=keys is not None,
+    )
+    app.state.connections = Connections(settings.max_connections)
     errors.install(app)
     for module in MODULES:
         # Not include_router: its lazy layers are walked again for every request.
@@ -96,8 +121,8 @@ def create_app(settings: Settings) -> FastAPI:
     runtime.metrics.routes(
         (method, route.path, getattr(route, "status_code", None) or 200)
         for route in app.router.routes
-        if isinstance(route, Route)
-        for method in sorted(route.methods or ())
+        if isinstance(route, Route) and route.methods is not None
+        for method in sorted({"HEAD", *route.methods} if "GET" in route.methods else route.methods)
     )
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app

@@ -9,17 +9,19 @@ from starlette.types import ASGIApp
 
 from service.api.contract import TIMED
 from service.errors import Forbidden, response
+from service.hosts import Hosts
 from service.logs import request_id_of
 
 METHODS = ("GET", "POST", "DELETE")
 SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")
-READ = ("x-request-id", *TIMED, "x-embedding-shape", "retry-after")
+READ = ("x-request-id", *TIMED, "x-embedding-shape", "x-content-type-options", "retry-after")
 
 
 class Cors(CORSMiddleware):
     """Starlette's, with refusals and request ids of ours. A preflight carries no key and needs none."""
 
-    def __init__(self, app: ASGIApp, allow_origins: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, allow_origins: Collection[str], hosts: Hosts) -> None:
+        self._hosts = hosts
         super().__init__(
             app,
             allow_origins=allow_origins,
@@ -30,7 +32,10 @@ class Cors(CORSMiddleware):
 
     def preflight_response(self, request_headers: Headers) -> Response:
         answer = super().preflight_response(request_headers)
-        if answer.status_code != 200:
+        misdirected = self._hosts.refusal(request_headers.raw)
+        if misdirected is not None:
+            answer = response("/", misdirected)
+        elif answer.status_code != 200:
             refusal = Forbidden(
                 f"{bytes(answer.body).decode()}. SIMILE_CORS_ORIGINS names the origins that may call this; "
                 f"their pages may use {', '.join(METHODS)} and send {', '.join(SENT)}."
@@ -38,6 +43,7 @@ class Cors(CORSMiddleware):
             kept = {name: value for name, value in answer.headers.items() if not name.startswith("content-")}
             answer = response("/", refusal)
             answer.headers.update(kept)
+        answer.headers["x-content-type-options"] = "nosniff"
         given = request_headers.get("x-request-id")
         answer.headers["x-request-id"] = request_id_of(None if given is None else given.encode("latin-1"))
         return answer

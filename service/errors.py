@@ -101,9 +101,15 @@ class Backend(ServiceError):
 
 
 class Malformed(Validation):
-    """What arrived is not HTTP; there is no route to word it for."""
+    """What arrived is not HTTP, or its headers contradict each other."""
 
     status = 400
+
+
+class Misdirected(Forbidden):
+    """The request names a host that the service does not answer to."""
+
+    status = 421
 
 
 class HeadTooLarge(TooLarge):
@@ -266,7 +272,8 @@ def _methods(request: Request) -> set[str]:
     """The methods that the request's path takes."""
     routes = [route for route in request.app.router.routes if isinstance(route, Route)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    return {method for route in matching for method in route.methods or ()}
+    methods = {method for route in matching for method in route.methods or ()}
+    return methods | {"HEAD"} if "GET" in methods else methods
 
 
 def install(app: FastAPI) -> None:

@@ -35,6 +35,7 @@ DRAIN_SECONDS = 10.0
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
+NOSNIFF = (b"x-content-type-options", b"nosniff")  # a browser takes an answer for what it is called
 GONE = 499  # the status of a request whose client left before an answer began
 
 
@@ -101,6 +102,9 @@ class Exchange:
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
+        self._asked = scope["method"]
+        if self._asked == "HEAD":  # answered as GET is; the server leaves the body out
+            scope = {**scope, "method": "GET"}
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -203,6 +207,7 @@ class Exchange:
             message["headers"] = [
                 *message.get("headers", ()),
                 (b"x-request-id", self._request_id.encode("latin-1")),
+                NOSNIFF,
             ]
         else:
             self.sent_bytes += len(message.get("body", b""))
@@ -254,7 +259,7 @@ class Exchange:
 
     @property
     def _method(self) -> str:
-        return self._scope["method"] if self._scope["method"] in METHODS else "other"
+        return self._asked if self._asked in METHODS else "other"
 
     def count(self, metrics: Metrics) -> None:
         """One more request answered."""

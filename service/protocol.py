@@ -1,7 +1,8 @@
 """HTTP around a request: heads that are too large, too slow or malformed, and answers that nobody reads.
 
 uvicorn's own protocol over httptools, which bounds none of these: a head may grow until memory is full, one
-that never ends keeps its connection for ever, and so does an answer that is never read.
+that never ends keeps its connection for ever, and so does an answer that is never read. The number of
+connections has a bound as well (connections.py).
 """
 
 import asyncio
@@ -11,10 +12,12 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from service.connections import Connections, Place
 from service.corking import Corked
 from service.errors import HeadTooLarge, Malformed, ServiceError, response
 from service.logs import request_id_of
 from service.metrics import UNMATCHED, Metrics
+from service.middleware import NOSNIFF
 
 # Of the first line and all headers. The longest URL that a route here can need, a judgement's query of 4,096
 # characters with its id, is 55 KiB.
@@ -29,6 +32,8 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         app: Any = self.config.app
         self._metrics: Metrics = app.state.runtime.metrics
+        self._connections: Connections = app.state.connections
+        self._place = Place.NONE
         # A head, and the rest of a body that was refused, may take as long as a request.
         self._seconds: float = app.state.runtime.settings.timeout_seconds
         self.url = b""
@@ -42,17 +47,29 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._corked = Corked(transport, self.loop, self._watch_unread)
         super().connection_made(self._corked)
-        self._wait()
+        self._place = self._connections.enter(self)
+        if self._place is Place.NONE:
+            self._refuse(self._connections.refusal())
+        else:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.leave(self)
         self._stop_waiting()
         if self._look is not None:
             self._look.cancel()
         super().connection_lost(exc)
         self._corked.let_go()
 
+    def give_way(self) -> bool:
+        if self.transport.get_write_buffer_size():  # an answer that is still being read
+            return False
+        self.transport.abort()
+        return True
+
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
         self._held_bytes += len(data)
         try:
             self._feed(data)
@@ -72,18 +89,27 @@ class Protocol(HttpToolsProtocol):
 
         Java's HTTP client does that with its first one, and httptools would throw its body away.
         """
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as stopped:
-            first = [self.parser.get_method(), self.url, b"HTTP/" + self.parser.get_http_version().encode()]
-            lines = [name + b": " + value for name, value in self.headers if name not in _UPGRADE]
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-            self.parser.feed_data(b"\r\n".join([b" ".join(first), *lines, b"", data[stopped.args[0] :]]))
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                first = [
+                    self.parser.get_method(),
+                    self.url,
+                    b"HTTP/" + self.parser.get_http_version().encode(),
+                ]
+                lines = [name + b": " + value for name, value in self.headers if name not in _UPGRADE]
+                data = b"\r\n".join([b" ".join(first), *lines, b"", data[stopped.args[0] :]])
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            else:
+                return
 
     # What the parser says
 
     def on_message_begin(self) -> None:
+        # Not in data_received: line ends between two requests, which the parser skips, begin none.
+        self._unset_keepalive_if_required()
         super().on_message_begin()
         self._in_head = True
 
@@ -95,9 +121,25 @@ class Protocol(HttpToolsProtocol):
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("The parser stops at this: what follows is no HTTP.")
         if not self.parser.should_upgrade():
+            self._name_the_host()
             self._in_head = False
             self._stop_waiting()
+            self._connections.busy(self)
+            spare = self._place is Place.SPARE
+            self.scope["spare"] = spare  # type: ignore[typeddict-unknown-key]  # for middleware.py
             super().on_headers_complete()
+            if spare:
+                self.cycle.keep_alive = False
+
+    def _name_the_host(self) -> None:
+        """Let the host of a whole URL in the first line count instead of the header (RFC 9112, 3.2.2)."""
+        if self.url.startswith(b"/"):
+            return
+        url = httptools.parse_url(self.url)
+        if url.host is not None:
+            host = b"[" + url.host + b"]" if b":" in url.host else url.host
+            named = host if url.port is None else b"%s:%d" % (host, url.port)
+            self.headers[:] = [(name, named if name == b"host" else value) for name, value in self.headers]
 
     def on_body(self, body: bytes) -> None:
         self._held_bytes = 0
@@ -106,6 +148,10 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
             self._stop_waiting()
+            if self.cycle.response_complete:  # a refused body has ended: its connection is idle
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
             super().on_message_complete()
 
     # Waiting
@@ -121,7 +167,12 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._corked.flush()  # before the request is counted and cleared away: somebody waits
         super().on_response_complete()
-        if self.cycle.response_complete and self.cycle.more_body and self._patience is None:
+        if not self.cycle.response_complete:
+            return
+        self._connections.idle(self)
+        if self._in_head or self.cycle.more_body:  # more is coming, and `_patience` bounds that
+            self._unset_keepalive_if_required()
+        if self.cycle.more_body and self._patience is None:
             self._wait()  # for the rest of a body that nobody wants
 
     def _watch_unread(self) -> None:
@@ -158,12 +209,16 @@ class Protocol(HttpToolsProtocol):
                 f"The first line and the headers are larger than {HEAD_BYTES >> 10} KiB together. "
                 "Send what is long in a body."
             )
+        self._refuse(error)
+
+    def _refuse(self, error: ServiceError) -> None:
+        """Answer with `error` where there is no request to answer, and close."""
         answer = response(self.url.decode("latin-1"), error)
         self._metrics.errors.labels(error.error_type).inc()
         self._metrics.requests.labels("other", UNMATCHED, str(answer.status_code)).inc()
         phrase = HTTPStatus(answer.status_code).phrase
         head = f"HTTP/1.1 {answer.status_code} {phrase}\r\nconnection: close\r\n".encode()
-        named = [*answer.raw_headers, (b"x-request-id", request_id_of(None).encode())]
+        named = [*answer.raw_headers, (b"x-request-id", request_id_of(None).encode()), NOSNIFF]
         lines = b"".join(name + b": " + value + b"\r\n" for name, value in named)
         self.transport.write(head + lines + b"\r\n" + bytes(answer.body))
         self.transport.close()

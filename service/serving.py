@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,6 +18,8 @@ from fastapi import FastAPI
 from service import logs, memory
 from service.app import create_app
 from service.interpreter_watchdog import InterpreterWatchdog
+from service.connections import bounded_by_files
+from service.handshake import encrypted
 from service.protocol import Protocol
 from service.runtime import Runtime
 from service.settings import Settings, StartupError
@@ -59,7 +62,8 @@ class Server(uvicorn.Server):
 
         Its other side would be waited for to say goodbye, which one that only keeps it at hand does not do.
         """
-        for connection in list(self.server_state.connections) if self.config.is_ssl else ():
+        over_tls = self._runtime.settings.tls_cert_file is not None
+        for connection in list(self.server_state.connections) if over_tls else ():
             cycle = getattr(connection, "cycle", None)
             if cycle is None or cycle.response_complete:
                 connection.transport.abort()
@@ -95,18 +99,20 @@ def bound(settings: Settings) -> socket.socket:
 def run(app: FastAPI, listener: socket.socket) -> None:
     """Serve until a stop signal."""
     runtime: Runtime = app.state.runtime
+    settings = runtime.settings
+    app.state.connections.most = bounded_by_files(settings.max_connections)
+    certificate = settings.tls_cert_file
+    http: Any = Protocol if certificate is None else encrypted(certificate, settings.tls_key_file)
     config = uvicorn.Config(
         app,
         log_config=None,  # its messages go where ours go
         log_level="warning",
         access_log=False,
         server_header=False,
-        http=Protocol,
+        http=http,
         ws="none",
         proxy_headers=False,  # nothing here reads them, and anyone may send them
         timeout_graceful_shutdown=DRAIN_SECONDS,
-        ssl_certfile=runtime.settings.tls_cert_file,
-        ssl_keyfile=runtime.settings.tls_key_file,
     )
     server = Server(config, runtime)
     # uvicorn listens to signals once its loop runs, and puts back what was there when it has stopped: one

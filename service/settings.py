@@ -18,6 +18,7 @@ from models.engines.place import Place, place_of
 from service import memory
 from service.certificate import check_certificate
 from service.filters import FilterError, check_field
+from service.hosts import allowed_hosts
 from service.keys import KeysError, read_keys
 from service.snapshots import FOLDER
 
@@ -67,7 +68,8 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = None
     key_requests_per_minute: int = Field(0, ge=0)  # 0: no limit, here and below
     key_tokens_per_minute: int = Field(0, ge=0)
-    cors_origins: str = ""  # separated by commas
+    allowed_hosts: str = ""  # separated by commas, as the next one
+    cors_origins: str = ""
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
 
@@ -80,6 +82,7 @@ class Settings(BaseSettings):
     timeout_seconds: float = Field(120.0, gt=0)
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
+    max_connections: int = Field(1000, ge=1)
     max_inputs: int = Field(2048, ge=1)
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
@@ -160,6 +163,7 @@ class Settings(BaseSettings):
                 "something in front keeps strangers out."
             )
         allowed_origins(self.cors_origins)
+        allowed_hosts(self.allowed_hosts)
         indexed_fields(self.indexed_fields)
         if not _INDEX_DEVICE.fullmatch(self.index_device):
             raise ValueError(

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fastapi import FastAPI
 
 from service.app import create_app
 from service.errors import ServiceError
+from service.hosts import allowed_hosts
 from service.metrics import Metrics
 from service.settings import PREFIX, Settings
 from tests.service.process import Service
@@ -24,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NOT_PASSED_ON = {
     "HOST", "PORT", "DATA_DIR", "MODELS_DIR", "INSECURE", "LOG_FORMAT", "API_KEYS_FILE", "DEVICE",
     "INDEX_DEVICE", "TLS_CERT_FILE", "TLS_KEY_FILE", "CANARY_FILE",
-    "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE",
+    "EVAL_DATA", "SERVICE_KEY", "SERVICE_KEY_FILE", "ALLOWED_HOSTS",
 }  # fmt: skip
 
 
@@ -142,6 +144,17 @@ def test_every_setting_is_passed_on_by_the_compose_file() -> None:
     assert passed_on == {PREFIX + name for name in names}
 
 
+def test_the_compose_file_lets_the_service_be_called_by_its_name_there() -> None:
+    service = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]["service"]
+    named = service["environment"]["SIMILE_ALLOWED_HOSTS"]
+    for given in ("", "search.example.org"):
+        assert "service" in allowed_hosts(named.replace("${SIMILE_ALLOWED_HOSTS:-}", given))
+    scraped = yaml.safe_load((ROOT / "docker/monitoring/prometheus/prometheus.yml").read_text("utf-8"))
+    for job in scraped["scrape_configs"]:
+        assert [config["targets"] for config in job["static_configs"]] == [["service:8000"]]
+    assert 'service = "http://service:8000"' in (ROOT / "docker/retrain.toml").read_text(encoding="utf-8")
+
+
 def test_the_images_are_labelled_with_the_version_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"ARG VERSION={project['version']}\n" in (ROOT / "docker/Dockerfile").read_text(encoding="utf-8")
@@ -247,7 +260,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         assert answers["200"]["content"]["application/json"]["schema"]["$ref"]
         refusals = {status: answer for status, answer in answers.items() if status >= "400"}
         native = {"422", "424"} if path in {"/", "/embed", "/similarity"} else {"422"}
-        expected = {"400", "401", "403", "409", "413", "415", "429", "500", "503", "504"}
+        expected = {"400", "401", "403", "409", "413", "415", "421", "429", "500", "503", "504"}
         assert set(refusals) == expected | (set() if path in families else native)
         for answer in refusals.values():
             refusal = answer["content"]["application/json"]["schema"]["$ref"]

@@ -19,8 +19,16 @@ from service.keys import Role as Role  # noqa: PLC0414  routes take it from here
 OPEN = "open"
 _REFERENCE = "#/components/schemas/{model}"
 
-# Whatever a route does: a bad deadline, a bug, a service that stops, a deadline that passed.
-_ANY = (errors.Validation, errors.Internal, errors.Unhealthy, errors.Timeout)
+# Whatever a route does: a header twice, a wrong host, a bad deadline, a bug, a service that stops, a deadline
+# that passed.
+_ANY = (
+    errors.Malformed,
+    errors.Misdirected,
+    errors.Validation,
+    errors.Internal,
+    errors.Unhealthy,
+    errors.Timeout,
+)
 _WITH_A_BODY = (errors.Empty, errors.TooLarge, errors.MediaType, errors.Overloaded)
 # When there are keys; Forbidden also for what a page of another site sends.
 _WITH_A_ROLE = (errors.Unauthorized, errors.Forbidden, errors.RateLimited)
@@ -139,7 +147,7 @@ def refusals(kinds: set[type[ServiceError]], family: str) -> dict[int | str, Any
         named.setdefault(errors.status_in(family, kind.status), []).append(kind.error_type)
     return {
         status: {
-            "description": f"{', '.join(names)}; see docs/ERRORS.md",
+            "description": f"{', '.join(dict.fromkeys(names))}; see docs/ERRORS.md",
             "model": _REFUSALS[family],
             "headers": {**_ALWAYS, **_OF_STATUS.get(status, {})},
         }

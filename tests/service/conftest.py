@@ -19,11 +19,13 @@ from service.runtime import Runtime
 from service.settings import Settings
 from tests.tiny import tiny_source
 
+HOST = "testserver"  # the name that TestClient calls a service by
+
 
 def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
     """A new data directory in `folder`, beside a copy of the published tiny model, which is wanted."""
     shutil.copytree(models_dir, folder / "models")
-    chosen: dict[str, Any] = {"cache_mb": 0, **others}
+    chosen: dict[str, Any] = {"cache_mb": 0, "allowed_hosts": HOST, **others}
     return Settings(data_dir=folder / "data", models_dir=folder / "models", **chosen)
 
 
@@ -77,7 +79,7 @@ def wait_until_active(client: TestClient, version: str, seconds: float = 60) -> 
 def serving_prompts(folder: Path, prompts: Mapping[str, str]) -> Iterator[tuple[TestClient, Encoder]]:
     """A service whose model publishes `prompts`, and that model."""
     source = tiny_source(folder / "source", seed=5, prompts=dict(prompts))
-    app = create_app(Settings(data_dir=folder / "data", model=str(source)))
+    app = create_app(Settings(data_dir=folder / "data", model=str(source), allowed_hosts=HOST))
     with TestClient(app) as client:
         wait_until_ready(client)
         yield client, app.state.runtime.live.generation.encoder

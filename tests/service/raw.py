@@ -81,6 +81,10 @@ class Wire:
             pass
         return self
 
+    def line(self) -> bytes:
+        """The next line of what comes."""
+        return self._file.readline()
+
     def answer(self, method: str = "POST") -> Answer:
         """The next answer."""
         status = int(self._file.readline().split()[1])
@@ -96,6 +100,14 @@ class Wire:
             return True
 
 
+def held(service: Service) -> int:
+    """Connections that the service has files for."""
+    here = f":{service.port:04X}"
+    lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return sum(one[1].endswith(here) and one[3] == "01" and one[9] != "0" for one in fields)
+
+
 def post(path: str, body: bytes, *headers: str) -> bytes:
     """A request with the right length."""
     return head(path, f"Content-Length: {len(body)}", *headers) + body
@@ -104,7 +116,7 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 def head(target: str | bytes, *headers: str | bytes, method: str = "POST") -> bytes:
     """A request's head; JSON is announced."""
     first = b" ".join([method.encode(), _bytes(target), b"HTTP/1.1"])
-    lines = [first, b"Host: x", b"Content-Type: application/json", *map(_bytes, headers)]
+    lines = [first, b"Host: localhost", b"Content-Type: application/json", *map(_bytes, headers)]
     return b"\r\n".join([*lines, b"", b""])
 
 

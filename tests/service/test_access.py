@@ -29,9 +29,7 @@ ROUTES = {
     ("GET", "/ready"): "open",
     ("GET", "/metrics"): "open",
     ("GET", "/docs"): "open",
-    ("HEAD", "/docs"): "open",
-    ("GET", "/docs/oauth2-redirect"): "open",
-    ("HEAD", "/docs/oauth2-redirect"): "open",
+    ("GET", "/docs/{file}"): "open",
     ("GET", "/openapi.json"): "open",
     ("HEAD", "/openapi.json"): "open",
     ("POST", "/"): "read",
@@ -193,14 +191,14 @@ def test_a_key_is_sent_as_a_bearer_token_and_taken_to_the_letter(
     service: Service, value: str, status: int
 ) -> None:
     # By hand: an HTTP client would refuse to send some of these.
-    assert exchange(service, f"GET /info HTTP/1.1\nHost: x\nAuthorization: {value}")[0] == status
+    assert exchange(service, f"GET /info HTTP/1.1\nHost: localhost\nAuthorization: {value}")[0] == status
 
 
-def test_the_hash_of_a_key_is_no_key_and_two_keys_are_none(service: Service) -> None:
+def test_the_hash_of_a_key_is_no_key_and_two_keys_are_refused(service: Service) -> None:
     hashed = line("x", "read", KEYS["boss"]).rpartition(":")[2]
     assert service.client.get("/info", headers=bearer(hashed)).status_code == 401
     both = [("Authorization", f"Bearer {KEYS['reader']}"), ("Authorization", f"Bearer {KEYS['boss']}")]
-    assert service.client.get("/info", headers=both).status_code == 401
+    assert service.client.get("/info", headers=both).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -217,7 +215,7 @@ def test_a_refusal_does_not_wait_for_a_single_byte_of_the_body(
     service: Service, caller: str, length: int, kind: str, status: int
 ) -> None:
     key = "" if caller == "nobody" else f"\nAuthorization: Bearer {KEYS[caller]}"
-    head = f"POST /documents HTTP/1.1\nHost: x\nContent-Type: {kind}\nContent-Length: {length}{key}"
+    head = f"POST /documents HTTP/1.1\nHost: localhost\nContent-Type: {kind}\nContent-Length: {length}{key}"
     assert exchange(service, head)[0] == status
 
 
@@ -236,7 +234,7 @@ def test_who_writes_a_large_body_to_its_end_can_read_the_refusal(
     framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {MANY}"
     connection = "" if version == "HTTP/1.0" else f"Connection: {ends}\r\n"
     head = (
-        f"POST /documents {version}\r\nHost: x\r\nContent-Type: application/json\r\n"
+        f"POST /documents {version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {key}\r\n{connection}{framing}\r\n\r\n"
     )
     block = b" " * (1 << 20)
@@ -253,7 +251,7 @@ def test_who_writes_a_large_body_to_its_end_can_read_the_refusal(
         if status == 413:
             assert "SIMILE_MAX_BODY_MB" in body["error"]
         if ends == "keep-alive":  # and the connection is good for the next request
-            raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = http.client.HTTPResponse(raw)
             answer.begin()
             assert answer.status == 200
@@ -270,7 +268,7 @@ def test_http_client_reads_the_refusal_of_a_large_body_too(service: Service) -> 
 
 
 def test_whoever_expects_100_continue_is_refused_without_being_asked_for_the_body(service: Service) -> None:
-    head = "POST /documents HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\nExpect: 100-continue\r\n\r\n"
+    head = "POST /documents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\nExpect: 100-continue\r\n\r\n"
     with socket.create_connection(("127.0.0.1", service.port), timeout=30) as raw:
         raw.sendall(head.encode())
         assert raw.recv(100).startswith(b"HTTP/1.1 401 "), "not 100"

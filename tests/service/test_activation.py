@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from models.store import Store
 from service.app import create_app
 from service.settings import Settings, StartupError
-from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.conftest import HOST, new_settings, wait_until_ready
 from tests.tiny import tiny_source
 
 
@@ -21,7 +21,7 @@ def version_served(settings: Settings) -> str:
 
 def test_the_first_start_publishes_wants_and_serves_the_folder_it_is_given(tmp_path: Path) -> None:
     source = tiny_source(tmp_path / "my-encoder", seed=3)
-    settings = Settings(data_dir=tmp_path / "data", model=str(source))
+    settings = Settings(data_dir=tmp_path / "data", model=str(source), allowed_hosts=HOST)
     version = version_served(settings)
     assert "my-encoder" in version
     store = Store(tmp_path / "data/models")

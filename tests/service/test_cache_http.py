@@ -15,7 +15,7 @@ from models.encoder import Encoder
 from models.store import Store
 from service.runtime import Runtime
 from service.settings import Settings
-from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.service.conftest import HOST, new_settings, serving, wait_until_active
 from tests.service.swapping import published
 
 LONG = "river stone " * 60  # more than the 64 tokens of the model
@@ -133,7 +133,11 @@ def test_health_is_a_real_forward_pass_and_a_broken_model_still_answers_what_is_
 def test_a_swap_answers_from_the_new_version_and_the_old_ones_vectors_go_with_it(tmp_path: Path) -> None:
     versions = published(tmp_path / "models", 2)
     settings = Settings(
-        data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=4, grace_seconds=0.1
+        data_dir=tmp_path / "data",
+        models_dir=tmp_path / "models",
+        cache_mb=4,
+        grace_seconds=0.1,
+        allowed_hosts=HOST,
     )
     store = Store(tmp_path / "models")
     with serving(settings) as client:

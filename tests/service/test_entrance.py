@@ -103,10 +103,12 @@ def test_whatever_else_the_service_does_it_goes_on_doing(client: TestClient) -> 
 def test_a_refusal_is_free_of_the_frames_it_passed(app: FastAPI) -> None:
     """Or each would be a circle that only the collector of garbage can undo."""
     runtime = app.state.runtime
-    entrance = Entrance(runtime.batcher, app.state.access, app.routes)
-    scope: dict[str, Any] = {"method": "POST", "path": "/embed", "headers": []}
+    state = app.state
+    entrance = Entrance(runtime.batcher, state.access, app.routes, state.hosts, state.connections)
+    host = (b"host", b"localhost")
+    scope: dict[str, Any] = {"method": "POST", "path": "/embed", "headers": [host]}
     stranger = entrance.refusal(scope)
-    scope["headers"] = [(b"authorization", READER["Authorization"].encode())]
+    scope["headers"] = [host, (b"authorization", READER["Authorization"].encode())]
     overloaded = entrance.refusal(scope)
     assert stranger is not None
     assert overloaded is not None

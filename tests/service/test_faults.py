@@ -198,7 +198,8 @@ def test_a_clock_that_jumps_changes_nothing(place: Place, monkeypatch: pytest.Mo
 
 def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -> None:
     head = (
-        "POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9000000\r\n\r\n"
+        "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 9000000\r\n\r\n"
     )
     before = place.metric("simile_admitted_bytes")
     with socket.create_connection(("127.0.0.1", place.port), timeout=10) as raw:

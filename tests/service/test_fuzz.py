@@ -91,7 +91,7 @@ def test_what_is_no_json_is_refused(service: Service, path: str, what: str) -> N
 
 def test_another_encoding_is_not_read_although_it_is_declared(service: Service) -> None:
     body = '{"inputs": "red"}'.encode("utf-16")
-    head = "POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json; charset=utf-16\r\n"
+    head = "POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=utf-16\r\n"
     with Wire(service) as wire:
         wire.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode(), body)
         wire.answer().refused("/embed", 422, "Validation")
@@ -138,7 +138,7 @@ def test_64_mib_without_a_length_are_refused_on_the_way(service: Service) -> Non
         ("/embed", "POST"),
         ("/v1/embeddings", "POST"),
         ("/v2/embed", "POST"),
-        ("/documents", "DELETE, GET, POST"),
+        ("/documents", "DELETE, GET, HEAD, POST"),
     ],
 )
 def test_a_method_that_a_path_does_not_take_is_405_and_all_others_are_named(

@@ -14,7 +14,7 @@ from models.encoder import Encoder
 from service.app import create_app
 from service.runtime import Runtime
 from service.settings import Settings
-from tests.service.conftest import wait_until_ready
+from tests.service.conftest import HOST, wait_until_ready
 from tests.service.test_http_errors import refused
 from tests.tiny import tiny_source
 
@@ -40,7 +40,7 @@ def own_tokenizer(tiny_source: Path) -> tokenizers.Tokenizer:
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
     folder = tmp_path_factory.mktemp("prompted")
     source = tiny_source(folder / "source", seed=5, prompts={"query": "market letter "})
-    app = create_app(Settings(data_dir=folder / "data", model=str(source)))
+    app = create_app(Settings(data_dir=folder / "data", model=str(source), allowed_hosts=HOST))
     with TestClient(app) as client:
         wait_until_ready(client)
         yield client, app.state.runtime.live.generation.encoder

@@ -23,7 +23,7 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
 HEAD = b"\r\n".join(
     [
         b"POST /documents HTTP/1.1",
-        b"Host: x",
+        b"Host: localhost",
         b"Content-Type: application/x-ndjson",
         b"Transfer-Encoding: chunked",
     ]

@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from service import passing
 from service.app import create_app
 from service.settings import Settings
-from tests.service.conftest import wait_until_ready
+from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 
 EXAMPLES, STEPS = 12, 40
@@ -78,7 +78,12 @@ class Service(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        chosen = Settings(data_dir=self.folder / "data", models_dir=self.folder / "models", cache_mb=0)
+        chosen = Settings(
+            data_dir=self.folder / "data",
+            models_dir=self.folder / "models",
+            cache_mb=0,
+            allowed_hosts=HOST,
+        )
         self.client = TestClient(create_app(chosen))
         self.client.__enter__()
         wait_until_ready(self.client)

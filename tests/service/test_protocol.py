@@ -39,12 +39,12 @@ def service(running: Service) -> Iterator[Service]:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the beginning of TLS
         b"\0" * 100,
         b"P" * 100_000,
-        b"BREW /embed HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /embed HTTP/9.9\r\nHost: x\r\n\r\n",
-        b"GET \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /documents/\xe9 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /doc\0uments HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"CONNECT example:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"BREW /embed HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /embed HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET \xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /documents/\xe9 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /doc\0uments HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         head("/embed", b"X-A: a\0b"),
         head("/embed", b"X A: a"),
         head("/embed", b": a"),
@@ -143,6 +143,28 @@ def test_no_other_protocol_is_spoken_and_the_request_is_served(service: Service,
     with Wire(service) as wire:
         answer = wire.send(head("/embed", *headers, key, method="GET")).answer("GET")
         answer.refused("/embed", 405, "MethodNotAllowed")
+
+
+def test_requests_for_another_protocol_sent_at_once_are_all_answered(service: Service) -> None:
+    upgrade = ("Connection: Upgrade", "Upgrade: h2c")
+    requests = [post("/embed", BODY, *upgrade, f"x-request-id: {at}") for at in range(5)]
+    with Wire(service) as wire:
+        wire.send(b"".join([*requests, post("/embed", BODY, "x-request-id: 5")]))
+        for at in range(6):
+            answer = wire.answer()
+            assert (answer.status, answer.headers["x-request-id"]) == (200, str(at))
+
+
+def test_line_ends_after_an_answer_keep_no_connection_open(service: Service) -> None:
+    with Wire(service) as asked, Wire(service) as refused:
+        assert asked.send(post("/embed", BODY)).answer().status == 200
+        large = 17 << 20
+        refused.send(head("/embed", f"Content-Length: {large}")).answer().refused("/embed", 413, "TooLarge")
+        refused.send([bytes(1 << 20)] * 17)  # all of it; and nothing more comes
+        for _ in range(3):
+            asked.send(b"\r\n")
+        assert asked.closed()
+        assert refused.closed()
 
 
 def dribble(service: Service, first: bytes, rest: bytes) -> tuple[float, bytes]:
@@ -247,7 +269,7 @@ def test_any_bytes_are_answered_or_closed(running: Service) -> None:
                 received += part
         if received:
             assert received[:9] == b"HTTP/1.1 "
-            assert int(received[9:12]) in {200, 400, 404, 405, 413, 415, 422, 431}
+            assert int(received[9:12]) in {200, 400, 404, 405, 413, 415, 421, 422, 431}
 
     check()
     check_served(running)

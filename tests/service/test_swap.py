@@ -20,7 +20,7 @@ from models.store import Store
 from service.app import create_app
 from service.build import Builder
 from service.settings import Settings
-from tests.service.conftest import wait_until_ready
+from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.tiny import tiny_source
 
@@ -41,7 +41,11 @@ class Place:
     @contextmanager
     def serving(self, *, wait: bool = True, **others: Any) -> Iterator[TestClient]:
         settings = Settings(
-            data_dir=self.folder / "data", models_dir=self.folder / "models", cache_mb=0, **others
+            data_dir=self.folder / "data",
+            models_dir=self.folder / "models",
+            cache_mb=0,
+            allowed_hosts=HOST,
+            **others,
         )
         self.app = create_app(settings)
         with TestClient(self.app) as self.client:

@@ -1,0 +1,118 @@
+"""`GET /docs` loads nothing from another host and runs nothing that is not a file of the service."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.service.process import Service
+from tests.service.raw import ending_well
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    with ending_well(tmp_path_factory.mktemp("docs"), tiny_models_dir) as service:
+        yield service
+
+
+class Page(HTMLParser):
+    """What a page loads, and the scripts that stand in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.inline: list[str] = []
+        self._in_script = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self._in_script = tag == "script"
+        for name, value in attributes:
+            if name in {"src", "href"} and value is not None:
+                self.loads.append(value)
+            if name.startswith("on"):
+                self.inline.append(f"{name}={value}")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script and data.strip():
+            self.inline.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = False
+
+
+def test_every_page_has_a_policy_and_loads_its_own_files(service: Service) -> None:
+    answers = {path: service.client.get(path) for path in plain_gets(service)}
+    pages = [path for path, answer in answers.items() if "html" in answer.headers.get("content-type", "")]
+    assert "/docs" in pages
+    for path in pages:
+        policy = answers[path].headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "//" not in policy
+        assert "'unsafe-inline'" not in re.findall(r"script-src[^;]*", policy)[0]
+        page = Page(answers[path].text)
+        assert page.inline == []
+        for address in page.loads:
+            if address != "data:,":
+                assert "//" not in address
+                found = service.client.get(f"/{address}")
+                assert found.status_code == 200
+                assert "html" not in found.headers["content-type"]
+                assert len(found.content) == int(found.headers["content-length"])
+    assert len(Page(answers["/docs"].text).loads) == 4
+
+
+def plain_gets(service: Service) -> list[str]:
+    """Paths that GET takes as they stand."""
+    described = service.client.get("/openapi.json").json()["paths"]
+    return ["/docs", *(path for path, operations in described.items() if "get" in operations)]
+
+
+def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
+    assert "swagger-ui" in service.client.get("/docs/swagger-ui.css").text
+    for file in ("redoc.standalone.js", "..%2fcore.py", "%2e%2e", "oauth2-redirect", ""):
+        assert service.client.get(f"/docs/{file}").status_code == 404
+
+
+@pytest.mark.long
+def test_a_browser_shows_the_page_and_asks_no_other_host(service: Service, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    log = tmp_path / "net.json"
+    done = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # what Chromium asks by itself
+            "--no-first-run",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--log-net-log={log}",
+            "--enable-logging=stderr",
+            "--timeout=30000",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+            f"http://127.0.0.1:{service.port}/docs",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    for shown in ("swagger-ui", "Sentence embeddings and search", "/documents/{id}", "/v1/embeddings"):
+        assert shown in done.stdout
+    assert "Content Security Policy" not in done.stderr
+    assert "Refused to" not in done.stderr
+    own = f"http://127.0.0.1:{service.port}"
+    sent = [event["params"] for event in json.loads(log.read_bytes())["events"] if "params" in event]
+    asked = {one["url"] for one in sent if one.get("initiator") == own}  # by the page, not by Chromium itself
+    assert f"{own}/openapi.json" in asked
+    assert all(address.startswith(f"{own}/") for address in asked), asked
