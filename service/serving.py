@@ -17,9 +17,9 @@ from fastapi import FastAPI
 
 from service import logs, memory
 from service.app import create_app
-from service.interpreter_watchdog import InterpreterWatchdog
 from service.connections import bounded_by_files
 from service.handshake import encrypted
+from service.interpreter_watchdog import InterpreterWatchdog
 from service.protocol import Protocol
 from service.runtime import Runtime
 from service.settings import Settings, StartupError
