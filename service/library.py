@@ -1,14 +1,14 @@
 """Documents and their search: the store, the index and the encoder, used together.
 
-A write is embedded, committed and in the index before it is answered. A search borrows one generation for
-its whole life, so its query and the vectors it is compared with come from one model.
+A write is embedded by the version in service, committed and in its index before it is answered. What other
+versions have by then goes along; what they lack is filled in behind it (catchup.py). A search borrows one
+generation for its whole life, so its query and the vectors it is compared with come from one model.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,9 +19,10 @@ from service.batcher import Batcher
 from service.calls import Lane
 from service.documents import DEFAULT_COLLECTION, Document, Documents, texts
 from service.embedding import DocumentEncoder
-from service.errors import Conflict, ServiceError, Unhealthy
+from service.errors import Conflict, Hung, ServiceError, Unhealthy
 from service.gaps import lacking
 from service.live import Generation, Live
+from service.logs import told
 from service.passing import Passing
 from service.revisions import NeedsVectors, delete, upsert
 from service.rows import revision_of
@@ -56,6 +57,7 @@ class Library:
         self._batcher = batcher
         self._passing = Passing()
         self._encoder = DocumentEncoder(batcher, passages=passages)
+        self.on_gap: Callable[[], None] = _nothing  # told when a write left a follower without a vector
 
     @property
     def alone_threads(self) -> int:
@@ -65,8 +67,8 @@ class Library:
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
 
-        What changed is embedded by the live generation and by those that follow it. A follower that fails
-        on a text fails nobody: its builder finds the gap.
+        What changed is embedded by the live generation. Those that follow it embed it at the same time, and
+        nobody waits for them or fails with them: what they do not have at the commit is filled in later.
         """
         stored = await self.documents.read(
             lambda connection: texts(connection, [d.id for d in documents], collection)
@@ -75,8 +77,16 @@ class Library:
         embedded: dict[int, dict[int, Embedding]] = {}
         while True:
             with self.live.borrow_all() as generations:
-                await self._embed_changed(generations, documents, changed, embedded)
+                live, *followers = generations
+                for generation in generations:  # the writer's thread goes through it
+                    embedded.setdefault(generation.number, {})
+                following = [
+                    asyncio.ensure_future(self._follow(follower, documents, changed, embedded))
+                    for follower in followers
+                    if follower.fault is None
+                ]
                 try:
+                    await self._embed_changed(live, documents, changed, embedded)
                     job = partial(
                         upsert,
                         documents=documents,
@@ -86,49 +96,67 @@ class Library:
                     )
                     truncated, number = await self.writer.run(job)
                     # The live generation's; what followers compute is the service's own affair.
-                    fresh = embedded[generations[0].number].values()
-                    tokens = sum(embedding.tokens for embedding in fresh)
-                    return Stored(truncated, number, tokens, generations[0].version)
+                    tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
+                    if any(changed - embedded[follower.number].keys() for follower in followers):
+                        self.on_gap()
+                    return Stored(truncated, number, tokens, live.version)
                 except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
                     changed.update(error.positions)
+                finally:
+                    for task in following:
+                        task.cancel()
 
     async def _embed_changed(
         self,
-        generations: Sequence[Generation],
+        generation: Generation,
         documents: Sequence[Document],
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
         """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
+        rows = embedded[generation.number]
+        lacking = sorted(changed - rows.keys())
+        fresh = await self.embed(generation, [documents[at].text for at in lacking])
+        # In one assignment, since the writer's thread may be reading it.
+        embedded[generation.number] = rows | dict(zip(lacking, fresh, strict=True))
 
-        async def by(generation: Generation) -> None:
-            rows = embedded.setdefault(generation.number, {})
-            lacking = sorted(changed - rows.keys())
-            fresh = await self.embed(generation, [documents[at].text for at in lacking])
-            rows.update(zip(lacking, fresh, strict=True))
-
-        live, *followers = generations
-        tasks = [asyncio.ensure_future(_lenient(by(follower))) for follower in followers]
+    async def _follow(
+        self,
+        follower: Generation,
+        documents: Sequence[Document],
+        changed: set[int],
+        embedded: dict[int, dict[int, Embedding]],
+    ) -> None:
+        """A follower's part of a write. Its failures are its builder's, who meets them again."""
         try:
-            await by(live)
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+            await self._embed_changed(follower, documents, changed, embedded)
+        except Hung as error:
+            follower.fault = error.message
+        except ServiceError as error:
+            log.debug("%s left a write to its builder: %s", follower.version, error.error_type)
+        except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
+            log.warning("%s left a write to its builder: %s", follower.version, told(error))
 
     async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete what passes `where`: how many there were, and the operation sequence."""
         return await self.writer.run(lambda transaction: delete(transaction, where, collection))
 
+    def close(self) -> None:
+        """Embed nothing more."""
+        self._encoder.close()
+
     async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
-        """Embed documents' texts in the background lane, with the model's document prompt."""
-        return await self._encoder.embed(generation, documents)
+        """Embed documents' texts with the model's document prompt, in the lane of its generation."""
+        return await self._encoder.embed(generation, documents, self._lane(generation))
+
+    def _lane(self, generation: Generation) -> Lane:
+        return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors (n, dimension) of queries nobody waits for: background lane, the model's search prompt."""
+        """Vectors (n, dimension) of queries that no request waits for, with the model's search prompt."""
         prompt = generation.manifest.search_prompt
         encoded = await self._batcher.embed(
-            generation.encoder, [prompt + query for query in queries], lane=Lane.BACKGROUND
+            generation.encoder, [prompt + query for query in queries], lane=self._lane(generation)
         )
         return encoded.vectors
 
@@ -181,10 +209,8 @@ class Library:
         )
 
 
-async def _lenient(embedding: Awaitable[None]) -> None:
-    """A follower's part of a write, which may fail without failing the write."""
-    with contextlib.suppress(ServiceError):
-        await embedding
+def _nothing() -> None:
+    """When no follower is looked after."""
 
 
 def apply(generation: Generation, changes: Changes) -> None:

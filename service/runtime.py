@@ -25,6 +25,7 @@ from service.batcher import Batcher
 from service.bodies import MEGABYTE
 from service.build import Builder, load_all
 from service.cache import Cache
+from service.catchup import CatchUp
 from service.derived import bring_up_to_date
 from service.device import Owner, owner_of
 from service.documents import Documents, collections
@@ -86,6 +87,7 @@ class Runtime:
         self.watcher: Watcher
         self._progress = "starting"
         self._opener: Opener
+        self._catch_up: CatchUp
         self._ownership: Ownership | None = None
         self._owner: Owner | None = None  # of the GPU where large indexes are searched
         self._tasks: list[asyncio.Task[None]] = []
@@ -161,6 +163,8 @@ class Runtime:
         self.library = Library(
             self.live, self.batcher, Documents(self.database), writer, passages=self.settings.passages
         )
+        self._catch_up = CatchUp(self.library)
+        self.library.on_gap = self._catch_up.note
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
         self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds)
@@ -188,6 +192,7 @@ class Runtime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._catch_up.stop()
         await asyncio.to_thread(self._close)
 
     def not_ready(self) -> str | None:
@@ -215,6 +220,7 @@ class Runtime:
 
     def _close(self) -> None:
         self.batcher.stop()
+        self.library.close()
         self.library.writer.stop()
         self.library.documents.close()
         self.live.close()

@@ -5,8 +5,9 @@
 It waits in `building` while there is no memory for it, and in `ready` for somebody's decision when
 SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
 
-While its documents are embedded it follows every write, and a last look inside the swap's own transaction
-makes sure that no document lacks a vector. The swap itself is a row in the database, then one assignment,
+While its documents are embedded it follows every write, and no write waits for it: what it does not have in
+time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
+vector. The swap itself is a row in the database, then one assignment,
 both on the writer's thread between two commits: whoever borrowed before keeps the old model with the old
 index, whoever comes after gets the new ones.
 """
@@ -237,7 +238,9 @@ class Swap:
         """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
         started = time.monotonic()
         connection, live = transaction.connection, self._library.live
-        if generation.retired or lacking(connection, generation.number, generation.complete_to, 1):
+        if generation.retired or generation.fault is not None:
+            return False
+        if lacking(connection, generation.number, generation.complete_to, 1):
             return False
         rollback = self.wish.kind == "rollback"
         go_live(transaction, generation.number, self.wish.id, rollback=rollback)
