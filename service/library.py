@@ -7,6 +7,7 @@ generation for its whole life, so its query and the vectors it is compared with 
 
 import asyncio
 import logging
+import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,23 @@ from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.calls import Lane
-from service.documents import DEFAULT_COLLECTION, Document, Documents, texts
+from service.documents import DEFAULT_COLLECTION, Document, Documents, sequence, texts
 from service.embedding import DocumentEncoder
-from service.errors import Conflict, Hung, ServiceError, Unhealthy
+from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
 from service.gaps import lacking
 from service.live import Generation, Live
 from service.logs import told
+from service.matching import matching
 from service.passing import Passing
-from service.revisions import NeedsVectors, delete, upsert
+from service.revisions import (
+    DELETE_DOCUMENTS,
+    NeedsVectors,
+    delete,
+    delete_some,
+    drop_feedback,
+    drop_name,
+    upsert,
+)
 from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
 from service.vectors import Embedding
@@ -137,9 +147,46 @@ class Library:
         except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
             log.warning("%s left a write to its builder: %s", follower.version, told(error))
 
-    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
-        """Delete what passes `where`: how many there were, and the operation sequence."""
+    async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""
+        where = Where("id = ?", [id])
         return await self.writer.run(lambda transaction: delete(transaction, where, collection))
+
+    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete what passes `where` at this moment: how many were deleted, and the operation sequence.
+
+        In steps, with other writes between them. Each step is on disk before the next, oldest documents
+        first; a document that is stored or changed meanwhile stays.
+
+        Raises:
+            Storage: a step failed. The message says how many documents were deleted before.
+
+        """
+        revisions, number = await self.documents.read(
+            lambda connection: _found(connection, where, collection)
+        )
+        done = deleted = 0
+        while done < len(revisions):
+            some = revisions[done : done + DELETE_DOCUMENTS]
+            job = partial(delete_some, revisions=some, collection=collection)
+            try:
+                step = await self.writer.run(job)
+            except (Storage, Unhealthy) as error:
+                said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
+                raise type(error)(said, headers=error.headers) from error
+            done, deleted, number = done + step.done, deleted + step.deleted, step.sequence
+        return deleted, number
+
+    async def drop(self, collection: str) -> tuple[int, int]:
+        """Delete a collection with its documents and judgements, in steps. Returns and raises as `delete`.
+
+        The default one stays, and so does one to which documents were written meanwhile.
+        """
+        deleted = await self.delete(Where("1", []), collection)
+        while await self.writer.run(partial(drop_feedback, collection=collection)):
+            pass
+        await self.writer.run(partial(drop_name, collection=collection))
+        return deleted
 
     def close(self) -> None:
         """Embed nothing more."""
@@ -211,6 +258,12 @@ class Library:
 
 def _nothing() -> None:
     """When no follower is looked after."""
+
+
+def _found(connection: sqlite3.Connection, where: Where, collection: str) -> tuple[list[int], int]:
+    """The revisions that pass, rising, and the operation number of the same moment."""
+    connection.execute("BEGIN")
+    return matching(connection, where, collection).tolist(), sequence(connection)
 
 
 def apply(generation: Generation, changes: Changes) -> None:
