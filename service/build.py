@@ -36,10 +36,14 @@ HARMLESS_TEXT = "A short sentence."
 Tell = Callable[[int, int], None]  # documents done, and of how many
 
 
-def load_all(transaction: Transaction, generation: Generation) -> None:
-    """The generation's indexes from the stored vectors, in one job: while nothing is served from it yet.
+def load_all(transaction: Transaction, generation: Generation) -> bool:
+    """The generation's indexes from the stored vectors, in one job: while nothing is served from it.
 
-    A damaged vector is deleted, so that its text is embedded again.
+    Whatever they held before is replaced. A damaged vector is deleted, so that its text is embedded again.
+
+    Returns:
+        Whether every stored vector was sound, and is in the indexes.
+
     """
     number, dimension = generation.number, generation.encoder.dimension
     connection = transaction.connection
@@ -53,6 +57,7 @@ def load_all(transaction: Transaction, generation: Generation) -> None:
         for index in generation.indexes.collections.values():
             index.apply(remove=damaged)  # passages of them that are sound
     forget(transaction, number, damaged)
+    return not damaged
 
 
 class Builder:

@@ -46,7 +46,7 @@ class Generation:
         self._place = (snapshots, owner)
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
         self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
-        self.loaded = False  # the indexes hold every stored vector of it
+        self.loaded = False  # the indexes hold every stored vector of it, and nothing else
         self.whole = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
         self.left_out = 0  # of these, the ones that the model fails on

@@ -219,7 +219,9 @@ class Swap:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
         live = self._library.live
         for follower in live.followers:
-            if follower.version == self.version and follower.number == await self._begin(follower.encoder):
+            if follower.version == self.version and not follower.loaded:  # its index may have a gap
+                live.leave(follower)
+            elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._wait_for_memory()
         encoder = await asyncio.to_thread(self._opener.open_proved, self.version)
