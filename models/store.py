@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from .encoder import Encoder
 from .engines.form import FP32, Form
 from .engines.place import CPU, Place
-from .errors import Damaged, InUse, ModelError, UnknownVersion
+from .errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from .fsync import replace_text, sync
 from .lock import lock
 from .manifest import Manifest, is_version
@@ -102,7 +102,7 @@ class Store:
 
     def problems(self) -> dict[str, str]:
         """Folder names that are no readable version, and the reason. Checksums are `verify`'s work."""
-        found = {name: entry.reason for name, entry in self._entries() if isinstance(entry, Damaged)}
+        found = {name: entry.reason for name, entry in self._entries() if not isinstance(entry, Manifest)}
         pointer = self._pointer()
         if pointer and pointer != self.wanted():
             found["wanted"] = f"it names {pointer[:100]!r}, which is no published version"
@@ -115,7 +115,7 @@ class Store:
         return self._path(version)
 
     def verify(self, version: str) -> Manifest:
-        """Read and check every byte. Raise Damaged with the reason, or UnknownVersion."""
+        """Read and check every byte. Raise Damaged or Unreadable with the reason, or UnknownVersion."""
         return check(self.folder(version))
 
     def open(
@@ -128,7 +128,7 @@ class Store:
         deterministic: bool = False,
         place: Place = CPU,
     ) -> Encoder:
-        """Verify, then open as `Encoder` says, which raises too. Raise Damaged or UnknownVersion."""
+        """Verify, then open as `Encoder` says, which raises too. Raise as `verify`."""
         manifest, folder = self.verify(version), self.folder(version)
         return Encoder(
             folder,
@@ -194,8 +194,7 @@ class Store:
         return state if isinstance(state, dict) else {}
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """For the service alone."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        """For the service alone. Raise OSError, also while the folder is away: it is not made anew then."""
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
 
     def _path(self, version: str) -> Path:
@@ -207,7 +206,7 @@ class Store:
         except FileNotFoundError:
             return ""
 
-    def _entries(self) -> Iterator[tuple[str, Manifest | Damaged]]:
+    def _entries(self) -> Iterator[tuple[str, Manifest | Damaged | Unreadable]]:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         for name in names:
             if name.startswith(".") or not self._path(name).is_dir():
@@ -216,8 +215,8 @@ class Store:
                 if not is_version(name):
                     raise Damaged(name, "its name is no version's")  # noqa: TRY301  one way out for every reason
                 yield name, read_manifest(self._path(name))
-            except Damaged as damaged:
-                yield name, damaged
+            except (Damaged, Unreadable) as trouble:
+                yield name, trouble
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[Path]:

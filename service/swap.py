@@ -28,6 +28,7 @@ from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import Wish
 from service import canary, memory
+from service.away import read_when_there
 from service.build import Builder
 from service.documents import count, last_revision
 from service.errors import Backend, Overloaded, Storage, Unhealthy
@@ -49,7 +50,7 @@ BUILDING, READY = "building", "ready"
 RETRY_SECONDS = 2.0
 MEMORY_LOOK_SECONDS = 5.0
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
-ATTEMPTS = 5  # at what may pass but did not: a disk that fails, an index that cannot follow
+ATTEMPTS = 5  # at an index that cannot follow the writes
 LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
 
 
@@ -126,12 +127,8 @@ class Swap:
                 await self._build(generation)
         except Retired:
             log.warning("The index of %s has a gap; it is loaded again", self.version)
-        except OSError as error:
-            log.warning("Opening %s failed: %s", self.version, error)
-            self.reason = str(error)
-        else:
-            return True
-        return False
+            return False
+        return True
 
     async def _build(self, generation: Generation) -> None:
         """Until it is live."""
@@ -191,6 +188,12 @@ class Swap:
             except (Overloaded, Storage, Unhealthy) as error:
                 await self._wait(error.message, RETRY_SECONDS)
 
+    async def _read(self, work: Callable[[], T]) -> T:
+        """`work` on the version's folder, as soon as that can be read."""
+        found = await read_when_there(self._opener.store, self.version, work, self._wait)
+        self.reason = None
+        return found
+
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
         """For what may pass."""
         if not said and reason != self.reason:
@@ -201,14 +204,16 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Until there is room for the generation; documents may go meanwhile, and other generations."""
-        folder = self._opener.store.folder(self.version)
-        dimension = read_manifest(folder).dimension
+        store = self._opener.store
+        dimension = (await self._read(lambda: read_manifest(store.folder(self.version)))).dimension
         alone = self._library.alone_threads > 1 and self._opener.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
             documents = await self._patiently(partial(self._library.documents.read, count))
-            look = partial(memory.shortage, documents, dimension, folder, MACHINE, alone=alone)
-            shortage = await asyncio.to_thread(look)
+            look = partial(
+                memory.shortage, documents, dimension, store.root / self.version, MACHINE, alone=alone
+            )
+            shortage = await self._read(look)
             if shortage is None:
                 break
             await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)
@@ -224,7 +229,7 @@ class Swap:
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._wait_for_memory()
-        encoder = await asyncio.to_thread(self._opener.open_proved, self.version)
+        encoder = await self._read(partial(self._opener.open_proved, self.version))
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
         live.follow(generation)
