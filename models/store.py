@@ -193,8 +193,13 @@ class Store:
             return {}
         return state if isinstance(state, dict) else {}
 
-    def write_state(self, state: dict[str, Any]) -> None:
-        """For the service alone. Raise OSError, also while the folder is away: it is not made anew then."""
+    def write_state(self, state: dict[str, Any], *, make: bool = True) -> None:
+        """For the service alone. Raise OSError.
+
+        make: the models folder, where there is none; else it may only be away for a moment.
+        """
+        if make:
+            self.root.mkdir(parents=True, exist_ok=True)
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
 
     def _path(self, version: str) -> Path:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,7 +39,7 @@ from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
 from service.vectors import Embedding
 from service.where import Where
-from service.writer import Changes, Writer
+from service.writer import Changes, Transaction, Writer
 
 log = logging.getLogger(__name__)
 
@@ -97,17 +97,12 @@ class Library:
                 ]
                 try:
                     await self._embed_changed(live, documents, changed, embedded)
-                    job = partial(
-                        upsert,
-                        documents=documents,
-                        embedded=embedded,
-                        split=self._encoder.passages,
-                        collection=collection,
+                    stored_by, (truncated, number) = await self.writer.run(
+                        partial(self._upsert, documents=documents, embedded=embedded, collection=collection)
                     )
-                    truncated, number = await self.writer.run(job)
                     # The live generation's; what followers compute is the service's own affair.
                     tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
-                    if any(changed - embedded[follower.number].keys() for follower in followers):
+                    if any(changed - stored_by[follower.number].keys() for follower in followers):
                         self.on_gap()
                     return Stored(truncated, number, tokens, live.version)
                 except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
@@ -115,6 +110,18 @@ class Library:
                 finally:
                     for task in following:
                         task.cancel()
+
+    def _upsert(
+        self,
+        transaction: Transaction,
+        documents: Sequence[Document],
+        embedded: Mapping[int, Mapping[int, Embedding]],
+        collection: str,
+    ) -> tuple[Mapping[int, Mapping[int, Embedding]], tuple[int, int]]:
+        """The write itself, with what there is at this moment; that, and what `upsert` returns."""
+        now = dict(embedded)  # on the event loop followers go on
+        split = self._encoder.passages
+        return now, upsert(transaction, documents, now, split=split, collection=collection)
 
     async def _embed_changed(
         self,

@@ -27,10 +27,11 @@ from models.encoder import Encoder
 from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import Wish
-from service import canary, memory
+from service import canary, capacity
 from service.away import read_when_there
 from service.build import Builder
-from service.documents import count, last_revision
+from service.capacity import expected_rows
+from service.documents import count_all, last_revision
 from service.errors import Backend, Overloaded, Storage, Unhealthy
 from service.gaps import lacking
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
@@ -204,15 +205,15 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Until there is room for the generation; documents may go meanwhile, and other generations."""
-        store = self._opener.store
-        dimension = (await self._read(lambda: read_manifest(store.folder(self.version)))).dimension
+        store, live = self._opener.store, self._library.live.generation
+        manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
+        folder, dimension = store.root / self.version, manifest.dimension
         alone = self._library.alone_threads > 1 and self._opener.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
-            documents = await self._patiently(partial(self._library.documents.read, count))
-            look = partial(
-                memory.shortage, documents, dimension, store.root / self.version, MACHINE, alone=alone
-            )
+            documents = await self._patiently(partial(self._library.documents.read, count_all))
+            rows = expected_rows(live, documents, manifest)
+            look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
             shortage = await self._read(look)
             if shortage is None:
                 break

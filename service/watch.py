@@ -271,7 +271,7 @@ class Watcher:
             "versions": await self.states(),
         }
         if state != self._written:
-            await asyncio.to_thread(self._store.write_state, state)
+            await asyncio.to_thread(self._store.write_state, state, make=False)
             self._written = state
 
 
