@@ -147,11 +147,12 @@ class Runtime:
             return
         reopen = partial(self.store.open, generation.version, deterministic=self.settings.deterministic)
         try:
-            self.tuning = tuning.tune(self.settings, reopen)
-            layout = self.tuning.layout
-            if layout.threads != generation.encoder.threads:
-                generation.encoder.close()
-                generation.encoder = reopen(layout.threads)
+            tuned = tuning.tune(self.settings, reopen)
+            layout, before = tuned.layout, generation.encoder
+            if layout.threads != before.threads:
+                generation.encoder = reopen(layout.threads)  # where that fails, the one before is still open
+                before.close()
+            self.tuning = tuned
             self._opener.layout = layout
             self.batcher.resize(layout.workers, self._alone_threads(layout))
         except Exception:  # it would have been faster perhaps, and runs as well without
