@@ -6,6 +6,7 @@ ModelError
 ├── Unsupported        a source folder that cannot be published here, and what would make it possible
 ├── ProofFailed        what was built does not compute what it should; nothing was published
 ├── Damaged            a published folder that must not be served, with the reason
+├── Unreadable         a published folder that cannot be read now, and may be all right
 ├── UnknownVersion     no such version in the store
 ├── NotPortable        another tool gives other vectors than a version does, or none, or none could be asked
 ├── DeviceUnavailable  the device that was asked for is not there, and what to install or set
@@ -49,6 +50,13 @@ class UnknownVersion(ModelError):
 class Damaged(ModelError):
     def __init__(self, version: str, reason: str) -> None:
         super().__init__(f"Version {version} is not served: {reason}.")
+        self.version = version
+        self.reason = reason
+
+
+class Unreadable(ModelError):
+    def __init__(self, version: str, reason: str) -> None:
+        super().__init__(f"Version {version} cannot be read now: {reason}.")
         self.version = version
         self.reason = reason
 

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from .errors import Damaged, ModelError
+from .errors import Damaged, ModelError, Unreadable
 from .fsync import sync
 from .manifest import FILE_NAME, Manifest
 from .onnxmeta import FINGERPRINT, SPACE, read_metadata
@@ -44,14 +44,20 @@ def seal(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def check(folder: Path) -> Manifest:
-    """The manifest of a folder that may be served; raise Damaged with the reason otherwise."""
+    """The manifest of a folder that may be served.
+
+    Raises:
+        Damaged: it must not be, for this reason.
+        Unreadable: that cannot be told now.
+
+    """
     manifest = read_manifest(folder)
     _check_paths(folder, manifest)
     for path, expected in manifest.files.items():
         try:
             found = checksum(folder / path)
         except OSError as error:
-            raise _unreadable(folder, path, error) from None
+            raise _trouble(folder, path, error) from None
         if found != expected:
             raise Damaged(folder.name, f"{path} was changed after it was published")
     _check_space(folder, manifest)
@@ -59,13 +65,13 @@ def check(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raise Damaged when the manifest is missing, malformed or another version's."""
+    """Raise Damaged when the manifest is missing, malformed or another version's, Unreadable as `check`."""
     if folder.is_symlink():
         raise Damaged(folder.name, "its folder is a link")
     try:
         manifest = Manifest.read(folder)
     except OSError as error:
-        raise _unreadable(folder, FILE_NAME, error) from None
+        raise _trouble(folder, FILE_NAME, error) from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -77,11 +83,18 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _unreadable(folder: Path, path: str, error: OSError) -> Exception:
-    """A file that is not there or cannot be read; but that file descriptors ran out says nothing of it."""
-    if error.errno in {errno.EMFILE, errno.ENFILE}:
+def _trouble(folder: Path, path: str, error: OSError) -> Exception:
+    """A file that is not where it should be is damage, unless the whole folder is away; the rest may pass."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:  # file descriptors ran out: that says nothing of the file
         return error
-    return Damaged(folder.name, f"{path} cannot be read ({error.strerror})")
+    words = f"{path} cannot be read ({error.strerror or error})"
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        return Unreadable(folder.name, words)
+    try:
+        folder.stat()
+    except OSError:
+        return Unreadable(folder.name, words)
+    return Damaged(folder.name, words)
 
 
 def _check_paths(folder: Path, manifest: Manifest) -> None:
@@ -93,6 +106,8 @@ def _check_paths(folder: Path, manifest: Manifest) -> None:
         present = {file.relative_to(folder).as_posix() for file in _walk(folder)} - {FILE_NAME}
     except ModelError as error:
         raise Damaged(folder.name, str(error)) from None
+    except OSError as error:
+        raise _trouble(folder, "a folder of it", error) from None
     for path in sorted(present):
         if Path(path).suffix in PICKLES:
             raise Damaged(folder.name, f"{path} may hold a pickle")
@@ -110,6 +125,8 @@ def _check_space(folder: Path, manifest: Manifest) -> None:
         space = json.loads(metadata.get(SPACE, "{}"))
     except (ValueError, RecursionError) as error:
         raise Damaged(folder.name, f"{ONNX} is not an ONNX file ({error})") from None
+    except OSError as error:
+        raise _trouble(folder, ONNX, error) from None
     computed = hashlib.sha256(metadata.get(SPACE, "").encode()).hexdigest()
     claims = {manifest.fingerprint, metadata.get(FINGERPRINT), computed}
     if len(claims) != 1 or not manifest.version.endswith(manifest.fingerprint[:8]):
@@ -121,8 +138,12 @@ def _check_space(folder: Path, manifest: Manifest) -> None:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every regular file; anything else that is not a folder is refused."""
-    for at, folders, files in os.walk(folder):
+    """Every regular file; anything else that is not a folder is refused. Raise OSError."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for at, folders, files in os.walk(folder, onerror=fail):
         for name in (*folders, *files):
             path = Path(at, name)
             if path.is_symlink() or not (path.is_dir() or path.is_file()):

@@ -31,7 +31,7 @@ from .bounded import read_bytes, read_json
 from .encoder import Encoder
 from .engines.form import FP32, Form
 from .engines.place import CPU, Place
-from .errors import Damaged, InUse, ModelError, UnknownVersion
+from .errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from .fsync import replace_text, sync
 from .lock import lock
 from .manifest import Manifest, is_version
@@ -103,7 +103,7 @@ class Store:
 
     def problems(self) -> dict[str, str]:
         """Folder names that are no readable version, and the reason. Checksums are `verify`'s work."""
-        found = {name: entry.reason for name, entry in self._entries() if isinstance(entry, Damaged)}
+        found = {name: entry.reason for name, entry in self._entries() if not isinstance(entry, Manifest)}
         pointer = self._pointer()
         if pointer and pointer != self.wanted():
             found["wanted"] = f"it names {pointer[:100]!r}, which is no published version"
@@ -116,7 +116,7 @@ class Store:
         return self._path(version)
 
     def verify(self, version: str) -> Manifest:
-        """Read and check every byte. Raise Damaged with the reason, or UnknownVersion."""
+        """Read and check every byte. Raise Damaged or Unreadable with the reason, or UnknownVersion."""
         return check(self.folder(version))
 
     def open(
@@ -129,7 +129,7 @@ class Store:
         deterministic: bool = False,
         place: Place = CPU,
     ) -> Encoder:
-        """Verify, then open as `Encoder` says, which raises too. Raise Damaged or UnknownVersion."""
+        """Verify, then open as `Encoder` says, which raises too. Raise as `verify`."""
         manifest, folder = self.verify(version), self.folder(version)
         return Encoder(
             folder,
@@ -194,9 +194,13 @@ class Store:
             return {}
         return state if isinstance(state, dict) else {}
 
-    def write_state(self, state: dict[str, Any]) -> None:
-        """For the service alone."""
-        self.root.mkdir(parents=True, exist_ok=True)
+    def write_state(self, state: dict[str, Any], *, make: bool = True) -> None:
+        """For the service alone. Raise OSError.
+
+        make: the models folder, where there is none; else it may only be away for a moment.
+        """
+        if make:
+            self.root.mkdir(parents=True, exist_ok=True)
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
 
     def _path(self, version: str) -> Path:
@@ -208,7 +212,7 @@ class Store:
         except (FileNotFoundError, ValueError):
             return ""
 
-    def _entries(self) -> Iterator[tuple[str, Manifest | Damaged]]:
+    def _entries(self) -> Iterator[tuple[str, Manifest | Damaged | Unreadable]]:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         for name in names:
             if name.startswith(".") or not self._path(name).is_dir():
@@ -217,8 +221,8 @@ class Store:
                 if not is_version(name):
                     raise Damaged(name, "its name is no version's")  # noqa: TRY301  one way out for every reason
                 yield name, read_manifest(self._path(name))
-            except Damaged as damaged:
-                yield name, damaged
+            except (Damaged, Unreadable) as trouble:
+                yield name, trouble
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[Path]:

@@ -13,6 +13,7 @@ a batch may take (pace.py), the threads (workers.py), documents, search.
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from service.admission import Admission
 from service.alone import Alone
 from service.cache import Cache
 from service.calls import Answer, Call, Lane, Row, Source
-from service.errors import Backend, Overloaded, ServiceError, Unhealthy
+from service.errors import Backend, Hung, Overloaded, ServiceError, Unhealthy
 from service.jobs import Jobs, fill, refuse
 from service.lanes import Lanes
 from service.metrics import Metrics
@@ -37,12 +38,14 @@ from service.sizes import PROCESSOR, Sizes
 from service.tokenising import estimate, refuse_long_texts
 from service.workers import Worker, Workers
 
+log = logging.getLogger(__name__)
+
 _STOPPED = "The service is stopping. Send again to the next one."
 _ALL_HANG = "Every worker hangs; the service is about to start anew."
 
 
 class Batcher:
-    """`workers` threads around the encoders. `start()` and `embed()` belong to one event loop.
+    """`workers` threads around the encoders, and a spare. `start()` and `embed()` belong to one event loop.
 
     hang_seconds: a step that takes longer, and 20 times as long as it should, is given up; 0: none is.
     cache: where vectors are kept that may be asked for again. None: each text is computed, equal ones that
@@ -66,7 +69,7 @@ class Batcher:
         self.sizes = sizes
         self.cache = cache
         self._metrics = metrics
-        self._queue = Queue(sizes)
+        self._queue = Queue(sizes, lambda: self._workers.all_on_candidates)
         overhead = sizes.overhead_tokens
         self._pace = Pace(workers=workers, hang_seconds=hang_seconds, overhead_tokens=overhead)
         self._admission = Admission(self._pace, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds)
@@ -134,9 +137,14 @@ class Batcher:
             return "a worker died, and was replaced"
         for job in self._workers.overdue(seconds):
             self._outcomes.gave_up(job.rows, "a batch hangs")
-            self._jobs.fail(job.rows, Backend("The model did not finish in time (SIMILE_HANG_SECONDS)."))
+            kind = Hung if job.rows[0].call.lane is Lane.CANDIDATE else Backend
+            self._jobs.fail(job.rows, kind("The model did not finish in time (SIMILE_HANG_SECONDS)."))
+        if replaced := self._workers.replace_hung_on_candidates():
+            log.error(
+                "%d threads hang on a version that is not in service; others took their place", replaced
+            )
         hanging = self._workers.hanging
-        if hanging == self._workers.count:
+        if self._workers.all_hang:
             self._jobs.fail(self._queue.drain(), Unhealthy(_ALL_HANG, retry_after_seconds=5))
         return f"{hanging} of {self._workers.count} workers hang" if hanging else None
 
@@ -165,8 +173,8 @@ class Batcher:
         A caller that is cancelled takes its rows with it: they are dropped before they cost a batch, unless
         others wait for equal ones.
 
-        Background work neither reads the cache nor fills it: documents come once, and would drive out what
-        people ask for. Equal texts that are in flight are shared between the lanes.
+        Work in the other lanes neither reads the cache nor fills it: documents come once, and would drive out
+        what people ask for. Equal texts that are in flight are shared between the lanes.
 
         anew: a forward pass of its own, whatever the cache has and others compute.
 
@@ -239,7 +247,7 @@ class Batcher:
             self._calls.discard(call)
 
     def _work(self, worker: Worker) -> None:
-        while (taken := self._queue.take()) is not None:
+        while (taken := self._queue.take(worker)) is not None:
             self._jobs.do(worker, *taken)
             taken = None  # else a worker that waits for the next job would hold the last one's texts
 

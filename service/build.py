@@ -12,12 +12,12 @@ import asyncio
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from service import vectors
 from service.documents import collections, count_all, last_revision, sequence, sizes, texts
-from service.errors import Backend, ServiceError, Tokenizer, Validation
+from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
 from service.gaps import add_stored, add_vectors, count_skipped, forget, lacking, skip
 from service.library import Library
 from service.live import Generation, Retired
@@ -30,16 +30,21 @@ log = logging.getLogger(__name__)
 STEP_DOCUMENTS = 64
 STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
+STORE_ROWS = 1024  # of one job; a document's passages stay together
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS_TEXT = "A short sentence."
 
 Tell = Callable[[int, int], None]  # documents done, and of how many
 
 
-def load_all(transaction: Transaction, generation: Generation) -> None:
-    """The generation's indexes from the stored vectors, in one job: while nothing is served from it yet.
+def load_all(transaction: Transaction, generation: Generation) -> bool:
+    """The generation's indexes from the stored vectors, in one job: while nothing is served from it.
 
-    A damaged vector is deleted, so that its text is embedded again.
+    Whatever they held before is replaced. A damaged vector is deleted, so that its text is embedded again.
+
+    Returns:
+        Whether every stored vector was sound, and is in the indexes.
+
     """
     number, dimension = generation.number, generation.encoder.dimension
     connection = transaction.connection
@@ -53,10 +58,15 @@ def load_all(transaction: Transaction, generation: Generation) -> None:
         for index in generation.indexes.collections.values():
             index.apply(remove=damaged)  # passages of them that are sound
     forget(transaction, number, damaged)
+    return not damaged
 
 
 class Builder:
-    """Makes one generation whole. `documents_per_second` bounds the work; 0: as fast as the lane allows."""
+    """Makes one generation whole.
+
+    documents_per_second: the most of what is stored when it begins; 0: as fast as the lane allows. What is
+    written meanwhile is not held back, or a slow pace would never come to an end.
+    """
 
     def __init__(
         self, library: Library, generation: Generation, tell: Tell, documents_per_second: float = 0
@@ -65,6 +75,7 @@ class Builder:
         self._generation = generation
         self._tell = tell
         self._pace = documents_per_second
+        self._paced_to: int | None = None  # the last revision there was at the beginning
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
@@ -96,6 +107,8 @@ class Builder:
         while True:
             if generation.retired:  # its index could not follow a write
                 raise Retired(generation.version)
+            if generation.fault is not None:
+                raise Hung(generation.fault)
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._library.documents.own(count_all), time.monotonic()
             step, last, left_out = await self._library.documents.own(self._next)
@@ -110,7 +123,7 @@ class Builder:
             started = time.monotonic()
             await self._embed(step)
             generation.complete_to = step[-1]
-            if self._pace:
+            if self._pace and step[0] <= (self._paced_to or 0):
                 await asyncio.sleep(max(0.0, len(step) / self._pace - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
 
@@ -118,8 +131,11 @@ class Builder:
         """The next revisions to embed; of the same moment, the last revision and how many were skipped."""
         connection.execute("BEGIN")
         number, after = self._generation.number, self._generation.complete_to
+        last = last_revision(connection)
+        if self._paced_to is None:
+            self._paced_to = last
         step = _at_hand(connection, lacking(connection, number, after, self._step()))
-        return step, last_revision(connection), count_skipped(connection, number)
+        return step, last, count_skipped(connection, number)
 
     def _step(self) -> int:
         """Documents of one step: a slow pace keeps its pauses short."""
@@ -130,6 +146,10 @@ class Builder:
         documents = await library.documents.own(lambda connection: texts(connection, step))
         try:
             embedded = await library.embed(generation, [text for _, text in documents.values()])
+        except Hung as error:
+            if generation is not library.live.generation:
+                generation.fault = error.message
+            raise
         except (Backend, Tokenizer, Validation) as error:
             if len(documents) > 1:
                 for revision in documents:
@@ -139,8 +159,9 @@ class Builder:
             for revision, (id, _) in documents.items():
                 await self._leave_out(revision, id, error)
             return
-        rows: dict[int, Embedding] = dict(zip(documents, embedded, strict=True))
-        await library.writer.run(lambda transaction: add_vectors(transaction, generation.number, rows))
+        for rows in _jobs(zip(documents, embedded, strict=True)):
+            job = partial(add_vectors, generation=generation.number, rows=rows)
+            await library.writer.run(job)
 
     async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
         log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
@@ -157,3 +178,17 @@ def _at_hand(connection: sqlite3.Connection, revisions: list[int]) -> list[int]:
         if left < 0 and at:
             return revisions[:at]
     return revisions
+
+
+def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
+    """What is embedded, by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
+    rows: dict[int, Embedding] = {}
+    count = 0
+    for revision, embedding in embedded:
+        rows[revision] = embedding
+        count += len(embedding.passages)
+        if count >= STORE_ROWS:
+            yield rows
+            rows, count = {}, 0
+    if rows:
+        yield rows

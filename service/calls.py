@@ -21,6 +21,7 @@ Source: TypeAlias = str | Sequence[int]  # a text, or its token ids
 class Lane(StrEnum):
     INTERACTIVE = "interactive"
     BACKGROUND = "background"
+    CANDIDATE = "candidate"  # of a version that is not in service; no other lane waits for it
 
 
 class Timing(NamedTuple):

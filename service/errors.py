@@ -100,6 +100,10 @@ class Backend(ServiceError):
     status, error_type = 424, "Backend"
 
 
+class Hung(Backend):
+    """A candidate's forward pass did not end in time; its thread may never come back."""
+
+
 class Malformed(Validation):
     """What arrived is not HTTP, or its headers contradict each other."""
 

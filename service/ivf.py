@@ -212,6 +212,16 @@ def _halved(vectors: Vectors) -> NDArray[np.uint8]:
     return vectors.astype(np.float16).view(np.uint8)
 
 
+def training_bytes(rows: int, dimension: int) -> int:
+    """Of the sample that the centres for so many rows are found by."""
+    return min(rows, SAMPLE_PER_LIST * _lists(rows)) * 4 * dimension
+
+
+def _lists(rows: int) -> int:
+    lists: int = 2 ** round(math.log2(LISTS_PER_ROOT * math.sqrt(rows)))
+    return min(rows, lists)
+
+
 def _train(
     dimension: int,
     sources: Sequence[Rows],
@@ -219,8 +229,7 @@ def _train(
     positions: Positions,
     cancelled: Callable[[], bool],
 ) -> Training:
-    count = 2 ** round(math.log2(LISTS_PER_ROOT * math.sqrt(len(owners))))
-    count = min(count, len(owners))
+    count = _lists(len(owners))
     chosen = np.random.default_rng(0).permutation(len(owners))[: SAMPLE_PER_LIST * count]
     sample = np.concatenate(list(gathered(dimension, sources, owners[chosen], positions[chosen], cancelled)))
     quantizer = faiss.IndexFlatIP(dimension)

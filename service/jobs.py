@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from service.alone import Alone
 from service.cache import Cache, Computed, Entry
-from service.calls import Call, Job, Row
+from service.calls import Call, Job, Lane, Row
 from service.errors import Backend, ServiceError, Tokenizer
 from service.grouping import cost_of
 from service.lanes import Lanes
@@ -144,7 +144,8 @@ class Jobs:
             return
         seconds = time.monotonic() - started
         self._computed(rows, vectors, started, seconds)
-        if not together:  # else it is no pace of one worker's
+        # Else it is no pace of one worker's, or none of the version in service.
+        if not together and call.lane is not Lane.CANDIDATE:
             self._pace.measured(cost, seconds)
         self._outcomes.computed(rows, len(rows) * max(lengths), started, seconds)
 

@@ -1,8 +1,9 @@
 """The rows that wait for the encoder, and who goes next.
 
-Two lanes. Interactive goes first; background gets at least one batch in ten while both wait, and only small
-batches while interactive work is about, so that nobody waits long behind one. Within a lane calls take turns
-(line.py), and of equal rows one is computed (sharing.py).
+Three lanes. Interactive goes first; the other two take turns, get at least one batch in ten while it waits
+too, and only small batches while interactive work is about, so that nobody waits long behind one. The
+candidate lane is for versions that are not in service: it can be left out, so that a worker stays free for
+the others. Within a lane calls take turns (line.py), and of equal rows one is computed (sharing.py).
 
 Policy alone: no thread, no lock (queue.py holds one around every call), no tokenizer, no model.
 """
@@ -17,11 +18,11 @@ from service.sharing import Leaders
 from service.sizes import PROCESSOR, Sizes
 
 ABOUT_SECONDS = 5.0  # interactive work is "about" this long after its last arrival
-BACKGROUND_EVERY = 10  # one batch in ten is background's while both lanes wait
+BACKGROUND_EVERY = 10  # one batch in ten is not interactive's while other lanes wait too
 
 
 class Lanes:
-    """Both lanes. `clock` gives seconds and only ever rises."""
+    """All lanes. `clock` gives seconds and only ever rises."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, sizes: Sizes = PROCESSOR) -> None:
         self._clock = clock
@@ -30,6 +31,7 @@ class Lanes:
         self._leaders = Leaders(self._lines)
         self._last_interactive = float("-inf")
         self._since_background = 0
+        self._behind = [Lane.BACKGROUND, Lane.CANDIDATE]  # whose turn it is comes first
 
     def tokens(self, lane: Lane) -> int:
         """Tokens that wait in `lane`."""
@@ -82,20 +84,28 @@ class Lanes:
         for row in waited:
             self._leaders.give_up(row)
 
-    def take(self) -> Job | None:
-        """The next job for a free worker, None when nothing waits."""
+    def take(self, *, candidates: bool = True) -> Job | None:
+        """The next job for a free worker, None when nothing waits.
+
+        candidates: else their lane is left out.
+        """
         about = self._clock() - self._last_interactive < ABOUT_SECONDS
         whole = self._sizes.batch_tokens
         background_budget = self._sizes.small_batch_tokens if about else whole
-        turns = [(Lane.INTERACTIVE, whole), (Lane.BACKGROUND, background_budget)]
-        if self._since_background >= BACKGROUND_EVERY - 1:
-            turns.reverse()
-        for lane, budget in turns:
+        behind = [
+            (lane, background_budget) for lane in self._behind if candidates or lane is not Lane.CANDIDATE
+        ]
+        first = (Lane.INTERACTIVE, whole)
+        due = self._since_background >= BACKGROUND_EVERY - 1
+        for lane, budget in [*behind, first] if due else [first, *behind]:
             job = self._lines[lane].take(budget)
             if job is None:
                 continue
-            if job.embed:
-                self._since_background = 0 if lane is Lane.BACKGROUND else self._since_background + 1
+            if job.embed and lane is Lane.INTERACTIVE:
+                self._since_background += 1
+            elif job.embed:
+                self._since_background = 0
+                self._behind.sort(key=lambda other: other is lane)  # it was served: the other one comes first
             return job
         return None
 

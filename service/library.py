@@ -1,14 +1,15 @@
 """Documents and their search: the store, the index and the encoder, used together.
 
-A write is embedded, committed and in the index before it is answered. A search borrows one generation for
-its whole life, so its query and the vectors it is compared with come from one model.
+A write is embedded by the version in service, committed and in its index before it is answered. What other
+versions have by then goes along; what they lack is filled in behind it (catchup.py). A search borrows one
+generation for its whole life, so its query and the vectors it is compared with come from one model.
 """
 
 import asyncio
-import contextlib
 import logging
+import sqlite3
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -18,19 +19,29 @@ from numpy.typing import NDArray
 
 from service.batcher import Batcher
 from service.calls import Lane
-from service.documents import DEFAULT_COLLECTION, Document, unchanged
+from service.documents import DEFAULT_COLLECTION, Document, sequence, unchanged
 from service.embedding import DocumentEncoder
-from service.errors import Conflict, ServiceError, Unhealthy
+from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
 from service.gaps import lacking
 from service.live import Generation, Live
+from service.logs import told
+from service.matching import matching
 from service.passing import Passing
 from service.reader import Documents
-from service.revisions import NeedsVectors, delete, upsert
+from service.revisions import (
+    DELETE_DOCUMENTS,
+    NeedsVectors,
+    delete,
+    delete_some,
+    drop_feedback,
+    drop_name,
+    upsert,
+)
 from service.rows import revision_of
 from service.searching import HEAVY_CANDIDATES, Hit, Query, Search, find
 from service.vectors import Embedding
 from service.where import Where
-from service.writer import Changes, Writer
+from service.writer import Changes, Transaction, Writer
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +72,7 @@ class Library:
         self._batcher = batcher
         self._passing = Passing()
         self._encoder = DocumentEncoder(batcher, passages=passages)
+        self.on_gap: Callable[[], None] = _nothing  # told when a write left a follower without a vector
 
     @property
     def alone_threads(self) -> int:
@@ -70,68 +82,138 @@ class Library:
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
 
-        What changed is embedded by the live generation and by those that follow it. A follower that fails
-        on a text fails nobody: its builder finds the gap.
+        What changed is embedded by the live generation. Those that follow it embed it at the same time, and
+        nobody waits for them or fails with them: what they do not have at the commit is filled in later.
         """
         same = await self.documents.own(lambda connection: unchanged(connection, documents, collection))
         changed = {*range(len(documents))} - same
         embedded: dict[int, dict[int, Embedding]] = {}
         while True:
             with self.live.borrow_all() as generations:
-                await self._embed_changed(generations, documents, changed, embedded)
+                live, *followers = generations
+                for generation in generations:  # the writer's thread goes through it
+                    embedded.setdefault(generation.number, {})
+                following = [
+                    asyncio.ensure_future(self._follow(follower, documents, changed, embedded))
+                    for follower in followers
+                    if follower.fault is None
+                ]
                 try:
-                    job = partial(
-                        upsert,
-                        documents=documents,
-                        embedded=embedded,
-                        split=self._encoder.passages,
-                        collection=collection,
+                    await self._embed_changed(live, documents, changed, embedded)
+                    stored_by, (truncated, number) = await self.writer.run(
+                        partial(self._upsert, documents=documents, embedded=embedded, collection=collection)
                     )
-                    truncated, number = await self.writer.run(job)
                     # The live generation's; what followers compute is the service's own affair.
-                    fresh = embedded[generations[0].number].values()
-                    tokens = sum(embedding.tokens for embedding in fresh)
-                    return Stored(truncated, number, tokens, generations[0].version)
+                    tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
+                    if any(changed - stored_by[follower.number].keys() for follower in followers):
+                        self.on_gap()
+                    return Stored(truncated, number, tokens, live.version)
                 except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
                     changed.update(error.positions)
+                finally:
+                    for task in following:
+                        task.cancel()
+
+    def _upsert(
+        self,
+        transaction: Transaction,
+        documents: Sequence[Document],
+        embedded: Mapping[int, Mapping[int, Embedding]],
+        collection: str,
+    ) -> tuple[Mapping[int, Mapping[int, Embedding]], tuple[int, int]]:
+        """The write itself, with what there is at this moment; that, and what `upsert` returns."""
+        now = dict(embedded)  # on the event loop followers go on
+        split = self._encoder.passages
+        return now, upsert(transaction, documents, now, split=split, collection=collection)
 
     async def _embed_changed(
         self,
-        generations: Sequence[Generation],
+        generation: Generation,
         documents: Sequence[Document],
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
         """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
+        rows = embedded[generation.number]
+        lacking = sorted(changed - rows.keys())
+        fresh = await self.embed(generation, [documents[at].text for at in lacking])
+        # In one assignment, since the writer's thread may be reading it.
+        embedded[generation.number] = rows | dict(zip(lacking, fresh, strict=True))
 
-        async def by(generation: Generation) -> None:
-            rows = embedded.setdefault(generation.number, {})
-            lacking = sorted(changed - rows.keys())
-            fresh = await self.embed(generation, [documents[at].text for at in lacking])
-            rows.update(zip(lacking, fresh, strict=True))
-
-        live, *followers = generations
-        tasks = [asyncio.ensure_future(_lenient(by(follower))) for follower in followers]
+    async def _follow(
+        self,
+        follower: Generation,
+        documents: Sequence[Document],
+        changed: set[int],
+        embedded: dict[int, dict[int, Embedding]],
+    ) -> None:
+        """A follower's part of a write. Its failures are its builder's, who meets them again."""
         try:
-            await by(live)
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+            await self._embed_changed(follower, documents, changed, embedded)
+        except Hung as error:
+            follower.fault = error.message
+        except ServiceError as error:
+            log.debug("%s left a write to its builder: %s", follower.version, error.error_type)
+        except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
+            log.warning("%s left a write to its builder: %s", follower.version, told(error))
 
-    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
-        """Delete what passes `where`: how many there were, and the operation sequence."""
+    async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""
+        where = Where("id = ?", [id])
         return await self.writer.run(lambda transaction: delete(transaction, where, collection))
 
+    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete what passes `where` at this moment: how many were deleted, and the operation sequence.
+
+        In steps, with other writes between them. Each step is on disk before the next, oldest documents
+        first; a document that is stored or changed meanwhile stays.
+
+        Raises:
+            Storage: a step failed. The message says how many documents were deleted before.
+
+        """
+        revisions, number = await self.documents.read(
+            lambda connection: _found(connection, where, collection)
+        )
+        done = deleted = 0
+        while done < len(revisions):
+            some = revisions[done : done + DELETE_DOCUMENTS]
+            job = partial(delete_some, revisions=some, collection=collection)
+            try:
+                step = await self.writer.run(job)
+            except (Storage, Unhealthy) as error:
+                said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
+                raise type(error)(said, headers=error.headers) from error
+            done, deleted, number = done + step.done, deleted + step.deleted, step.sequence
+        return deleted, number
+
+    async def drop(self, collection: str) -> tuple[int, int]:
+        """Delete a collection with its documents and judgements, in steps. Returns and raises as `delete`.
+
+        The default one stays, and so does one to which documents were written meanwhile.
+        """
+        deleted = await self.delete(Where("1", []), collection)
+        while await self.writer.run(partial(drop_feedback, collection=collection)):
+            pass
+        await self.writer.run(partial(drop_name, collection=collection))
+        return deleted
+
+    def close(self) -> None:
+        """Embed nothing more."""
+        self._encoder.close()
+
     async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
-        """Embed documents' texts in the background lane, with the model's document prompt."""
-        return await self._encoder.embed(generation, documents)
+        """Embed documents' texts with the model's document prompt, in the lane of its generation."""
+        return await self._encoder.embed(generation, documents, self._lane(generation))
+
+    def _lane(self, generation: Generation) -> Lane:
+        return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE
 
     async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors (n, dimension) of queries nobody waits for: background lane, the model's search prompt."""
+        """Vectors (n, dimension) of queries that no request waits for, with the model's search prompt."""
         prompt = generation.manifest.search_prompt
         encoded = await self._batcher.embed(
-            generation.encoder, [prompt + query for query in queries], lane=Lane.BACKGROUND
+            generation.encoder, [prompt + query for query in queries], lane=self._lane(generation)
         )
         return encoded.vectors
 
@@ -188,10 +270,14 @@ class Library:
         )
 
 
-async def _lenient(embedding: Awaitable[None]) -> None:
-    """A follower's part of a write, which may fail without failing the write."""
-    with contextlib.suppress(ServiceError):
-        await embedding
+def _nothing() -> None:
+    """When no follower is looked after."""
+
+
+def _found(connection: sqlite3.Connection, where: Where, collection: str) -> tuple[list[int], int]:
+    """The revisions that pass, rising, and the operation number of the same moment."""
+    connection.execute("BEGIN")
+    return matching(connection, where, collection).tolist(), sequence(connection)
 
 
 def apply(generation: Generation, changes: Changes) -> None:

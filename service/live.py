@@ -46,12 +46,13 @@ class Generation:
         self._place = (snapshots, owner)
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
         self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
-        self.loaded = False  # the indexes hold every stored vector of it
+        self.loaded = False  # the indexes hold every stored vector of it, and nothing else
         self.whole = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
         self.left_out = 0  # of these, the ones that the model fails on
         self.kept = False  # it is the one that a rollback goes to
         self.complete_to = 0  # no living revision up to this one lacks a vector
+        self.fault: str | None = None  # why nothing more is to be computed by it
         self.on_close: Callable[[Encoder], None] = _nothing  # told once the session is closed
         self._borrowers = 0
         self._retired = False
@@ -155,6 +156,7 @@ class Live:
 
     def replace(self, generation: Generation) -> None:
         """The swap: `generation` is live, with its index; the one that was live follows it."""
+        generation.fault = None
         with self._changing:
             others = [other for other in self._generations if other is not generation]
             self._generations = (generation, *others)

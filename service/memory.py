@@ -1,9 +1,4 @@
-"""Whether there is memory for another generation beside those that are kept.
-
-    shortage()    why it does not fit; None when it does, or when nothing can be known
-      ├── needed()    the model and the index that it will make, at their largest
-      └── free()      what the cgroups and the machine have left
-    limit()       what they would allow in all
+"""How much memory there is: what the cgroups and the machine have left (`free`), or allow in all (`limit`).
 
 A cgroup counts files that were read as used memory; those that it would give up first (`inactive_file`) are
 counted as free here.
@@ -16,15 +11,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.encoder import ONNX
-
 MACHINE = Path("/")
-# Measured with all-MiniLM-L6-v2 and 100,000 vectors: an open model and its working memory over its file; an
-# index at its largest, while it grows, over its rows: what is merged stands beside the result for a moment.
-MODEL = 2.0
-ALONE = 0.5  # what the session for lone texts takes, over the model's file
-GROWING = 2.5
-NAME_BYTES = 8  # of a revision
+MODEL = 2.0  # an open model and its working memory, over its file: measured with all-MiniLM-L6-v2
 GIVE_BACK_SECONDS = 1.0  # by then the last reference is gone
 UNLIMITED = 1 << 60  # version 1 writes a number next to 2^63
 
@@ -72,35 +60,6 @@ def _trim() -> None:
     _trim_is_due.release()  # what is freed from now on asks for another one
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def shortage(
-    documents: int, dimension: int, folder: Path, machine: Path = MACHINE, *, alone: bool = False
-) -> str | None:
-    """Why the version in `folder` must wait with its index of so many documents, and what to do.
-
-    alone: as of `needed`.
-    """
-    need, left = needed(documents, dimension, folder, alone=alone), free(machine)
-    if left is None or need <= left:
-        return None
-    return (
-        f"Its model and the index of {documents} documents need about {_in_words(need)} of memory, and "
-        f"{_in_words(left)} are free. It is built as soon as there is room: give the service more memory, or "
-        "end the grace of the version before sooner (SIMILE_GRACE_SECONDS). SIMILE_MEMORY_CHECK=0 builds it "
-        "all the same."
-    )
-
-
-def needed(documents: int, dimension: int, folder: Path, *, alone: bool = False) -> int:
-    """Bytes that a generation takes at its largest, about.
-
-    alone: it is opened once more for lone texts (alone.py).
-    """
-    onnx = folder / ONNX
-    beside = onnx.parent.glob(onnx.name + "*")  # weights may lie in a file of their own
-    model = sum(file.stat().st_size for file in beside)
-    return int((MODEL + (ALONE if alone else 0)) * model + GROWING * documents * (4 * dimension + NAME_BYTES))
 
 
 def free(machine: Path = MACHINE) -> int | None:
@@ -178,7 +137,3 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _in_words(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

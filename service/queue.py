@@ -3,19 +3,27 @@
 import threading
 from collections.abc import Callable, Iterable
 
-from service.calls import Call, Job, Row
+from service.calls import Call, Job, Lane, Row
 from service.lanes import Lanes
-from service.sizes import PROCESSOR, Sizes
+from service.sizes import Sizes
+from service.workers import Worker
 
 
 class Queue:
-    """`lanes` may be read without the lock where a number that is a moment old will do."""
+    """`lanes` may be read without the lock where a number that is a moment old will do.
 
-    def __init__(self, sizes: Sizes = PROCESSOR) -> None:
+    all_on_candidates: whether no regular worker is left for the lanes of the version in service. Then the
+    spare worker takes what waits there.
+    """
+
+    def __init__(self, sizes: Sizes, all_on_candidates: Callable[[], bool]) -> None:
         self._sizes = sizes
         self.lanes = Lanes(sizes=sizes)
         self.stopping = False
-        self._wake = threading.Condition()  # guards both
+        self._all_on_candidates = all_on_candidates
+        lock = threading.Lock()  # guards all of it
+        self._wake = threading.Condition(lock)
+        self._wake_spare = threading.Condition(lock)
 
     def put(self, call: Call, rows: list[Row], check: Callable[[Lanes], None]) -> bool:
         """Let `rows` of `call` wait. False when the service is stopping.
@@ -30,22 +38,38 @@ class Queue:
             check(self.lanes)
             self.lanes.put(call, rows)
             self._wake.notify(len(rows))
+            self._call_spare()
         return True
 
-    def take(self) -> tuple[Job, Lanes] | None:
-        """The next job, as soon as there is one, and the lanes it is from; None at the end."""
+    def take(self, worker: Worker) -> tuple[Job, Lanes] | None:
+        """The next job, as soon as there is one for `worker`, and the lanes it is from; None at the end."""
         with self._wake:
-            while not (job := self.lanes.take()):
-                if self.stopping:
+            worker.on_candidate = False
+            while not (job := self._next(worker)):
+                if self.stopping or worker.given_up:
                     return None
-                self._wake.wait()
+                (self._wake_spare if worker.spare else self._wake).wait()
+            worker.on_candidate = job.rows[0].call.lane is Lane.CANDIDATE
+            self._call_spare()
             return job, self.lanes
+
+    def _next(self, worker: Worker) -> Job | None:
+        if worker.given_up:
+            return None
+        if not worker.spare:
+            return self.lanes.take()
+        return self.lanes.take(candidates=False) if self._all_on_candidates() else None
+
+    def _call_spare(self) -> None:
+        if self._all_on_candidates():
+            self._wake_spare.notify()
 
     def tokenised(self, rows: list[Row], lanes: Lanes) -> list[Row]:
         """As `Lanes.tokenised`; `lanes` as `take` answered. The caller takes the next job itself."""
         with self._wake:
             following = lanes.tokenised(rows)
             self._wake.notify(len(rows) - 1)
+            self._call_spare()
         return following
 
     def awaited(self, rows: list[Row]) -> list[Row]:
@@ -74,6 +98,7 @@ class Queue:
             self.stopping = True
             rows = self.lanes.drain()
             self._wake.notify_all()
+            self._wake_spare.notify_all()
         return rows
 
     def renew(self, calls: Iterable[Call]) -> None:

@@ -17,6 +17,10 @@ from service.vectors import Embedding
 from service.where import Where
 from service.writer import Transaction
 
+# Of one job, so that other writes wait some tens of milliseconds for it and no longer.
+DELETE_DOCUMENTS, DELETE_CHARACTERS = 128, 1 << 18
+DELETE_JUDGEMENTS = 4096
+
 
 class NeedsVectors(Exception):
     """These documents (positions in the request) must first be embedded by the live generation.
@@ -79,13 +83,51 @@ def delete(transaction: Transaction, where: Where, collection: str = DEFAULT_COL
     return len(revisions), _sequence(transaction)
 
 
-def drop(transaction: Transaction, collection: str) -> tuple[int, int]:
-    """Delete a collection with all that is in it; the default one stays. Returns as `delete`."""
-    deleted = delete(transaction, Where("1", []), collection)
-    execute = transaction.connection.execute
-    execute("DELETE FROM feedback WHERE collection = ?", (collection,))
-    execute("DELETE FROM collections WHERE name = ? AND name != ?", (collection, DEFAULT_COLLECTION))
-    return deleted
+class Step(NamedTuple):
+    """Part of a deletion: revisions looked at, how many of them were still there, the operation sequence."""
+
+    done: int
+    deleted: int
+    sequence: int
+
+
+def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
+    """Delete the first of `revisions`, as many as one job should; those that are gone already are passed by.
+
+    The text and the metadata of a revision never change, so what a filter passed once is right for as long as
+    the revision lives.
+    """
+    done = deleted = characters = 0
+    for revision in revisions[:DELETE_DOCUMENTS]:
+        row = transaction.connection.execute(
+            "SELECT length(text) FROM documents WHERE revision = ?", (revision,)
+        ).fetchone()
+        if row is not None:
+            _remove(transaction, revision, collection)
+            deleted += 1
+            characters += row[0]
+        done += 1
+        if characters >= DELETE_CHARACTERS:
+            break
+    return Step(done, deleted, _sequence(transaction))
+
+
+def drop_feedback(transaction: Transaction, collection: str) -> bool:
+    """Delete some of a collection's judgements. Returns whether there are more."""
+    deleted = transaction.connection.execute(
+        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
+        (collection, DELETE_JUDGEMENTS),
+    ).rowcount
+    return deleted == DELETE_JUDGEMENTS
+
+
+def drop_name(transaction: Transaction, collection: str) -> None:
+    """Delete a collection that is empty; the default one stays, and so does one that was written to."""
+    transaction.connection.execute(
+        "DELETE FROM collections WHERE name = ?1 AND name != ?2 "
+        "AND NOT EXISTS (SELECT 1 FROM documents WHERE collection = ?1)",
+        (collection, DEFAULT_COLLECTION),
+    )
 
 
 def _sequence(transaction: Transaction) -> int:

@@ -25,6 +25,7 @@ from service.batcher import Batcher
 from service.bodies import MEGABYTE
 from service.build import Builder, load_all
 from service.cache import Cache
+from service.catchup import CatchUp
 from service.derived import bring_up_to_date
 from service.device import Owner, owner_of
 from service.documents import collections
@@ -50,7 +51,7 @@ from service.writer import Changes, Transaction, Writer
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS = 2
+RETRY_SECONDS, MOST_SECONDS = 2, 60
 LARGE_BYTES = 512 * MEGABYTE
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
@@ -89,8 +90,13 @@ class Runtime:
         self.watcher: Watcher
         self._progress = "starting"
         self._opener: Opener
+        self._catch_up: CatchUp
         self._ownership: Ownership | None = None
         self._owner: Owner | None = None  # of the GPU where large indexes are searched
+        self._loop: asyncio.AbstractEventLoop
+        self._torn = asyncio.Event()  # the index in service could not follow a write
+        self._tears = 0  # how often that was
+        self._follows = False  # what is wanted is followed
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -146,11 +152,12 @@ class Runtime:
             return
         reopen = partial(self.store.open, generation.version, deterministic=self.settings.deterministic)
         try:
-            self.tuning = tuning.tune(self.settings, reopen)
-            layout = self.tuning.layout
-            if layout.threads != generation.encoder.threads:
-                generation.encoder.close()
-                generation.encoder = reopen(layout.threads)
+            tuned = tuning.tune(self.settings, reopen)
+            layout, before = tuned.layout, generation.encoder
+            if layout.threads != before.threads:
+                generation.encoder = reopen(layout.threads)  # where that fails, the one before is still open
+                before.close()
+            self.tuning = tuned
             self._opener.layout = layout
             self.batcher.resize(layout.workers, self._alone_threads(layout))
         except Exception:  # it would have been faster perhaps, and runs as well without
@@ -159,13 +166,16 @@ class Runtime:
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
         await asyncio.to_thread(self.open)
-        asyncio.get_running_loop().set_exception_handler(logs.on_loop)
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(logs.on_loop)
         generation = self.live.generation
         self.batcher.start()
         writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
         self.library = Library(
             self.live, self.batcher, Documents(self.database), writer, passages=self.settings.passages
         )
+        self._catch_up = CatchUp(self.library)
+        self.library.on_gap = self._catch_up.note
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
         self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds, self.beat)
@@ -186,7 +196,7 @@ class Runtime:
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
         self._keep("Noting how far the store is", partial(last_known.keep_noting, self.settings.data_dir))
-        self._tasks.append(asyncio.create_task(self._become_ready()))
+        self._keep("Making the index whole", self._keep_whole)
 
     async def stop(self) -> None:
         """Finish every accepted write and close, in the order of use."""
@@ -194,6 +204,7 @@ class Runtime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._catch_up.stop()
         await asyncio.to_thread(self._close)
 
     def not_ready(self) -> str | None:
@@ -221,6 +232,7 @@ class Runtime:
 
     def _close(self) -> None:
         self.batcher.stop()
+        self.library.close()
         self.library.writer.stop()
         self.library.documents.close()
         last_known.note(self.settings.data_dir)
@@ -234,37 +246,57 @@ class Runtime:
             self._ownership.release()
             self._ownership = None
 
-    async def _become_ready(self) -> None:
-        """Load the index, then make it whole, and follow what is wanted meanwhile and from then on.
+    async def _keep_whole(self) -> None:
+        """Make the index in service whole: at the start, and again when it could not follow a write.
 
-        Meanwhile too, because going back to the version before may be what makes it ready.
+        What is wanted is followed from the first try on, whatever came of it, because going back to the
+        version before may be what makes the service ready.
         """
-        try:
-            await self.library.writer.run(lambda transaction: load_all(transaction, self.live.generation))
-            self._keep("Following what is wanted", self.watcher.run)
-            await self._make_whole(self.live.generation)
-        except Exception as error:
-            log.exception("The index could not be made whole; start the service again")
-            self._progress = f"the index could not be made whole ({logs.told(error)})"
-
-    async def _make_whole(self, generation: Generation) -> None:
-        """Embed what the index lacks, load the examples; after a failure, again until it is done."""
-        generation.loaded = True
-        builder = Builder(self.library, generation, self._tell)
-        while not self.ready.is_set():
+        pause = RETRY_SECONDS
+        while True:
+            self._torn.clear()
             try:
-                if generation is self.live.generation:
-                    await builder.embed()
-                    generation.whole = True
-                self._progress = "loading the example documents"
-                await load_examples(self.library)
-                self.ready.set()
+                await self._make_whole(self.live.generation)
             except Retired:  # another version took its place
                 continue
             except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
                 outages.warn(log, f"Not ready yet, trying again in {RETRY_SECONDS} s: {error.message}")
                 self._progress = error.message
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception as error:
+                log.exception("The index could not be made whole; it is tried again in %d s", pause)
+                self._progress = f"the index could not be made whole ({logs.told(error)}); it is tried again"
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_SECONDS)
+            else:
+                pause = RETRY_SECONDS
+                await self._torn.wait()
+            finally:
+                self._follow()
+
+    async def _make_whole(self, generation: Generation) -> None:
+        """Load and embed what the index lacks; at the start load the examples, too."""
+        tears = self._tears
+        if not generation.whole:
+            if not generation.loaded:
+                await self.library.writer.run(partial(load_all, generation=generation))
+                generation.complete_to, generation.loaded = 0, True
+            self._follow()
+            await Builder(self.library, generation, self._tell).embed()
+            generation.whole = True
+            if self._tears != tears:  # the writer's thread may have said so in between: once more
+                generation.loaded = generation.whole = False
+                self._torn.set()
+                return
+        if not self.ready.is_set() and self.live.generation.whole:
+            self._progress = "loading the example documents"
+            await load_examples(self.library)
+            self.ready.set()
+
+    def _follow(self) -> None:
+        if not self._follows and not self.stopping:
+            self._follows = True
+            self._keep("Following what is wanted", self.watcher.run)
 
     def _tell(self, done: int, total: int) -> None:
         self._progress = f"{done} of {total} documents are in the index"
@@ -284,9 +316,14 @@ class Runtime:
         self.metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:
+        """For the version in service, on the writer's thread; what this cannot mend is mended behind it."""
         try:
-            load_all(Transaction(self._connection), generation)
+            if load_all(Transaction(self._connection), generation):
+                return
+            log.error("The store has damaged vectors; their texts are embedded again")
         except Exception:  # the write is kept, but what the index lacks must not be searched around
-            log.exception("The index could not be loaded; start the service again")
-            self._progress = "the index could not follow a write nor be loaded again; start the service again"
-            generation.whole = False
+            log.exception("The index could not be loaded; it is tried again")
+        self._tears += 1
+        generation.loaded = generation.whole = False
+        self._progress = "the index could not follow a write, and is loaded again"
+        self._loop.call_soon_threadsafe(self._torn.set)

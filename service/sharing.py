@@ -27,8 +27,9 @@ class Leaders:
         leader = self._rows.setdefault(row.name, row)
         if leader is row:
             return False
-        if leader.call.lane is Lane.BACKGROUND and row.call.lane is Lane.INTERACTIVE and not leader.taken:
-            self._lines[Lane.BACKGROUND].withdraw(leader)
+        urgent = row.call.lane is Lane.INTERACTIVE and leader.call.lane is not Lane.INTERACTIVE
+        if urgent and not leader.taken:
+            self._lines[leader.call.lane].withdraw(leader)
             self._lead(row, [leader, *leader.joined])
             return False
         leader.joined.append(row)

@@ -5,8 +5,9 @@
 It waits in `building` while there is no memory for it, and in `ready` for somebody's decision when
 SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
 
-While its documents are embedded it follows every write, and a last look inside the swap's own transaction
-makes sure that no document lacks a vector. The swap itself is a row in the database, then one assignment,
+While its documents are embedded it follows every write, and no write waits for it: what it does not have in
+time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
+vector. The swap itself is a row in the database, then one assignment,
 both on the writer's thread between two commits: whoever borrowed before keeps the old model with the old
 index, whoever comes after gets the new ones.
 """
@@ -26,9 +27,11 @@ from models.encoder import Encoder
 from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import Wish
-from service import canary, memory
+from service import canary, capacity
+from service.away import read_when_there
 from service.build import Builder
-from service.documents import count, last_revision
+from service.capacity import expected_rows
+from service.documents import count_all, last_revision
 from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
 from service.gaps import lacking
 from service.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
@@ -48,7 +51,7 @@ BUILDING, READY = "building", "ready"
 RETRY_SECONDS = 2.0
 MEMORY_LOOK_SECONDS = 5.0
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
-ATTEMPTS = 5  # at what may pass but did not: a disk that fails, an index that cannot follow
+ATTEMPTS = 5  # at an index that cannot follow the writes
 LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
 
 
@@ -125,12 +128,8 @@ class Swap:
                 await self._build(generation)
         except Retired:
             log.warning("The index of %s has a gap; it is loaded again", self.version)
-        except OSError as error:
-            log.warning("Opening %s failed: %s", self.version, error)
-            self.reason = str(error)
-        else:
-            return True
-        return False
+            return False
+        return True
 
     async def _build(self, generation: Generation) -> None:
         """Until it is live."""
@@ -193,6 +192,12 @@ class Swap:
                     raise
                 await self._wait(fault.message, RETRY_SECONDS)
 
+    async def _read(self, work: Callable[[], T]) -> T:
+        """`work` on the version's folder, as soon as that can be read."""
+        found = await read_when_there(self._opener.store, self.version, work, self._wait)
+        self.reason = None
+        return found
+
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
         """For what may pass."""
         if not said and reason != self.reason:
@@ -203,14 +208,16 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Until there is room for the generation; documents may go meanwhile, and other generations."""
-        folder = self._opener.store.folder(self.version)
-        dimension = read_manifest(folder).dimension
+        store, live = self._opener.store, self._library.live.generation
+        manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
+        folder, dimension = store.root / self.version, manifest.dimension
         alone = self._library.alone_threads > 1 and self._opener.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
-            documents = await self._patiently(partial(self._library.documents.own, count))
-            look = partial(memory.shortage, documents, dimension, folder, MACHINE, alone=alone)
-            shortage = await asyncio.to_thread(look)
+            documents = await self._patiently(partial(self._library.documents.own, count_all))
+            rows = expected_rows(live, documents, manifest)
+            look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
+            shortage = await self._read(look)
             if shortage is None:
                 break
             await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)
@@ -221,10 +228,12 @@ class Swap:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
         live = self._library.live
         for follower in live.followers:
-            if follower.version == self.version and follower.number == await self._begin(follower.encoder):
+            if follower.version == self.version and not follower.loaded:  # its index may have a gap
+                live.leave(follower)
+            elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._patiently(self._wait_for_memory)
-        opened = partial(asyncio.to_thread, self._opener.open_proved, self.version)
+        opened = partial(self._read, partial(self._opener.open_proved, self.version))
         encoder = await self._patiently(opened)
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
@@ -241,7 +250,9 @@ class Swap:
         """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
         started = time.monotonic()
         connection, live = transaction.connection, self._library.live
-        if generation.retired or lacking(connection, generation.number, generation.complete_to, 1):
+        if generation.retired or generation.fault is not None:
+            return False
+        if lacking(connection, generation.number, generation.complete_to, 1):
             return False
         rollback = self.wish.kind == "rollback"
         go_live(transaction, generation.number, self.wish.id, rollback=rollback)

@@ -137,11 +137,13 @@ def measure(compared: Sequence[Layout], open_encoder: Callable[[int], Encoder]) 
         if time.monotonic() > until:
             break
         encoder = open_encoder(layout.threads)
-        ids = [tokens.ids for tokens in encoder.tokenize(TEXTS)]
-        encoder.forward(ids)  # the first is slow
-        while len(found) < SLICES and time.monotonic() < until:
-            found.append(_slice(layout, lambda: encoder.forward(ids)))  # noqa: B023  called before the next
-        encoder.close()
+        try:
+            ids = [tokens.ids for tokens in encoder.tokenize(TEXTS)]
+            encoder.forward(ids)  # the first is slow
+            while len(found) < SLICES and time.monotonic() < until:
+                found.append(_slice(layout, lambda: encoder.forward(ids)))  # noqa: B023  called before the next
+        finally:
+            encoder.close()
     return slices
 
 

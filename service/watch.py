@@ -7,12 +7,13 @@ and copy the state to MODELS_DIR/state.json, where `python -m models` and traini
 
 import asyncio
 import contextlib
+import errno
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from models.errors import ModelError
+from models.errors import ModelError, Unreadable
 from models.seal import read_manifest
 from models.store import Wish
 from service.choice import aim, aim_at_form
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
 LINGER_SECONDS = 5.0  # a generation that left goes on following for the searches that began on it
+
+_READING, _FOLLOWING = "reading the models folder", "following what is wanted"  # steps of a look
 
 
 class Watcher:
@@ -64,6 +67,11 @@ class Watcher:
         swap = self.swap  # asked by other threads, too
         return swap is not None and swap.state != READY
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the models folder, or what is wanted there, cannot be read now."""
+        return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)
+
     def poke(self) -> None:
         self._poked.set()
 
@@ -82,8 +90,8 @@ class Watcher:
 
     async def look(self) -> bool:
         """One look. True when there is more to tidy up. A step that fails keeps no other from its turn."""
-        await self._step("reading the models folder", self._read_folder)
-        await self._step("following what is wanted", self._follow)
+        await self._step(_READING, self._read_folder)
+        await self._step(_FOLLOWING, self._follow)
         await self._step("closing generations", self._expire)
         await self._step("writing state.json", self._write_state)
         await self._step("deleting what is not needed", self._purge)
@@ -109,7 +117,13 @@ class Watcher:
             self._complaints.pop(name, None)
 
     async def _read_folder(self) -> None:
-        self.published = await asyncio.to_thread(self._store.names)
+        """A folder without the version in service is away, and what was known of it holds."""
+        published = await asyncio.to_thread(self._store.names)
+        if self._library.live.generation.version not in published:
+            raise FileNotFoundError(
+                errno.ENOENT, "The version in service is not there", str(self._store.root)
+            )
+        self.published = published
 
     async def _purge(self) -> None:
         """A few rows at a time; while a build is at work, deleting can wait."""
@@ -174,9 +188,16 @@ class Watcher:
         self.poke()  # what was found out before may have changed with the task's end
 
     def _refused(self, version: str) -> bool:
-        """Whether a promotion gate refused it. A manifest that cannot be read is the swap's matter."""
+        """Whether a promotion gate refused it. A manifest that is damaged is the swap's matter.
+
+        Raises:
+            OSError: it cannot be read now, so that nobody knows.
+
+        """
         try:
             gate = read_manifest(self._store.folder(version)).gate
+        except Unreadable as error:
+            raise OSError(str(error)) from error
         except ModelError:
             return False
         return gate is not None and gate.verdict == "refused"
@@ -238,7 +259,9 @@ class Watcher:
         return found
 
     async def _write_state(self) -> None:
-        """Copy for readers; the database wins."""
+        """Copy for readers; the database wins. None is made where the models folder was."""
+        if _READING in self._complaints:
+            return
         facts = await self._known()
         if facts.live != self._library.live.generation.version:
             return
@@ -248,7 +271,7 @@ class Watcher:
             "versions": await self.states(),
         }
         if state != self._written:
-            await asyncio.to_thread(self._store.write_state, state)
+            await asyncio.to_thread(self._store.write_state, state, make=False)
             self._written = state
 
 

@@ -1,5 +1,8 @@
 """The encoder's threads, and what each has in hand: who died is replaced, who hangs is known.
 
+One thread more than asked for is the spare. It works only while every other one has a candidate's rows in
+hand, and never takes such rows itself. So a candidate that is slow or hangs keeps nobody else waiting.
+
 A worker says what it begins and how long that may take. The supervisor's thread reads it without a lock and
 counts the seconds: a worker pays two assignments for each batch.
 """
@@ -15,9 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One thread. It writes the first three itself; the others are the supervisor's."""
+    """One thread. It writes the first three itself; the others are the queue's and the supervisor's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, spare: bool = False) -> None:
+        self.spare = spare
+        self.on_candidate = False  # what it has in hand is a candidate's
+        self.given_up = False  # it hangs on a candidate, and another took its place
         self.job: Job | None = None
         self.may_take_seconds = math.inf
         self.step = 0  # rises with each forward pass and each tokenising
@@ -48,6 +54,12 @@ class Workers:
         self._work = work
         self.count = count
         self._all = [Worker() for _ in range(count)]
+        self._all.append(Worker(spare=True))
+
+    @property
+    def all_on_candidates(self) -> bool:
+        """Whether none but the spare is left for the version in service."""
+        return all(worker.on_candidate for worker in self._all if not worker.spare)
 
     def start(self) -> None:
         for number, worker in enumerate(self._all):
@@ -61,9 +73,23 @@ class Workers:
         """Start a new thread for each that died; how many those were."""
         dead = [number for number, worker in enumerate(self._all) if not worker.thread.is_alive()]
         for number in dead:
-            self._all[number] = Worker()
-            self._start(self._all[number], number)
+            self._replace(number)
         return len(dead)
+
+    def replace_hung_on_candidates(self) -> int:
+        """Start a new thread for each that hangs on a candidate; how many those were.
+
+        A thread cannot be ended: it ends by itself if it ever comes back.
+        """
+        hung = [n for n, worker in enumerate(self._all) if worker.hangs and worker.on_candidate]
+        for number in hung:
+            self._all[number].given_up = True
+            self._replace(number)
+        return len(hung)
+
+    def _replace(self, number: int) -> None:
+        self._all[number] = Worker(spare=self._all[number].spare)
+        self._start(self._all[number], number)
 
     def overdue(self, seconds: float) -> list[Job]:
         """`seconds` more have passed: the jobs that are overdue since now."""
@@ -74,6 +100,11 @@ class Workers:
     def busy(self) -> int:
         """How many have a job in hand."""
         return sum(worker.job is not None for worker in self._all)
+
+    @property
+    def all_hang(self) -> bool:
+        """Whether none but the spare is left at all."""
+        return all(worker.hangs for worker in self._all if not worker.spare)
 
     @property
     def hanging(self) -> int:

@@ -21,7 +21,6 @@ from service.api.inference import json_response, runtime_of
 from service.audit import audit
 from service.documents import DEFAULT_COLLECTION, counts, is_collection
 from service.errors import NotFound, Storage, Validation
-from service.revisions import drop
 from service.runtime import Runtime
 
 PARAMETER = "collection"
@@ -115,10 +114,13 @@ async def list_collections(request: Request) -> Response:
     **describe(Role.WRITE, None, Dropped, raises=[NotFound, Storage], parameters=[_DESCRIBED]),
 )
 async def delete_collection(request: Request) -> Response:
-    """Delete a collection with its documents and judgements; the default one is emptied."""
+    """Delete a collection with its documents and judgements; the default one is emptied.
+
+    In steps, as `DELETE /documents`: what is written to it meanwhile stays, and so does the collection then.
+    """
     runtime = runtime_of(request)
     known_parameters(request)
     name = await existing(request, runtime)
-    deleted, sequence = await runtime.library.writer.run(lambda transaction: drop(transaction, name))
+    deleted, sequence = await runtime.library.drop(name)
     audit("delete", request.scope, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})

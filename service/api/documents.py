@@ -28,7 +28,6 @@ from service.bodies import NDJSON
 from service.documents import Document, Record, count, get, page
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.settings import Settings
-from service.where import Where
 
 
 class Anything(Convertor[str]):
@@ -237,7 +236,12 @@ _SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CO
 
 @router.delete("", **describe(Role.WRITE, None, Deleted, raises=[Storage], parameters=[_SOME]))
 async def delete_documents(request: Request) -> Response:
-    """Delete every document that passes the filter."""
+    """Delete every document that passes the filter at this moment.
+
+    In steps, with other writes between them: each is on disk before the next, oldest documents first. A
+    document that is stored or changed meanwhile stays. 200 when all are done; after anything else, or a
+    crash, some are deleted, and sending it again deletes the rest.
+    """
     runtime = runtime_of(request)
     known_parameters(request, "filter")
     where = where_of(runtime, request.query_params.get("filter"))
@@ -254,7 +258,7 @@ async def delete_document(request: Request, id: str) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.library.delete(Where("id = ?", [id]), collection)
+    deleted, sequence = await runtime.library.delete_one(id, collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -3,25 +3,26 @@
 import asyncio
 import re
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, RootModel
 from starlette.responses import Response
 
-from models.errors import Damaged, UnknownVersion
+from models.errors import Damaged, UnknownVersion, Unreadable
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.schedule import read_runs
-from models.store import Kind
+from models.store import Kind, Store
 from service.api.body import Direct
 from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
-from service.errors import Conflict, NotFound, Storage, machine_error
+from service.errors import Conflict, NotFound, Storage
 from service.runtime import Runtime
 from service.watch import as_state
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
+_IN_MEMORY = {"active", "building", "ready"}
 _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
@@ -73,21 +74,38 @@ async def models(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     store = runtime.store
+    found = await asyncio.to_thread(_look, store)
     states = await runtime.watcher.states()
-    schedule = await asyncio.to_thread(read_runs, store.root)
-    answer = {"active": runtime.live.generation.version, "schedule": schedule or None}
+    listed = [_listed(manifest, states.get(manifest.version)) for manifest in found.manifests]
+    listed += [
+        _unread(name, reason, states.get(name)) for name, reason in found.problems.items() if is_version(name)
+    ]
+    there = {shown["version"] for shown in listed}
+    trouble = found.trouble or runtime.watcher.trouble or "its folder is not there now"
+    listed += [  # known to the service, whatever has become of the models folder
+        _unread(version, trouble, state)
+        for version, state in states.items()
+        if version not in there and state["state"] in _IN_MEMORY
+    ]
+    answer = {"active": runtime.live.generation.version, "wanted": found.wanted, "models": listed}
+    return json_response(answer | {"schedule": found.schedule or None})
+
+
+class _Found(NamedTuple):
+    """What the models folder says now; `trouble` when it cannot be read."""
+
+    manifests: list[Manifest]
+    problems: dict[str, str]
+    wanted: str | None
+    schedule: dict[str, Any]
+    trouble: str | None = None
+
+
+def _look(store: Store) -> _Found:
     try:
-        manifests, problems = await asyncio.to_thread(lambda: (store.versions(), store.problems()))
-        wanted = await asyncio.to_thread(store.wanted)
+        return _Found(store.versions(), store.problems(), store.wanted(), read_runs(store.root))
     except OSError as error:
-        if machine_error(error) is None:
-            raise
-        # The folder cannot be read now, and why a build waits is asked for all the more.
-        unread = [_unread(version, state) for version, state in states.items()]
-        return json_response(answer | {"wanted": None, "models": unread})
-    listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
-    listed += [_damaged(name, reason) for name, reason in problems.items() if is_version(name)]
-    return json_response(answer | {"wanted": wanted, "models": listed})
+        return _Found([], {}, None, {}, f"the models folder cannot be read now ({error.strerror or error})")
 
 
 def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
@@ -108,15 +126,12 @@ def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _unread(version: str, state: dict[str, Any]) -> dict[str, Any]:
-    """A version whose folder cannot be read, but that the service knows."""
+def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, Any]:
+    """A version whose manifest cannot be read, or is damaged; what the service has of it goes on."""
     absent = dict.fromkeys(("fingerprint", "created", "parent", "gate"))
-    return {"version": version, **absent, **state, "scores": {}}
-
-
-def _damaged(name: str, reason: str) -> dict[str, Any]:
-    absent = dict.fromkeys(("fingerprint", "created", "parent", "gate"))
-    return {"version": name, **absent, **as_state("failed", reason=reason), "scores": {}}
+    state = dict(state or as_state("failed"))
+    state["reason"] = state["reason"] or reason
+    return {"version": name, **absent, **state, "scores": {}}
 
 
 @router.get("/models/{version}/report", **describe(Role.READ, None, Report, raises=[NotFound]))
@@ -198,6 +213,8 @@ async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
         raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.") from error
     except Damaged as error:
         raise Conflict(str(error)) from error
+    except Unreadable as error:
+        raise Storage(f"{error} Repair it, then ask again.") from error
     except OSError as error:
         raise Storage(f"The models folder cannot be written ({error}). Repair it, then ask again.") from error
     runtime.watcher.poke()

@@ -1,6 +1,7 @@
 """Which model serves, from one start to the next."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from tests.tiny import tiny_source
 def version_served(settings: Settings) -> str:
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
+        deadline = time.monotonic() + 60
+        while not (settings.models_dir / "state.json").exists():  # written at the first look
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         return str(client.get("/info").json()["model_version"])
 
 

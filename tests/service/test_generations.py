@@ -87,6 +87,7 @@ def test_within_its_grace_the_version_before_follows_every_write(place: Place) -
         place.fill()
         place.activate(place.b)
         client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
+        place.until_followed()
         client.delete("/documents/d3")
         [warm] = place.app.state.runtime.live.followers
         assert warm.version == place.a

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from models.encoder import ONNX
-from service import memory
+from service import capacity
+from service.capacity import COLLECTION_BYTES, needed, shortage
 from service.index import Index
-from service.memory import free, limit, needed, shortage
+from service.memory import free, limit
 from tests.service.brute_force import firsts
-from tests.service.swapping import published
+from tests.service.swapping import TEXTS, published
 from tests.service.test_swap import DOCUMENTS, Place
 
 MIB = 2**20
@@ -89,7 +90,7 @@ def test_files_that_make_no_sense_or_are_not_there_tell_nothing(tmp_path: Path) 
     assert free(tmp_path) is None
     write(tmp_path, second_version("many", 5) | {"proc/meminfo": "MemAvailable: some kB"})
     assert free(tmp_path) is None
-    assert shortage(10**9, 4096, tmp_path, tmp_path) is None
+    assert shortage(10**9, [10**9], 4096, tmp_path, tmp_path) is None
 
 
 def test_the_limit_is_the_least_of_the_cgroups_and_the_machine(tmp_path: Path) -> None:
@@ -114,9 +115,35 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
     (tmp_path / ONNX).write_bytes(b"x" * 300)
     (tmp_path / "onnx/model.onnx_data").write_bytes(b"x" * 1000)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 5000)  # never loaded
-    assert needed(0, 384, tmp_path) == 2600
-    assert needed(0, 384, tmp_path, alone=True) == 3250  # and the session for lone texts
-    assert needed(100_000, 384, tmp_path) == 386_002_600  # 2.5 x 100,000 x (1,536 + 8)
+    assert needed([], 384, tmp_path) == 2600
+    assert needed([], 384, tmp_path, alone=True) == 3250  # and the session for lone texts
+    small = 2600 + COLLECTION_BYTES + 154_400_000  # 2.5 x 40,000 x (1,536 + 8)
+    assert needed([40_000], 384, tmp_path) == small
+    # The sample that a base's centres are found by: 48 for each of 512 lists.
+    base = 2600 + COLLECTION_BYTES + 386_000_000 + 48 * 512 * 1536
+    assert needed([100_000], 384, tmp_path) == base
+    assert needed([100_000, 40_000], 384, tmp_path) == base + small - 2600
+
+
+def test_a_version_waits_for_the_memory_of_every_collection_and_of_every_passage(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, list[int]]] = []
+
+    def looked(documents: int, rows: list[int], *others: object, alone: bool) -> None:
+        seen.append((documents, sorted(rows)))
+
+    monkeypatch.setattr(capacity, "shortage", looked)
+    with place.serving() as client:
+        place.fill()
+        long = [{"id": f"long{at}", "text": " ".join(TEXTS[at : at + 40])} for at in range(5)]
+        client.post("/collections/notes/documents", json={"documents": long})
+        live = place.app.state.runtime.live.generation.indexes
+        notes = live.of("notes")
+        assert (notes.documents, live.of("default").rows) == (5, 60)
+        assert notes.rows > 10, "no text is so long that it has passages"
+        place.activate(place.b)
+    assert seen[0] == (65, sorted([notes.rows, 60]))
 
 
 def test_an_index_keeps_no_more_than_is_asked_for(tmp_path: Path) -> None:
@@ -125,19 +152,19 @@ def test_an_index_keeps_no_more_than_is_asked_for(tmp_path: Path) -> None:
         rows = firsts(range(at * 1024, (at + 1) * 1024))
         index.apply((rows, np.ones((1024, 32), np.float32)), (), at)
     rows_alone = 5 * 1024 * (32 * 4 + 8)
-    assert rows_alone <= index.nbytes <= needed(5 * 1024, 32, tmp_path)
+    assert rows_alone <= index.nbytes <= needed([5 * 1024], 32, tmp_path)
     index.close()
 
 
 def test_what_fits_just_so_is_built_and_a_byte_less_is_not(tmp_path: Path) -> None:
-    need = needed(1000, 384, tmp_path)
+    need = needed([600, 400], 384, tmp_path)
     machine = write(tmp_path, second_version(str(need + 100), 100))
-    assert shortage(1000, 384, tmp_path, machine) is None
+    assert shortage(1000, [600, 400], 384, tmp_path, machine) is None
     write(tmp_path, second_version(str(need + 100), 101))
-    reason = shortage(1000, 384, tmp_path, machine)
+    reason = shortage(900, [600, 400], 384, tmp_path, machine)
     assert reason is not None
-    assert "3.7 MiB" in reason  # 3,860,000 bytes, of which one is not there
-    assert "1000 documents" in reason
+    assert "3.7 MiB" in reason  # 3,876,384 bytes, of which one is not there
+    assert "900 documents in 1000 passages" in reason
 
 
 def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
@@ -202,7 +229,7 @@ def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
         seen.append(alone)
         assert not place.app.state.runtime.batcher.alone.has_room()  # it is being built: nothing else opens
 
-    monkeypatch.setattr(memory, "shortage", shortage)
+    monkeypatch.setattr(capacity, "shortage", shortage)
     with place.serving(threads=1, lone_threads=lone_threads):
         assert place.app.state.runtime.batcher.alone.has_room()
         place.activate(place.b)

@@ -248,8 +248,8 @@ def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
         for version in (place.a, place.b):
             assert both[f'simile_index_bytes{{version="{version}"}}'] >= 60 * 32 * 4
         # All 60 documents, as the new version saw them; each has three words and two special tokens.
-        background = f'simile_tokens_total{{lane="background",version="{place.b}"}}'
-        assert both[background] >= 60 * 5
+        candidate = f'simile_tokens_total{{lane="candidate",version="{place.b}"}}'
+        assert both[candidate] >= 60 * 5
         watcher = place.app.state.runtime.watcher
         monkeypatch.setattr(watcher, "_settings", watcher._settings.model_copy(update={"grace_seconds": 0.3}))
         place.until(lambda: not any(place.a in name for name in samples(client)))

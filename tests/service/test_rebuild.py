@@ -1,15 +1,18 @@
 """The index is derived: whatever happens to a stored vector, the next start makes it whole from the text."""
 
+import asyncio
 import sqlite3
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.build import Builder
 from service.documents import DEFAULT_COLLECTION
 from service.index import Index
 from service.settings import Settings
@@ -199,6 +202,86 @@ def test_an_index_that_cannot_even_be_loaded_is_not_searched(
         assert client.get("/search", params={"q": "a"}).status_code == 503
         assert client.get("/ready").status_code == 503
         assert client.get("/documents/new").status_code == 200
+
+
+def failing(times: int, work: Any) -> Any:
+    """`work`, which fails the first few times."""
+    left = [times]
+
+    def broken(*arguments: Any, **named: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError("injected")
+        return work(*arguments, **named)
+
+    return broken
+
+
+def put_new(client: TestClient) -> None:
+    body = {"documents": [{"id": "new", "text": "a harbour in the forest"}]}
+    assert client.post("/documents", json=body).status_code == 200
+
+
+def best(client: TestClient) -> str:
+    """The first hit for the text of the document `new`, once the service is ready."""
+    wait_until_ready(client)
+    hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
+    return str(hits[0]["id"])
+
+
+def test_an_index_that_could_not_be_loaded_again_is_mended_by_itself(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.runtime.RETRY_SECONDS", 0.02)
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
+        monkeypatch.setattr(Index, "load", failing(3, Index.load))
+        put_new(client)
+        assert best(client) == "new"
+        assert len(ranking(client)) == 201
+
+
+def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write is stored and not indexed, and the builder finds nothing that lacks a vector."""
+    damage(filled, "DELETE FROM vectors WHERE revision = 7")
+    monkeypatch.setattr("service.runtime.RETRY_SECONDS", 0.02)
+    embed, release = Builder._embed, threading.Event()
+
+    async def held(builder: Builder, step: list[int]) -> None:
+        while not release.is_set():  # noqa: ASYNC110  tests are no tasks
+            await asyncio.sleep(0.01)
+        await embed(builder, step)
+
+    monkeypatch.setattr(Builder, "_embed", held)
+    app = create_app(filled)
+    with TestClient(app) as client:
+        deadline = time.monotonic() + 60
+        while "documents are in the index" not in client.get("/ready").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(Index, "apply", failing(1, Index.apply))
+            patch.setattr(Index, "load", failing(1, Index.load))
+            put_new(client)
+        release.set()
+        assert best(client) == "new"
+        assert len(ranking(client)) == 201
+
+
+def test_a_damaged_vector_that_is_found_when_the_index_is_loaded_again_is_embedded_again(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        damage(filled, "UPDATE vectors SET checksum = checksum + 1 WHERE revision = 5")
+        monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
+        put_new(client)
+        assert best(client) == "new"
+        assert "d004" in dict(ranking(client))
+        assert len(ranking(client)) == 201
 
 
 def test_the_examples_are_loaded_once_and_only_when_asked_for(tmp_path: Path, tiny_models_dir: Path) -> None:

@@ -44,6 +44,7 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
             expected[f"since-{at}"] = TEXTS[80 + at]
             new = {"id": f"since-{at}", "text": TEXTS[80 + at]}
             client.post("/documents", json={"documents": [new]})
+            place.until_followed()
             client.delete(f"/documents/d{at}")
             del expected[f"d{at}"]
             embedded.clear()

@@ -86,6 +86,12 @@ class Place:
             assert time.monotonic() < deadline, self.client.get("/models").text
             time.sleep(0.01)
 
+    def until_followed(self) -> None:
+        """Until the versions that follow have every document; no write waits for that."""
+        live = self.app.state.runtime.live
+        documents = live.generation.indexes.documents
+        self.until(lambda: all(other.indexes.documents == documents for other in live.followers))
+
     def activate(self, version: str) -> None:
         assert self.client.post(f"/models/{version}/activate").status_code == 202
         self.until(lambda: self.active() == version)

@@ -12,6 +12,7 @@ import pytest
 
 from models import cpus
 from models.encoder import Encoder
+from models.store import Store
 from service import tuning
 from service.app import create_app
 from service.check import report
@@ -241,6 +242,30 @@ def test_a_measurement_that_breaks_stops_no_start(
     runtime.tune()
     assert runtime.tuning.layout == (2, 1)
     assert np.isfinite(runtime.live.generation.encoder.encode(["open"]).vectors).all()
+    runtime.live.close()
+    assert runtime._ownership is not None
+    runtime._ownership.release()
+
+
+def test_a_model_that_cannot_be_opened_again_after_the_measurement_is_served_as_it_was(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpus, "available", lambda: 2)
+    chosen = tuning.Tuning(Layout(1, 2), "measured", settled=True)
+
+    def tuned(*_: object) -> tuning.Tuning:
+        def broken(*_: object, **__: object) -> None:
+            raise MemoryError("injected")
+
+        monkeypatch.setattr(Store, "open", broken)
+        return chosen
+
+    monkeypatch.setattr(tuning, "tune", tuned)
+    runtime = Runtime(new_settings(tmp_path, tiny_models_dir))
+    runtime.open()
+    runtime.tune()
+    assert runtime.tuning.layout == (2, 1), "it says what is not so"
+    assert np.isfinite(runtime.live.generation.encoder.encode(["still open"]).vectors).all()
     runtime.live.close()
     assert runtime._ownership is not None
     runtime._ownership.release()
