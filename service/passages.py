@@ -32,6 +32,7 @@ _BORDER = re.compile(r"[.!?…][\"'”’)\]»]*\s+|[。！？｡][」』”’�
 LEAST_ROOM = 8  # tokens; a prompt that leaves less makes no sense of a text
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # of a passage that ends with a sentence rather than with the last token that fits
+PIECE = 1 << 16  # characters that are searched for sentences in one call
 SPARE_TOKENS = 2  # a passage cut out of a text may begin with other tokens than it has within the text
 
 
@@ -67,7 +68,7 @@ def split(text: str, encoder: Encoder, prompt: str = "") -> Split | None:
     if len(tokens) <= room or room < LEAST_ROOM:
         return None
     starts, ends = tokens[:, 0], tokens[:, 1]
-    borders = np.unique(np.searchsorted(starts, [found.end() for found in _BORDER.finditer(text)]))
+    borders = _borders(text, starts)
     head = Span(0, int(ends[room - 1]))
     others: list[Span] = []
     unseen, fits = room, room - SPARE_TOKENS
@@ -76,6 +77,26 @@ def split(text: str, encoder: Encoder, prompt: str = "") -> Split | None:
         unseen = _end(borders, begin, fits, len(tokens))
         others.append(Span(int(starts[begin]), int(ends[unseen - 1])))
     return Split(head, others, unseen >= len(tokens))
+
+
+def _borders(text: str, starts: NDArray[np.int64]) -> NDArray[np.intp]:
+    """The tokens behind which a sentence ends, rising; `starts` are those of the tokens.
+
+    Found in pieces, because a search holds the interpreter. They end behind a letter or a digit, which no
+    border has in it.
+    """
+    found = [np.empty(0, np.intp)]
+    at = 0
+    while at < len(text):
+        end = min(at + PIECE, len(text))
+        most = min(end + PIECE, len(text))
+        while end < most and not text[end - 1].isalnum():
+            end += 1
+        ends = [border.end() for border in _BORDER.finditer(text, at, end)]
+        found.append(np.searchsorted(starts, ends))
+        at = end
+    rising = np.concatenate(found)
+    return rising[np.diff(rising, prepend=-1) > 0]  # np.unique would hold the interpreter for seconds
 
 
 def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:

@@ -5,8 +5,10 @@ import random
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import service.passages as passages_module
 from models.encoder import Encoder
 from models.store import Store
 from service.passages import split
@@ -33,6 +35,19 @@ def passages(text: str, encoder: Encoder, prompt: str = "") -> list[str]:
     assert found is not None
     assert found.complete
     return [text[span.start : span.end] for span in (found.head, *found.others)]
+
+
+def test_sentences_end_where_they_do_in_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = random.Random(3)
+    monkeypatch.setattr(passages_module, "PIECE", 16)
+    for _ in range(300):
+        parts = generator.choices(
+            ["a", "river", ". ", "”", ".", "\n", "。", "」", "語", "  ", "? ", ")"], k=60
+        )
+        text = "".join("".join(parts[at : at + 5]) + "b" for at in range(0, 60, 5))
+        starts = np.arange(len(text))
+        whole = {found.end() for found in passages_module._BORDER.finditer(text)}
+        assert set(passages_module._borders(text, starts).tolist()) == whole, ascii(text)
 
 
 def test_a_text_that_the_model_sees_whole_is_not_split(encoder: Encoder) -> None:
