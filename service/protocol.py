@@ -126,7 +126,7 @@ class Protocol(HttpToolsProtocol):
             self._stop_waiting()
             self._connections.busy(self)
             spare = self._place is Place.SPARE
-            self.scope["spare"] = spare  # type: ignore[typeddict-unknown-key]  # for middleware.py
+            self.scope["spare"] = spare  # type: ignore[typeddict-unknown-key]  # for entrance.py
             super().on_headers_complete()
             if spare:
                 self.cycle.keep_alive = False

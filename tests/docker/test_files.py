@@ -90,14 +90,14 @@ def test_a_setting_in_the_shell_or_in_the_env_file_reaches_the_service(engine: N
     given = {PREFIX + name: f"value-of-{name}" for name in names}
     environment = config((), (), **given)["services"]["service"]["environment"]
     assert {name: environment.get(name) for name in given} == given
-    for files, named, hosts in (
+    for files, named, arrives in (
         ((), "", "service,"),
         ((), "a.org", "service,a.org"),
         (("docker/keys.yml",), "", ""),
         (("docker/keys.yml",), "a.org", "service,a.org"),
     ):
         environment = config(files, SIMILE_ALLOWED_HOSTS=named)["services"]["service"]["environment"]
-        assert environment["SIMILE_ALLOWED_HOSTS"] == hosts
+        assert environment["SIMILE_ALLOWED_HOSTS"] == arrives
     gpu = config(("docker/gpu.yml",), SIMILE_DEVICE="cuda:1", SIMILE_INDEX_DEVICE="cuda:1")
     environment = gpu["services"]["service"]["environment"]
     assert (environment["SIMILE_DEVICE"], environment["SIMILE_INDEX_DEVICE"]) == ("cuda:1", "cuda:1")
