@@ -283,8 +283,8 @@ def main() -> None:
             log = killed.service.log.read_text()[-4000:]
             sys.exit(f"After kill {killed.kills} (seed {options.seed}): {error}\n{log}")
     print(
-        f"{killed.kills} kills in {time.monotonic() - began:.0f} s, {killed.swaps} of them while a version was "
-        f"being built; {killed.acknowledged} requests were answered, {killed.in_hand} were in hand.\n"
+        f"{killed.kills} kills in {time.monotonic() - began:.0f} s, {killed.swaps} of them while a version "
+        f"was being built; {killed.acknowledged} requests were answered, {killed.in_hand} were in hand.\n"
         "Nothing that was answered was lost, both searches found exactly what was stored, no score was of "
         "another version, and each swap was finished after the start."
     )
