@@ -11,7 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service import derived, library
-from service.revisions import DELETE_CHARACTERS, DELETE_DOCUMENTS, Step
+from service.documents import Document
+from service.revisions import DELETE_CHARACTERS, DELETE_DOCUMENTS, Step, delete_some, upsert
 from service.schema import connect
 from service.settings import Settings
 from service.writer import Transaction
@@ -19,7 +20,7 @@ from tests.service.conftest import new_settings, serving
 from tests.service.swapping import TEXTS
 
 MANY = 3 * DELETE_DOCUMENTS + 5
-STEP = library.delete_some
+STEP = delete_some
 ODD = {"filter": '{"odd": true}'}
 
 
@@ -67,7 +68,6 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
 ) -> None:
     steps: list[Step] = []
     order: list[str] = []
-    upsert = library.upsert
 
     def noted(transaction: Transaction, documents: Any, *arguments: Any, **named: Any) -> Any:
         order.append("write")
@@ -171,7 +171,7 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
             if not revived:
                 revived.append(1)
                 library_ = client.app.state.runtime.library  # type: ignore[attr-defined]
-                document = library.Document("new", "a red river", {})
+                document = Document("new", "a red river", {})
                 loop = client.portal.call  # type: ignore[union-attr]
                 threading.Thread(target=loop, args=(library_.put, [document], "notes")).start()
                 while not library_.writer._queue.qsize():  # it comes right behind this step
