@@ -253,16 +253,13 @@ def test_a_model_that_cannot_be_opened_again_after_the_measurement_is_served_as_
     monkeypatch.setattr(cpus, "available", lambda: 2)
     chosen = tuning.Tuning(Layout(1, 2), "measured", settled=True)
 
-    def tuned(*_: object) -> tuning.Tuning:
-        def broken(*_: object, **__: object) -> None:
-            raise MemoryError("injected")
+    def broken(*_: object, **__: object) -> None:
+        raise MemoryError("injected")
 
-        monkeypatch.setattr(Store, "open", broken)
-        return chosen
-
-    monkeypatch.setattr(tuning, "tune", tuned)
+    monkeypatch.setattr(tuning, "tune", lambda *_: chosen)
     runtime = Runtime(new_settings(tmp_path, tiny_models_dir))
     runtime.open()
+    monkeypatch.setattr(Store, "open", broken)
     runtime.tune()
     assert runtime.tuning.layout == (2, 1), "it says what is not so"
     assert np.isfinite(runtime.live.generation.encoder.encode(["still open"]).vectors).all()
