@@ -113,6 +113,7 @@ def test_variables_that_kubernetes_makes_for_our_services_end_the_start(
     assert variable in run_and_fail(tmp_path, **{variable: value})
 
 
+@pytest.mark.long
 def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> None:
     """What the pod failure policy must not take for an outcome: nothing could be asked."""
     text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]

@@ -134,6 +134,7 @@ def keeps_keys(here: Pod) -> bool:
     return "SIMILE_API_KEYS_FILE" in here.variables
 
 
+@pytest.mark.long
 def test_the_drill_runs_beside_the_service_and_counts_its_documents(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:

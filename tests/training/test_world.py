@@ -25,6 +25,8 @@ from training.result import Result
 from training.train import train
 from training.world import World, own_device
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 TORCHRUN += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]  # a port of its own
