@@ -44,7 +44,7 @@ def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int
 
 
 def _dense(generator: np.random.Generator, out: int, inner: int, activation: str, bias: bool) -> Dense:
-    # Of a size that keeps that of what comes in, as in a trained head: a larger one would enlarge rounding too.
+    # What comes in keeps its size, as in a trained head: larger weights would enlarge rounding too.
     weight = generator.normal(0, inner**-0.5, (out, inner)).astype(np.float32)
     return Dense(weight, generator.normal(size=out).astype(np.float32) if bias else None, activation)
 
@@ -90,7 +90,9 @@ def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: st
     for length in (0, 64, 100):
         np.testing.assert_allclose(_run(model, ROWS, "sentence_embedding", length), expected, atol=ROUNDING)
     pooled = _run(model, ROWS, "pooled_embedding")
-    np.testing.assert_allclose(pooled / np.linalg.norm(pooled, axis=1, keepdims=True), expected, atol=ROUNDING)
+    np.testing.assert_allclose(
+        pooled / np.linalg.norm(pooled, axis=1, keepdims=True), expected, atol=ROUNDING
+    )
     hidden = _run(model, ROWS, HIDDEN, 70)
     last = "static" if head.tokens == "static" else "last"
     for row, tokens in zip(hidden, reference.token_vectors(backbone, tensors, last, ROWS), strict=True):

@@ -262,7 +262,11 @@ def million(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_whose_hits_are_larger_than_an_answer_may_be_is_refused(
     client: TestClient, million: None
 ) -> None:
-    put(client, {"id": "long", "text": "river " + "x" * 360_000}, {"id": "other", "text": "stone " + "x" * 360_000})
+    put(
+        client,
+        {"id": "long", "text": "river " + "x" * 360_000},
+        {"id": "other", "text": "stone " + "x" * 360_000},
+    )
     one = client.post("/search", json={"queries": ["river", "stone"], "k": 1})
     assert [hits[0]["id"] for hits in one.json()["results"]] == ["long", "other"]
     # The same document twice counts twice, and so do two at once.

@@ -79,8 +79,8 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
 
 def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
     async def body() -> None:
-        # Three workers may wait at the gate: with busy, dog and cat. The fourth tokenises what comes, so every
-        # equal text joins before the gate opens, and none is tokenised at the moment that a batch ends.
+        # Three workers may wait at the gate: with busy, dog and cat. The fourth tokenises what comes, so
+        # every equal text joins before the gate opens, and none is tokenised just when a batch ends.
         async with place(workers=4) as there:
             busy = await there.busy()
             twice = there.ask("dog", "cat", "dog")
