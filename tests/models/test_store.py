@@ -201,6 +201,7 @@ def test_a_killed_publisher_leaves_whole_versions_only(store: Store, version: st
     assert list(store.root.glob(".tmp-*")) == []
 
 
+@pytest.mark.long
 def test_two_publishers_of_the_same_model_end_with_one_version(tmp_path: Path, tiny_source: Path) -> None:
     store = Store(tmp_path / "models")
     start = threading.Barrier(4)

@@ -170,6 +170,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
     assert not (tmp_path / "data" / "simile.db").exists()
 
 
+@pytest.mark.long
 def test_a_store_that_is_there_or_in_use_is_not_replaced_unless_asked(
     place: Service, tmp_path: Path, tiny_models_dir: Path
 ) -> None:

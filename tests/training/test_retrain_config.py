@@ -102,6 +102,7 @@ def test_a_worse_candidate_is_refused(job: Job, retrain: Retrain, tmp_path: Path
     assert job.store.wanted() == active
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "status", "says"),
     [
