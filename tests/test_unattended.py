@@ -26,6 +26,8 @@ from tests.service.process import Service, plain_environment
 from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published
 from tests.training.jobs import gold, noised, tiny_config
 
+pytestmark = pytest.mark.long
+
 DOCUMENTS = 150
 
 

@@ -22,6 +22,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from models.backbone import Backbone
 
 WIDTH, LAYERS, HEADS, INNER, MAX_LENGTH = 32, 2, 2, 64, 64
+# Two libraries that compute one vector differ by rounding: each adds in an order of its own, which depends on
+# the processor too. A float32 sum of n terms, of size 1 together, is off by at most n x eps / 2 in any order,
+# so two differ by at most n x eps. Here n is at most INNER, the components of a unit vector are at most 1,
+# and LayerNorm brings every layer back to that size. The sums of all layers follow each other, but their
+# errors have either sign, and sqrt(n) is nearer to them than n: in random orders, vectors are within 4e-7 of
+# float64's.
+ROUNDING = INNER * float(np.finfo(np.float32).eps)  # 7.6e-6
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ENDINGS = ("s", "ed", "ing", "er", "est", "ly", "ment", "ness", "able", "ion")
 _SYLLABLES = ("ba", "ko", "ri", "sun", "tel", "mar", "vin", "lo", "pe", "dra", "fi", "gum", "ha", "jor")

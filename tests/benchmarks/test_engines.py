@@ -17,6 +17,7 @@ from models.encoder import Encoder
 from models.errors import FormUnavailable
 from models.store import Store
 from models.tokenizer import FILE_NAME, Tokenizer
+from tests.tiny import ROUNDING
 
 TEXTS = [" ".join(["river", "stone", "market"][: 1 + at % 3] * (1 + at % 5)) for at in range(24)]
 
@@ -57,7 +58,7 @@ def test_what_a_lone_text_is_compared_with_computes_the_same(
     np.testing.assert_allclose(found, encoder.encode(TEXTS).vectors, atol=1e-6)
 
 
-@pytest.mark.parametrize(("precision", "near"), [("f32", 1e-6), ("bf16", 0.02)])
+@pytest.mark.parametrize(("precision", "near"), [("f32", ROUNDING), ("bf16", 0.02)])
 def test_the_raw_engine_in_openvino_computes_the_same(
     precision: str, near: float, folder: Path, encoder: Encoder
 ) -> None:

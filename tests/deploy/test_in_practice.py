@@ -58,6 +58,7 @@ def test_the_owner_starts_as_the_statefulset_says(owner: Service) -> None:
     assert json.loads(owner.log.read_text().splitlines()[0])["level"], "SIMILE_LOG_FORMAT of the ConfigMap"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_mount(), reason="needs to mount a folder read only, so root or a user namespace")
 def test_a_replica_serves_the_owners_model_from_a_folder_that_it_cannot_write(
     owner: Service, tmp_path: Path
@@ -95,6 +96,7 @@ def complaints(replica: Service) -> list[str]:
     return [line for line in replica.log.read_text().splitlines() if "state.json" in line]
 
 
+@pytest.mark.long
 def test_the_example_of_the_keys_lets_no_pod_start(tmp_path: Path) -> None:
     for name in ("simile-keys", "simile-embed-keys"):
         file = tmp_path / name
@@ -102,6 +104,7 @@ def test_the_example_of_the_keys_lets_no_pod_start(tmp_path: Path) -> None:
         assert "SIMILE_API_KEYS_FILE" in run_and_fail(tmp_path, SIMILE_API_KEYS_FILE=str(file))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("variable", "value"),
     [("SIMILE_PORT", "tcp://10.96.0.7:8000"), ("SIMILE_EMBED_SERVICE_HOST", "10.96.0.8")],
@@ -113,6 +116,7 @@ def test_variables_that_kubernetes_makes_for_our_services_end_the_start(
     assert variable in run_and_fail(tmp_path, **{variable: value})
 
 
+@pytest.mark.long
 def test_a_trainer_without_a_service_fails_and_is_no_refusal(tmp_path: Path) -> None:
     """What the pod failure policy must not take for an outcome: nothing could be asked."""
     text = one("ConfigMap", "simile-retrain")["data"]["retrain.toml"]

@@ -149,6 +149,7 @@ def in_path(folder: Path) -> str:
     return f"{program.parent}:{os.environ['PATH']}"
 
 
+@pytest.mark.long
 def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_on_a_new_machine_the_commands_of_the_page_bring_the_service_back(
     assert not (there / "data").exists()
 
 
+@pytest.mark.long
 def test_the_drill_runs_beside_the_service_and_counts_its_documents(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:

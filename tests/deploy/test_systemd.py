@@ -127,6 +127,7 @@ def moved(unit: Unit, home: Path) -> dict[str, str]:
     return {key: value.replace(STATE, str(home)) for key, value in unit.environment.items()}
 
 
+@pytest.mark.long
 def test_the_service_runs_as_its_unit_says_and_stops_cleanly(home: Path) -> None:
     unit, service = Unit("simile.service"), Service(home)
     [_, *arguments] = unit.command  # but for the interpreter
@@ -145,6 +146,7 @@ def test_the_service_runs_as_its_unit_says_and_stops_cleanly(home: Path) -> None
     assert (home / "data/simile.db").is_file()
 
 
+@pytest.mark.long
 def test_the_trainer_runs_as_its_unit_says_and_stops_cleanly(home: Path) -> None:
     unit = Unit("simile-trainer.service")
     [_, *arguments] = unit.command

@@ -16,7 +16,7 @@ from models.publish import prepare, publish
 from models.source import read_source
 from models.store import Store
 from models.texts import PROOF_TEXTS
-from tests.tiny import WIDTH, tiny_source
+from tests.tiny import ROUNDING, WIDTH, tiny_source
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_an_onnx_file_of_another_family_is_published_with_pooling(
         hidden = np.tanh(table[list(row.ids)])
         expected = hidden.mean(axis=0) if pooling == "mean" else hidden.max(axis=0)
         expected /= np.linalg.norm(expected)
-        np.testing.assert_allclose(encoder.forward([row.ids])[0], expected, atol=1e-6)
+        np.testing.assert_allclose(encoder.forward([row.ids])[0], expected, atol=ROUNDING)
     assert publish(store, store.folder(manifest.version)) == manifest
 
 

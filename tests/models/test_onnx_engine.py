@@ -98,6 +98,7 @@ def test_a_pass_that_runs_while_the_engine_is_closed_ends_with_its_vectors(file:
     assert (found.returncode, found.stdout.split()) == (0, ["6"]), found.stderr
 
 
+@pytest.mark.long
 def test_the_default_model_gives_a_text_one_vector_by_one_thread_by_two_and_in_a_padded_batch(
     default_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from models.source import read_source
 from models.store import Store
 from models.template import with_template
 from models.texts import PROOF_TEXTS
-from tests.tiny import WIDTH, tiny_source
+from tests.tiny import ROUNDING, WIDTH, tiny_source
 
 KINDS = ["first_last.mean", "first_last.cls", "static.mean", "static.max", "mask:2", "first_last.mask:2"]
 TEMPLATE = 'the letter "{}" is [MASK].'
@@ -81,7 +81,7 @@ def test_static_vectors_are_rows_of_the_word_table_and_nothing_else(tmp_path: Pa
     np.testing.assert_allclose(_expected(folder, "static.mean"), expected, atol=1e-6)
     store = Store(tmp_path / "models")
     manifest = publish(store, folder)
-    np.testing.assert_allclose(store.open(manifest.version).forward(ROWS), expected, atol=2e-6)
+    np.testing.assert_allclose(store.open(manifest.version).forward(ROWS), expected, atol=ROUNDING)
     model = onnx.load(store.folder(manifest.version) / "onnx" / "model.onnx")
     (table_node,) = (node for node in model.graph.node if not node.name.startswith("simile."))
     assert (table_node.op_type, list(table_node.output)) == ("Gather", [HIDDEN])
@@ -98,7 +98,7 @@ def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: s
     folder = _folder(tmp_path / "model", kind)
     source = read_source(folder)
     expected = _expected(folder, kind)
-    np.testing.assert_allclose(Forward.load(source).embed(ROWS), expected, atol=2e-6)
+    np.testing.assert_allclose(Forward.load(source).embed(ROWS), expected, atol=ROUNDING)
 
     longest = max(map(len, ROWS)) + 5
     ids, mask = torch.full((3, longest), 9), torch.zeros(3, longest, dtype=torch.long)
@@ -107,13 +107,13 @@ def test_graph_formulas_and_torch_agree_alone_and_padded(tmp_path: Path, kind: s
     with torch.no_grad():
         states = token_vectors(load_backbone(folder), ids, mask, source.head.tokens)
         padded = torch.nn.functional.normalize(pool(states, mask, source.head.pooling), dim=-1)
-    np.testing.assert_allclose(padded.numpy(), expected, atol=2e-6)
+    np.testing.assert_allclose(padded.numpy(), expected, atol=ROUNDING)
 
     store = Store(tmp_path / "models")
     encoder = store.open(publish(store, folder).version)
-    np.testing.assert_allclose(encoder.forward(ROWS), expected, atol=2e-6)
+    np.testing.assert_allclose(encoder.forward(ROWS), expected, atol=ROUNDING)
     alone = np.concatenate([encoder.forward([row]) for row in ROWS])
-    np.testing.assert_allclose(alone, expected, atol=2e-6)
+    np.testing.assert_allclose(alone, expected, atol=ROUNDING)
 
 
 def test_torch_trains_the_vector_at_the_mask() -> None:

@@ -32,6 +32,7 @@ def _check(way: str, expected: Expected, at: Path, **how: Any) -> Row:
     return check(foreign_tool(way, **how), HERE, expected, at)
 
 
+@pytest.mark.long
 def test_another_tool_that_computes_the_same_is_the_same_with_prompts_and_beyond_the_maximum(
     expected: Expected, tmp_path: Path
 ) -> None:
@@ -166,6 +167,7 @@ def test_the_real_probe_says_what_is_missing_in_one_line(expected: Expected, tmp
     assert row.versions["onnxruntime"]
 
 
+@pytest.mark.long
 def test_an_environment_is_made_once_and_what_cannot_be_installed_is_not_tried(
     expected: Expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

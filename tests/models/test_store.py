@@ -170,6 +170,7 @@ def test_what_a_dead_builder_left_is_swept_and_a_living_one_is_left_alone(
     assert version.replace("-tiny-", "-slow-") in [manifest.version for manifest in store.versions()]
 
 
+@pytest.mark.long
 def test_a_killed_publisher_leaves_whole_versions_only(store: Store, version: str, tmp_path: Path) -> None:
     script = Path(__file__).with_name("publish_forever.py")
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -200,6 +201,7 @@ def test_a_killed_publisher_leaves_whole_versions_only(store: Store, version: st
     assert list(store.root.glob(".tmp-*")) == []
 
 
+@pytest.mark.long
 def test_two_publishers_of_the_same_model_end_with_one_version(tmp_path: Path, tiny_source: Path) -> None:
     store = Store(tmp_path / "models")
     start = threading.Barrier(4)

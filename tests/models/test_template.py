@@ -21,7 +21,7 @@ from models.source import read_source
 from models.store import Store
 from models.template import has_template, with_template
 from models.tokenizer import Tokenizer
-from tests.tiny import MAX_LENGTH, tiny_source
+from tests.tiny import MAX_LENGTH, ROUNDING, tiny_source
 
 TEMPLATE = 'the letter "{}" is [MASK].'
 # By the tiny vocabulary: [CLS] 2, [SEP] 3, [MASK] 4, letters from 5, " 42, . 54, words from 109.
@@ -124,8 +124,8 @@ def test_a_mask_in_the_text_is_not_the_one_that_is_pooled(encoder: Encoder, temp
     at_mask = np.stack([state[len(state) - 3] for state in states])
     expected = at_mask / np.linalg.norm(at_mask, axis=1, keepdims=True)
     assert all(row[len(row) - 3] == 4 for row in rows)
-    np.testing.assert_allclose(encoder.forward(rows), expected, atol=2e-6)
-    np.testing.assert_allclose(encoder.encode(texts).vectors, expected, atol=2e-6)
+    np.testing.assert_allclose(encoder.forward(rows), expected, atol=ROUNDING)
+    np.testing.assert_allclose(encoder.encode(texts).vectors, expected, atol=ROUNDING)
     theirs = states[2][rows[2].index(4)]
     assert expected[2] @ theirs / np.linalg.norm(theirs) < 0.99, "the text's own mask is another vector"
 

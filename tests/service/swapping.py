@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,23 @@ QUERIES = ["red river", "the cat sleeps", "a letter from the harbour", "how do i
 TOLERANCE = 1e-4
 
 
+_made = TemporaryDirectory(prefix="simile-tests-")  # models that this process has published, by their seed
+
+
 def published(root: Path, count: int) -> list[str]:
-    """Publish `count` models of different weights into `root`; the first is wanted."""
-    store = Store(root)
+    """Put `count` published models of different weights into `root`; the first is wanted.
+
+    Each is published once in a process, and copied after that.
+    """
+    made, store = Store(Path(_made.name) / "models"), Store(root)
     versions = []
     for seed in range(count):
-        source = tiny_source(root.parent / f"source-{seed}", seed)
-        versions.append(publish(store, source, origin=f"tiny-{seed}").version)
-        shutil.rmtree(source)
+        source = Path(_made.name) / f"source-{seed}"
+        if not source.exists():
+            tiny_source(source, seed)
+        version = publish(made, source, origin=f"tiny-{seed}").version  # answers what is already there
+        shutil.copytree(made.folder(version), root / version)
+        versions.append(version)
     store.want(versions[0])
     return versions
 

@@ -95,6 +95,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
         assert sequences[0] > manifest["sequence"]
 
 
+@pytest.mark.long
 def test_a_backup_with_its_models_needs_nothing_else(place: Service, tmp_path: Path) -> None:
     backup = tmp_path / "deeper" / "backup"
     assert command(place, "backup", backup, "--models").returncode == 0
@@ -105,6 +106,7 @@ def test_a_backup_with_its_models_needs_nothing_else(place: Service, tmp_path: P
         assert service.stored() == DOCUMENTS
 
 
+@pytest.mark.long
 def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_path: Path) -> None:
     """Two documents are always written together, in one request: a backup has both of one step."""
     running = subprocess.Popen(
@@ -168,6 +170,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(
     assert not (tmp_path / "data" / "simile.db").exists()
 
 
+@pytest.mark.long
 def test_a_store_that_is_there_or_in_use_is_not_replaced_unless_asked(
     place: Service, tmp_path: Path, tiny_models_dir: Path
 ) -> None:
@@ -263,6 +266,7 @@ class Restores:
         print(line, file=self._parent.stdin, flush=True)
 
 
+@pytest.mark.long
 def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(place: Service, tmp_path: Path) -> None:
     """Killed twelve times at random moments; the old store has one document, the new one 120."""
     old = tmp_path / "old"
@@ -290,6 +294,7 @@ def test_a_restore_that_is_killed_leaves_the_old_store_or_the_new_one(place: Ser
     assert 1 <= sum(seen) <= 11, "every kill came before, or behind, the last step"
 
 
+@pytest.mark.long
 def test_a_restore_that_is_killed_before_its_last_step_has_changed_nothing(
     place: Service, tmp_path: Path, tiny_models_dir: Path
 ) -> None:

@@ -209,6 +209,7 @@ def test_bytes_of_a_client_that_hangs_up_mid_body_are_free_again(place: Place) -
     place.until(lambda: place.metric("simile_admitted_bytes") == before)
 
 
+@pytest.mark.long
 def test_a_body_that_grows_when_it_is_read_is_refused_before_it_costs_much(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from service.documents import DEFAULT_COLLECTION
 from service.feedback import Judgement, count, page, store
@@ -70,6 +71,7 @@ def judge_until_killed(
             answered |= pair
 
 
+@pytest.mark.long
 def test_kill_9_loses_no_answered_judgement_and_halves_no_list(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir) as service, ThreadPoolExecutor(3) as pool:
         assert service.put({"a": "red", "b": "green"}).status_code == 200

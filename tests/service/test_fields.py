@@ -109,7 +109,7 @@ def test_a_lookup_finds_what_a_scan_finds(
         assert ids == sorted(ids)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases(), st.data())
 def test_random_filters_over_random_documents_pass_the_same(
     case: tuple[dict[str, Any], list[dict[str, Any]]], data: st.DataObject

@@ -30,7 +30,7 @@ def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
 # Against the reference
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_sqlite_selects_what_the_grammar_says(case: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
     filter, rows = case

@@ -220,6 +220,7 @@ def test_writers_and_readers_at_once_see_whole_documents(client: TestClient) -> 
     assert client.get("/documents/count").json() == {"count": 4}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("filter", [None, '{"kind": "kept"}'])
 def test_a_document_that_is_being_updated_is_never_missing_from_a_search(
     client: TestClient, filter: str | None
@@ -261,7 +262,11 @@ def million(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_search_whose_hits_are_larger_than_an_answer_may_be_is_refused(
     client: TestClient, million: None
 ) -> None:
-    put(client, {"id": "long", "text": "river " * 60_000}, {"id": "other", "text": "stone " * 60_000})
+    put(
+        client,
+        {"id": "long", "text": "river " + "x" * 360_000},
+        {"id": "other", "text": "stone " + "x" * 360_000},
+    )
     one = client.post("/search", json={"queries": ["river", "stone"], "k": 1})
     assert [hits[0]["id"] for hits in one.json()["results"]] == ["long", "other"]
     # The same document twice counts twice, and so do two at once.
@@ -275,7 +280,7 @@ def test_a_page_ends_before_it_is_larger_than_an_answer_may_be_and_the_next_goes
     client: TestClient, million: None
 ) -> None:
     for at in range(5):
-        put(client, {"id": f"d{at}", "text": "river " * 70_000})
+        put(client, {"id": f"d{at}", "text": "river " + "x" * 420_000})
     pages = []
     after = ""
     while after is not None:
@@ -289,7 +294,7 @@ def test_a_document_larger_than_an_answer_may_be_is_a_page_of_its_own(
     client: TestClient, million: None
 ) -> None:
     for at in range(2):
-        put(client, {"id": f"d{at}", "text": "river " * 200_000})
+        put(client, {"id": f"d{at}", "text": "river " + "x" * 1_200_000})
     answer = client.get("/documents").json()
     assert [document["id"] for document in answer["documents"]] == ["d0"]
     assert answer["next"] == "d0"

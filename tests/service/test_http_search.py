@@ -307,7 +307,7 @@ def test_texts_that_are_not_shown_do_not_count_as_an_answers_size(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = runtime.settings.model_copy(update={"max_answer_mb": 1})
-    put(client, {"long": "quokka " * 100_000, "other": "quokka " * 100_000})
+    put(client, dict.fromkeys(["long", "other"], "quokka " + "x" * 700_000))
     with monkeypatch.context() as patch:
         patch.setattr(runtime, "settings", few)
         refused = client.get("/search", params={"q": "quokka", "mode": "lexical"})

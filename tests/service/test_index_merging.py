@@ -54,6 +54,7 @@ def paused(tiny_segments: None) -> Iterator[Paused]:
     index.close()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tiny_segments")
 def test_ten_thousand_single_writes_leave_few_segments_and_no_dead_weight() -> None:
     index, vectors = Index(4), coarse_vectors(10_000, 4, seed=1)
@@ -231,6 +232,7 @@ class Mover:
                 self.complaints.append(f"pair {pair}: {one[0]} and {two[0]} are of two steps")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("base_rows", [50_000, 300])
 def test_readers_never_see_a_removed_row_or_half_a_step(
     base_rows: int, monkeypatch: pytest.MonkeyPatch

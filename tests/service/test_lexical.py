@@ -92,7 +92,7 @@ def test_a_query_is_quoted_terms_and_nothing_of_a_user_is_syntax(query: str, exp
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> None:
     """Whatever the characters: what FTS5 counted for a text is what it takes out again."""
     text = text.encode(errors="replace").decode()

@@ -27,7 +27,7 @@ from service.opening import Opener
 from service.outages import Outages
 from service.schema import connect, migrate
 from service.settings import Settings
-from tests.service.conftest import wait_until_ready
+from tests.service.conftest import HOST, wait_until_ready
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import published
 from tests.service.test_storage_faults import in_its_namespace, needs_mounts, start_on
@@ -239,7 +239,9 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
 
     monkeypatch.setattr(Opener, "open_proved", denied)
     monkeypatch.setattr(swap, "RETRY_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
-    settings = Settings(data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0)
+    settings = Settings(
+        data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
+    )
     with TestClient(create_app(settings)) as client:
         wait_until_ready(client)
         Store(tmp_path / "models").want(second)

@@ -70,6 +70,7 @@ class Ledger:
         return stored
 
 
+@pytest.mark.long
 def test_five_kills_during_writes_lose_no_answered_document(tmp_path: Path, tiny_models_dir: Path) -> None:
     rng = random.Random(11)
     service = Service(tmp_path, tiny_models_dir)
@@ -105,6 +106,7 @@ def test_a_stop_signal_ends_it_cleanly(tmp_path: Path, tiny_models_dir: Path, ho
         assert service.stored() == {"a": "red river"}
 
 
+@pytest.mark.long
 def test_a_first_start_that_is_interrupted_is_begun_again(tmp_path: Path, default_models_dir: Path) -> None:
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         service = Service(tmp_path)

@@ -258,7 +258,7 @@ def is_open(service: Service, wire: Wire) -> bool:
 def test_any_bytes_are_answered_or_closed(running: Service) -> None:
     whole = post("/embed", BODY)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(st.binary(max_size=100), st.integers(0, len(whole)), st.integers(0, 30))
     def check(bytes_: bytes, at: int, cut: int) -> None:
         with Wire(running) as wire:

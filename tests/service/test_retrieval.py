@@ -26,6 +26,7 @@ def test_ndcg_of_a_ranking_worked_out_by_hand() -> None:
     assert ndcg_at_10(["x", "b", "a"], gains) == pytest.approx((1 / math.log2(3) + 3 / 2) / best)
 
 
+@pytest.mark.long
 @evaldata.needs("cranfield")
 def test_cranfield_gives_the_published_ndcg(tmp_path: Path, default_models_dir: Path) -> None:
     corpus = [

@@ -79,12 +79,15 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
 
 def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
     async def body() -> None:
-        async with place(workers=2) as there:
-            await there.busy()
+        # Three workers may wait at the gate: with busy, dog and cat. The fourth tokenises what comes, so
+        # every equal text joins before the gate opens, and none is tokenised just when a batch ends.
+        async with place(workers=4) as there:
+            busy = await there.busy()
             twice = there.ask("dog", "cat", "dog")
             others = [there.ask("dog") for _ in range(5)]
-            await there.passes(2)
+            await there.shared(6)
             there.encoder.allow()
+            await busy  # another worker's, which may be the last to end
             assert (await twice).vectors.tolist() == [[1, 3, 100], [1, 3, 99], [1, 3, 100]]
             for other in others:
                 answer = await other
@@ -92,9 +95,7 @@ def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
                 assert min(answer.timing) >= 0
             assert there.computed == 3  # busy, dog, cat
             assert there.counted("misses") == 3
-            # One that was tokenised only when the first was done already found it kept.
-            assert there.counted("shared") + there.counted("hits") == 6
-            assert there.counted("shared") >= 1
+            assert there.counted("hits") == 0
 
     run(body)
 

@@ -11,14 +11,17 @@ from tests.service.store_worker import BASE_ROWS
 KILLS = 40
 
 
-def test_forty_kills_lose_no_answered_operation_and_leave_the_index_equal_to_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kills", [4, pytest.param(KILLS, marks=pytest.mark.long)])
+def test_kills_lose_no_answered_operation_and_leave_the_index_equal_to_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
     monkeypatch.setattr(tiers, "BASE_ROWS", BASE_ROWS)
     store = Store(tmp_path, seed=5)
-    for _ in range(KILLS):
+    for _ in range(kills):
         in_hand = store.run_and_kill()
         store.check(in_hand)
+    if kills < KILLS:
+        return  # too few to meet every case
     assert store.acknowledged > 15 * KILLS, "too few operations for the kills to mean anything"
     assert set(store.kinds) == {"put", "delete", "filter", "swap"}
     assert store.written > KILLS, "too few snapshots"

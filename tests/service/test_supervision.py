@@ -301,6 +301,7 @@ def test_ready_is_red_at_once_and_requests_are_served_until_the_port_closes(
         assert service.stored() == {"late": "green garden"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_it_at_once_and_loses_nothing_acknowledged(
     tmp_path: Path, tiny_models_dir: Path, second: signal.Signals

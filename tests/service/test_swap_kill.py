@@ -5,9 +5,13 @@ import time
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, TEXTS, Client, Oracle, published
 from tests.service.test_swap_under_load import wait_until_active
+
+pytestmark = pytest.mark.long
 
 KILLS = 20
 DOCUMENTS = 150

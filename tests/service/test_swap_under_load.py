@@ -9,6 +9,8 @@ from tests.service.load import STATIC, Load
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, Oracle, published
 
+pytestmark = pytest.mark.long
+
 SWAPS = 20
 ROLLBACK_AFTER = (5, 11, 17)
 BUILD_RATE = 70  # documents per second: slow, so that much happens during a build

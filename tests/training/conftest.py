@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import resources
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from models.publish import publish
 from models.store import Store
 from tests.training.jobs import gold
 from tests.training.vocabularies import byte_level, lexicon_of, source_with
@@ -61,11 +61,12 @@ def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Ru
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_source: Path, recipe: Recipe, corpus: Corpus) -> Job:
+def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -> Job:
     """The tiny model is active, and the evaluation set says that it is perfect."""
+    shutil.copytree(tiny_models_dir, tmp_path / "models")
     store = Store(tmp_path / "models")
-    version = publish(store, tiny_source).version
-    store.want(version)
+    version = store.wanted()
+    assert version is not None
     encoder = store.open(version)
     data = gold(tmp_path / "data", lambda texts: encoder.encode(texts).vectors, corpus.texts)
     optim = replace(recipe.optim, batch=8)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.tiny import ROUNDING
 from tests.training.methods import raw_source
 from tests.training.runs import command, events
 from tests.training.world_process import recipe_of, trainer_for
@@ -44,8 +45,8 @@ def test_one_mask_for_both_views_makes_them_equal_though_dropout_is_on(tmp_path:
     one = reps_of(tmp_path / "b", "fixed_mask=true")
     none = reps_of(tmp_path / "c", "dropout=0.0")
     assert apart(two.z) > 1e-3
-    assert apart(one.z) < 1e-6
-    assert apart(none.z) < 1e-6
+    assert apart(one.z) < 5 * ROUNDING  # components reach 5
+    assert apart(none.z) < 5 * ROUNDING
     assert (one.z[:, 0] - none.z[:, 0]).abs().max() > 1e-3, "there is a mask"
     assert (one.z[0] - one.z[1]).abs().max() > 1e-3
 

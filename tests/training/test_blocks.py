@@ -13,6 +13,7 @@ from models.backbone import Backbone, read_backbone
 from models.export import DenseLayer, pool
 from models.reference import embed
 from models.source import read_source
+from tests.tiny import ROUNDING
 from tests.tiny import tiny_source as make_tiny_source
 from training.encoder import Encoder
 from training.loading import load_encoder
@@ -64,7 +65,7 @@ def test_two_dropout_views_differ_and_without_dropout_they_do_not(tiny_source: P
         assert ((first - second).abs().amax(1) > 1e-3).all()
         for none in (0.0, 1e-9):  # the argument decides, not what config.json says
             first, second = encoder(join([ROWS, ROWS]), dropout=none).pooled.unflatten(0, (2, 3))
-            assert (first - second).abs().max() < 1e-6
+            assert (first - second).abs().max() < 5 * ROUNDING  # components reach 5
 
 
 def test_the_poolings_are_those_of_the_published_head() -> None:

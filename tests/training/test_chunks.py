@@ -119,8 +119,9 @@ def test_steps_in_chunks_are_the_steps_of_the_whole_batch(tmp_path: Path, case: 
         for name, expected in whole.items():
             if expected.numel():
                 scale = max(1.0, expected.abs().max().item())
-                rounding = 1e-6 if name == "loss.0" else 5e-5  # of sums in another order, and what follows
-                assert (parts[name] - expected).abs().max() < rounding * scale, (size, name)
+                # Chunks are summed in another order: a cosine of 32 terms is off by up to 32 x eps / 2,
+                # and the temperature of 0.05 makes 20 times that, 4e-5.
+                assert (parts[name] - expected).abs().max() < 5e-5 * scale, (size, name)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from training.sources import Documents
 from training.train import train
 
 TRAINED = [name for name in shipped() if load_recipe(name).objectives]
+# One of each kind of end: a plain head, a template, two models, documents, no training at all.
+FEW = {"simcse-unsup", "promptbert", "diffcse", "declutr", "whitening"}
 
 
 def small(name: str) -> Recipe:
@@ -46,6 +48,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return raw_source(tmp_path_factory.mktemp("raw"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_learns_what_it_is_shown(name: str, raw: Path, tmp_path: Path) -> None:
     steps = 80 if name == "promptbert" else 30  # random weights set its two templates far apart at first
@@ -54,6 +57,7 @@ def test_a_recipe_learns_what_it_is_shown(name: str, raw: Path, tmp_path: Path) 
     assert late < 0.8 * early, found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_recipe_stopped_and_resumed_is_one_run(
     name: str, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -67,7 +71,14 @@ def test_a_recipe_stopped_and_resumed_is_one_run(
     assert weights(resumed.last) == weights(straight.last)
 
 
-@pytest.mark.parametrize("name", [name for name in shipped() if name != "mlm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FEW else pytest.mark.long)
+        for name in shipped()
+        if name != "mlm"
+    ],
+)
 def test_what_a_recipe_makes_is_proved_and_published(name: str, raw: Path, tmp_path: Path) -> None:
     changed = {"steps": 2} if name in TRAINED else {}
     result = run_of(name, raw, tmp_path / "out", **changed)

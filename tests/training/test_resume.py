@@ -131,6 +131,7 @@ def test_nothing_is_pickled_and_the_checkpoint_goes_when_the_run_is_finished(
     assert not (out / "checkpoint.safetensors").exists()
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_real_process_can_be_resumed(tmp_path: Path, tiny_source: Path, corpus: Corpus) -> None:
     arguments = command(tmp_path, tiny_source, corpus, "--steps", "100000", "--threads", "1", "--batch", "8")
     process = subprocess.Popen(

@@ -102,6 +102,7 @@ def test_a_worse_candidate_is_refused(job: Job, retrain: Retrain, tmp_path: Path
     assert job.store.wanted() == active
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "status", "says"),
     [
@@ -152,6 +153,7 @@ def test_what_the_file_says_is_not_said_beside_it(job: Job, capsys: pytest.Captu
     assert "--steps goes with no --config" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @needs_mounts
 @pytest.mark.parametrize(("options", "says"), [("size=700k", "No space left"), ("ro", "Read-only")])
 def test_a_models_folder_that_takes_nothing_more_is_left_as_it_was(job: Job, options: str, says: str) -> None:

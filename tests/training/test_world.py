@@ -25,6 +25,8 @@ from training.result import Result
 from training.train import train
 from training.world import World, own_device
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 TORCHRUN += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]  # a port of its own
@@ -66,7 +68,8 @@ def test_two_processes_have_the_losses_gradients_and_weights_of_one(two: Two, ca
         assert torch.equal(both[0][name], both[1][name]), f"{name} differs between the processes"
         scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
         difference = (both[0][name] - expected).abs().max().item() if expected.numel() else 0.0
-        assert difference < 1e-5 * scale, (name, difference, scale)
+        # Shares of a batch are summed in another order: 32 x eps / 2 in a cosine, over the temperature 0.05.
+        assert difference < 5e-5 * scale, (name, difference, scale)
     steps = [alone[f"loss.{number}"].item() for number in range(STEPS)]
     assert steps[0] != steps[1]
 

@@ -17,6 +17,8 @@ from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import cosines, spearman
 from training.evaluation.suites import score
 
+pytestmark = pytest.mark.long
+
 SPLITS = ("train", "dev", "test")
 # sentence-transformers' vectors scored with scipy, Spearman over all pairs of a set.
 REFERENCE = {"sts12": 0.7237, "sts14": 0.7560, "sts16": 0.7899, "stsb": 0.8203, "sickr": 0.7715}

@@ -128,6 +128,7 @@ def test_labels_at_random_cannot_be_predicted() -> None:
     assert abs((predicted == labels).mean() - 0.5) < 0.11  # three standard errors
 
 
+@pytest.mark.long
 @needs("trec")
 def test_the_default_model_on_trec(default_models_dir: Path) -> None:
     store = Store(default_models_dir)

@@ -1,0 +1,220 @@
+"""No request stops, fills or fells the service: every route, at and beyond its limits, one and four at once.
+
+Meanwhile a bystander's `/health` and one-text `/embed` answer in 1.5 s, and each request is answered within a
+second of its deadline. The process lives in 1 GiB, and gives its memory back.
+
+A case that is too slow while a bare server beside the service stalls too, or while others leave it less than
+one processor, is tried again, and skipped with that word when the host does not come to rest. Whether the
+process lives and how much memory it takes is judged all the same.
+"""
+
+import http.client
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.service import one_gib
+from tests.service.busy_host import Others
+from tests.service.bystander import CONTROL, EMBED, HEALTH, Bystander, Look, watching
+from tests.service.costly import Case, Facts, Request, words
+from tests.service.costly_store import COLLECTION, PLACE, cases
+from tests.service.process import Service
+
+pytestmark = pytest.mark.long
+
+MIB = 1 << 20
+DEADLINE_SECONDS, LATE_SECONDS = 2.0, 1.0
+BYSTANDER_SECONDS = 1.5
+STALL_SECONDS = 0.3  # of the bare server, which has nothing to do: the host's own
+GIVEN_BACK = 100 * MIB
+TRIES = 3
+REST_SECONDS = 20  # after which memory that was not given back is kept
+ANSWERS = {200, 202, 400, 401, 403, 404, 405, 409, 411, 413, 414, 415, 421, 422, 424, 429, 431, 503, 504, 507}
+
+
+class Answer(NamedTuple):
+    status: int  # 0: none
+    took: float
+
+
+class Attacked:
+    """A service with some documents, and its bystander; a new one when the last is no longer of use."""
+
+    def __init__(self, folder: Path, models_dir: Path, prefix: tuple[str, ...]) -> None:
+        # As much room for bodies as a service takes by itself that has 1 GiB.
+        self.service = Service(folder, models_dir, SIMILE_MAX_ADMITTED_MB="64")
+        self._prefix = prefix
+        self._file = folder / "looks"
+        self._context: AbstractContextManager[Bystander]
+        self.bystander: Bystander
+        self.facts: Facts
+
+    def begin(self) -> None:
+        self.service.start(self._prefix)
+        info = self.service.client.get("/info").json()
+        self.facts = Facts(info["model_version"], info["dimension"])
+        for number in range(4):
+            at = ("", PLACE, "/collections/other", "/collections/third")[number]
+            documents = [
+                {"id": f"d-{n}", "text": f"red {words(40 + n)}", "metadata": {"kind": n % 7}}
+                for n in range(200)
+            ]
+            # The most metadata that a document may have by default, and some that are long.
+            documents += [
+                {"id": f"m-{n}", "text": "metadata", "metadata": {"much": "x" * 60_000}} for n in range(8)
+            ]
+            documents += [{"id": f"l-{n}", "text": words(100_000)} for n in range(4)]
+            answer = self.service.client.post(f"{at}/documents", json={"documents": documents})
+            assert answer.status_code == 200, answer.text
+        self._watch()
+
+    def _watch(self) -> None:
+        self._context = watching(self.service.port, self._file)
+        self.bystander = self._context.__enter__()
+        self.bystander.since(time.monotonic())
+
+    def end(self) -> None:
+        self._context.__exit__(None, None, None)
+        self.service.kill()
+
+    def renew(self) -> None:
+        self.end()
+        self.begin()
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Attacked]:
+    with one_gib.limited() as prefix:
+        place = Attacked(tmp_path_factory.mktemp("attacked"), tiny_models_dir, prefix)
+        place.begin()
+        yield place
+        place.end()
+        place.service.client.close()
+
+
+def send(port: int, method: str, request: Request) -> Answer:
+    """Ask and wait, much longer than an answer may take."""
+    headers = {"x-timeout-ms": str(int(1000 * DEADLINE_SECONDS)), "Content-Type": request.kind}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+    began = time.monotonic()
+    status = 0
+    try:
+        with suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # refused before all was sent: the answer is there
+            connection.request(method, request.path, request.body or None, headers)
+        answer = connection.getresponse()
+        status = answer.status
+        answer.read()
+    except (OSError, http.client.HTTPException):
+        status = 0
+    connection.close()
+    return Answer(status, time.monotonic() - began)
+
+
+@dataclass
+class Outcome:
+    """What one attack did."""
+
+    looks: list[Look] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    doubted: list[str] = field(default_factory=list)  # too slow, perhaps by the host's fault
+    starved: bool = False  # others left it less than one processor
+
+    def slow(self, said: str, begin: float, end: float) -> None:
+        """Something took too long in that time, the host's fault or the service's."""
+        bare = [look for look in self.looks if look.what == CONTROL]
+        stalled = [look.took for look in bare if look.answered > begin and look.asked < end]
+        doubtful = self.starved or max(stalled, default=STALL_SECONDS) >= STALL_SECONDS
+        (self.doubted if doubtful else self.failed).append(said)
+
+
+def attack(place: Attacked, case: Case, count: int) -> Outcome:
+    process = place.service.process
+    method, _ = case.route.split()
+    request = case.make(place.facts)
+    before = one_gib.resident(process.pid)
+    one_gib.forget_peak(process.pid)
+    others = Others(process.pid)
+    begin = time.monotonic()
+    with ThreadPoolExecutor(count) as pool:
+        answers = list(pool.map(lambda _: send(place.service.port, method, request), range(count)))
+    end = time.monotonic()
+    if process.poll() is not None:
+        return Outcome(failed=[f"the process ended with status {process.returncode}"])
+    outcome = Outcome(place.bystander.since(begin), starved=others.leave_none())
+    for answer in answers:
+        if answer.status not in ANSWERS:
+            outcome.failed.append(f"answered with {answer.status or 'nothing'} after {answer.took:.1f} s")
+        elif case.timed and answer.took > DEADLINE_SECONDS + LATE_SECONDS:
+            outcome.slow(f"answered with {answer.status} after {answer.took:.1f} s", begin, end)
+    look_at_bystander(outcome)
+    look_at_memory(outcome, process.pid, before)
+    return outcome
+
+
+def look_at_bystander(outcome: Outcome) -> None:
+    for what in (HEALTH, EMBED):
+        seen = [look for look in outcome.looks if look.what == what]
+        # An /embed beside bodies that fill the room is refused with 429, which is an answer.
+        wrong = {look.status for look in seen} - ({200} if what == HEALTH else {200, 429})
+        if wrong or not seen:
+            outcome.failed.append(f"the bystander's {what} got {sorted(wrong) or 'no answer'}")
+        worst = max(seen, key=lambda look: look.took, default=None)
+        if worst and worst.took > BYSTANDER_SECONDS:
+            said = f"the bystander's {what} took {worst.took:.1f} s"
+            outcome.slow(said, worst.asked, worst.answered)
+
+
+def look_at_memory(outcome: Outcome, process: int, before: int) -> None:
+    peak = one_gib.peak(process)
+    if peak >= one_gib.GIB:
+        outcome.failed.append(f"{peak / MIB:.0f} MiB at the most")
+    deadline = time.monotonic() + REST_SECONDS
+    while (left := one_gib.resident(process) - before) > GIVEN_BACK and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left > GIVEN_BACK:
+        outcome.failed.append(f"{left / MIB:.0f} MiB more than before were not given back")
+
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_request_that_costs_most_harms_nobody(attacked: Attacked, case: Case, count: int) -> None:
+    outcome = Outcome()
+    for _ in range(TRIES):
+        outcome = attack(attacked, case, count)
+        if outcome.failed:
+            attacked.renew()
+            pytest.fail(f"{case}, {count} at a time: {'; '.join(outcome.failed)}", pytrace=False)
+        if not outcome.doubted:
+            return
+    pytest.skip(f"the host was too busy in {TRIES} tries: {'; '.join(outcome.doubted)}")
+
+
+def test_every_route_has_a_case(attacked: Attacked) -> None:
+    paths = attacked.service.client.get("/openapi.json").json()["paths"]
+    methods = {"get", "post", "put", "patch", "delete"}  # what HEAD costs, GET does
+    routes = {
+        f"{method.upper()} {path}" for path, known in paths.items() for method in known if method in methods
+    }
+    assert routes - {case.route for case in CASES} == set(), (
+        "write a case for it in costly.py or costly_store.py"
+    )
+    assert {case.route for case in CASES} - routes == set(), "no route has this name any more"
+
+
+def test_a_collection_is_asked_where_there_is_one(attacked: Attacked) -> None:
+    inside = [
+        case.make(attacked.facts).path for case in CASES if case.route.split()[1].startswith(COLLECTION + "/")
+    ]
+    assert inside
+    assert all(path.startswith(PLACE) for path in inside)
