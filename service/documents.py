@@ -128,8 +128,10 @@ def collections(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
 
 
-def is_collection(connection: sqlite3.Connection, name: str) -> bool:
-    return connection.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone() is not None
+def number_of(connection: sqlite3.Connection, name: str) -> int | None:
+    """The number of a collection, which no other ever has; None when there is no such collection."""
+    row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
+    return None if row is None else int(row[0])
 
 
 def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Document | None:

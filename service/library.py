@@ -23,7 +23,7 @@ from service.errors import Conflict, ServiceError, Unhealthy
 from service.gaps import lacking
 from service.live import Generation, Live
 from service.passing import Passing
-from service.revisions import NeedsVectors, delete, upsert
+from service.revisions import MAX_COLLECTIONS, NeedsVectors, delete, upsert
 from service.rows import revision_of
 from service.searching import Hit, Query, Search, find
 from service.vectors import Embedding
@@ -47,9 +47,17 @@ class Library:
     """The document side of the service."""
 
     def __init__(
-        self, live: Live, batcher: Batcher, documents: Documents, writer: Writer, *, passages: bool = True
+        self,
+        live: Live,
+        batcher: Batcher,
+        documents: Documents,
+        writer: Writer,
+        *,
+        passages: bool = True,
+        max_collections: int = MAX_COLLECTIONS,
     ) -> None:
         """passages: texts that are longer than the model reads are split."""
+        self._max_collections = max_collections
         self.live = live
         self.documents = documents
         self.writer = writer
@@ -83,6 +91,7 @@ class Library:
                         embedded=embedded,
                         split=self._encoder.passages,
                         collection=collection,
+                        max_collections=self._max_collections,
                     )
                     truncated, number = await self.writer.run(job)
                     # The live generation's; what followers compute is the service's own affair.

@@ -159,7 +159,12 @@ class Runtime:
         self.batcher.start()
         writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
         self.library = Library(
-            self.live, self.batcher, Documents(self.database), writer, passages=self.settings.passages
+            self.live,
+            self.batcher,
+            Documents(self.database),
+            writer,
+            passages=self.settings.passages,
+            max_collections=self.settings.max_collections,
         )
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)

@@ -1,6 +1,6 @@
 """The tables of the document store, and how an older file becomes today's.
 
-    collections  their names; one is there from its first document until it is deleted
+    collections  their names and numbers; one is there from its first document until it is deleted
     documents    one row per living document; its text is an immutable revision
     vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
@@ -9,7 +9,7 @@
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
     feedback     what users said of their hits: one judgement per query and document's id
-    lexical      the words of each revision, for search by words
+    lexical_N    the words of the documents of collection number N, for search by words (lexical.py)
     fields       the values of declared metadata fields, for filters
     facts        single values, such as whether the example corpus was loaded
 
@@ -117,6 +117,18 @@ MIGRATIONS = (
         revision   INTEGER NOT NULL,
         PRIMARY KEY (collection, field, value, revision)
     ) WITHOUT ROWID;
+    """,
+    # A table of words per collection takes the place of one for all; derived.py makes and fills them.
+    """
+    CREATE TABLE numbered (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name   TEXT NOT NULL UNIQUE
+    );
+    INSERT INTO numbered (name) SELECT name FROM collections ORDER BY name <> 'default', name;
+    DROP TABLE collections;
+    ALTER TABLE numbered RENAME TO collections;
+    DROP TABLE lexical;
+    DELETE FROM facts WHERE name = 'lexical rules';
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     hang_seconds: float = Field(20.0, ge=0)  # 0: nothing counts as hanging
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_inputs: int = Field(2048, ge=1)
+    max_collections: int = Field(1000, ge=1)
     max_hits: int = Field(50_000, ge=1000)
     max_tokenize_characters: int = Field(1_000_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)

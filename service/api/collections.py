@@ -19,7 +19,7 @@ from service.api.body import Direct, known_parameters
 from service.api.contract import Role, describe, refusals
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
-from service.documents import DEFAULT_COLLECTION, counts, is_collection
+from service.documents import DEFAULT_COLLECTION, counts, number_of
 from service.errors import NotFound, Storage, Validation
 from service.revisions import drop
 from service.runtime import Runtime
@@ -74,8 +74,9 @@ async def existing(request: Request, runtime: Runtime) -> str:
 
     """
     name = collection_of(request)
-    if name != DEFAULT_COLLECTION and not await runtime.library.documents.read(
-        lambda c: is_collection(c, name)
+    if (
+        name != DEFAULT_COLLECTION
+        and await runtime.library.documents.read(lambda c: number_of(c, name)) is None
     ):
         raise NotFound(
             f"There is no collection {name!r}. GET /collections lists them; its first document makes one."

@@ -26,6 +26,7 @@ from typing import Any
 from models.errors import ModelError
 from models.fsync import sync
 from models.store import Store
+from service import derived
 from service.commands.errors import CommandError
 from service.commands.exporting import reading
 from service.commands.progress import Progress
@@ -100,7 +101,7 @@ def _copy_store(path: Path, folder: Path) -> Contents:
         connection.execute("PRAGMA query_only = 0")
         connection.execute("VACUUM INTO ?", (str(folder / DATABASE),))
     with contextlib.closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as copy:
-        copy.execute("INSERT INTO lexical (lexical) VALUES ('optimize')")  # words of what was deleted go
+        derived.optimize(copy)
         copy.execute("VACUUM")
         if (found := copy.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise CommandError(f"{path} is damaged ({found}). `check --data` says more; nothing was kept.")
