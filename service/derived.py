@@ -57,16 +57,16 @@ def remove_collection(connection: sqlite3.Connection, name: str) -> None:
 
 def optimize(connection: sqlite3.Connection) -> None:
     """Merge the tables of words, so that words of deleted documents go."""
-    for number, _ in _collections(connection):
-        if _has_table(connection, number):
-            lexical.optimize(connection, number)
+    for number in lexical.numbers(connection):
+        lexical.optimize(connection, number)
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
     """What is not as the documents say, in words; nothing when all is as it should be."""
     found = []
+    there = lexical.numbers(connection)
     for number, name in _collections(connection):
-        if not _has_table(connection, number):
+        if number not in there:
             found.append(f"no document of the collection {name!r} can be found by its words")
             continue
         documents = "SELECT revision FROM documents WHERE collection = ?1"
@@ -112,11 +112,13 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -> None:
-    numbers = [number for number, _ in _collections(connection)]
-    lacking = [number for number in numbers if not _has_table(connection, number)]
-    if lacking or fact(connection, LEXICAL_RULES) != lexical.RULES:
-        for number in numbers:
+    there, wanted = lexical.numbers(connection), {number for number, _ in _collections(connection)}
+    if there != wanted or fact(connection, LEXICAL_RULES) != lexical.RULES:
+        for number in there - wanted:
             lexical.drop(connection, number)
+        for number in there & wanted:
+            lexical.clear(connection, number)
+        for number in wanted - there:
             lexical.make(connection, number)
         _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
         _note(connection, LEXICAL_RULES, lexical.RULES)
@@ -170,11 +172,6 @@ def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
 def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
     """Number and name of each."""
     return connection.execute("SELECT number, name FROM collections ORDER BY number").fetchall()
-
-
-def _has_table(connection: sqlite3.Connection, number: int) -> bool:
-    found = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (lexical.table(number),))
-    return found.fetchone() is not None
 
 
 def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:

@@ -56,6 +56,7 @@ _FUNCTION_WORDS = """
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
+_TABLE = "lexical_"  # and the number of a collection
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _TOKEN = re.compile("[0-9A-Za-z\x80-\U0010ffff]+")  # what FTS5's tokenizer `ascii` takes for a word
 # Blocks of Han, kana, bopomofo and Hangul; by then only letters, digits and marks are left of them.
@@ -117,7 +118,7 @@ def _pairs_and_last(run: re.Match[str]) -> str:
 
 def table(number: int) -> str:
     """The name of the table of a collection's words."""
-    return f"lexical_{number}"
+    return f"{_TABLE}{number}"
 
 
 def make(connection: sqlite3.Connection, number: int) -> None:
@@ -140,6 +141,18 @@ def remove(connection: sqlite3.Connection, number: int, revision: int, text: str
     connection.execute(
         f"INSERT INTO {name} ({name}, rowid, text) VALUES ('delete', ?, ?)", (revision, cut(text))
     )
+
+
+def clear(connection: sqlite3.Connection, number: int) -> None:
+    name = table(number)
+    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('delete-all')")
+
+
+def numbers(connection: sqlite3.Connection) -> set[int]:
+    """The numbers of the collections that have a table."""
+    names = connection.execute("SELECT name FROM sqlite_master WHERE name GLOB ?", (f"{_TABLE}*",)).fetchall()
+    endings = (name.removeprefix(_TABLE) for (name,) in names)
+    return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own have words behind it
 
 
 def optimize(connection: sqlite3.Connection, number: int) -> None:
