@@ -82,6 +82,9 @@ class Settings(BaseSettings):
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_inputs: int = Field(2048, ge=1)
     max_collections: int = Field(1000, ge=1)
+    feedback_per_key: int = Field(10_000, ge=0)  # judgements; 0: no bound, here and below
+    feedback_per_query: int = Field(100, ge=0)  # of each key
+    feedback_per_document: int = Field(100, ge=0)  # of each key
     max_hits: int = Field(50_000, ge=1000)
     max_tokenize_characters: int = Field(1_000_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)

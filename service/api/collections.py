@@ -58,6 +58,10 @@ def collection_of(request: Request) -> str:
 
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION)
+    return _checked(name)
+
+
+def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise Validation(
             f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
@@ -73,7 +77,18 @@ async def existing(request: Request, runtime: Runtime) -> str:
         NotFound: there is no such collection.
 
     """
-    name = collection_of(request)
+    return await existing_named(collection_of(request), runtime)
+
+
+async def existing_named(name: str, runtime: Runtime) -> str:
+    """`name`, which a parameter gave.
+
+    Raises:
+        Validation: no collection can have such a name.
+        NotFound: there is no such collection.
+
+    """
+    _checked(name)
     if (
         name != DEFAULT_COLLECTION
         and await runtime.library.documents.read(lambda c: number_of(c, name)) is None
@@ -90,7 +105,8 @@ def in_collections(plain: APIRouter) -> APIRouter:
     for route in plain.routes:
         assert isinstance(route, APIRoute)  # noqa: S101  all of ours are
         extra: dict[str, Any] = dict(route.openapi_extra or {})
-        extra["parameters"] = [_DESCRIBED, *extra.get("parameters", [])]
+        others = [given for given in extra.get("parameters", []) if given["name"] != PARAMETER]
+        extra["parameters"] = [_DESCRIBED, *others]
         scoped.add_api_route(
             route.path,
             route.endpoint,
