@@ -8,6 +8,7 @@ Not here: the writes themselves (revisions.py), embedding, the index, what a fil
 """
 
 import asyncio
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -30,6 +31,7 @@ T = TypeVar("T")
 Vector = NDArray[np.float32]
 
 DEFAULT_COLLECTION = "default"
+COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 READERS = 4
 PROGRESS_STEPS = 10_000  # of SQLite's machine, some tenths of a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one

@@ -7,7 +7,6 @@ A collection is there from its first document until it is deleted. All of them a
 change to the next one in the same moment.
 """
 
-import re
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,18 +18,17 @@ from service.api.body import Direct, known_parameters
 from service.api.contract import Role, describe, refusals
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
-from service.documents import DEFAULT_COLLECTION, counts, number_of
+from service.documents import COLLECTION_NAME, DEFAULT_COLLECTION, counts, number_of
 from service.errors import NotFound, Storage, Validation
 from service.revisions import drop
 from service.runtime import Runtime
 
 PARAMETER = "collection"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 _DESCRIBED = {
     "in": "path",
     "name": PARAMETER,
     "required": True,
-    "schema": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+    "schema": {"type": "string", "pattern": f"^{COLLECTION_NAME.pattern}$"},
 }
 
 router = APIRouter(prefix="/collections", route_class=Direct, tags=["collections"])
@@ -62,7 +60,7 @@ def collection_of(request: Request) -> str:
 
 
 def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not COLLECTION_NAME.fullmatch(name):
         raise Validation(
             f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
             f"{name[:80]!r}; a letter, a digit or an underscore comes first."
