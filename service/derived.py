@@ -75,8 +75,8 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
             ("documents cannot be", documents, words),
             ("deleted documents are", words, documents),
         ):
-            differing = f"SELECT count(*) FROM ({one} EXCEPT {other})"
-            [count] = connection.execute(differing, (name,)).fetchone()
+            sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
+            [count] = connection.execute(sql, (name,)).fetchone()
             if count:
                 found.append(f"{count} {what} found by their words in the collection {name!r}")
     differing = {name: fields.differing(connection, name) for name in _declared(connection)}

@@ -165,11 +165,8 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
 def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -> None:
     judgement = {"query": "q", "id": "count", "relevant": True}
     service.client.post("/collections/tickets/feedback", json=judgement).raise_for_status()
-    folders = {
-        "SIMILE_DATA_DIR": str(service.folder / "data"),
-        "SIMILE_MODELS_DIR": str(service.folder / "models"),
-    }
-    done = run("check", "--data", **folders)
+    data, models = str(service.folder / "data"), str(service.folder / "models")
+    done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
     assert done.returncode == 0, done.stderr + done.stdout
     assert "\ndefault: 2 documents, 0 judgements\n" in done.stdout
     assert "\ntickets: 2 documents, 1 judgements\n" in done.stdout
