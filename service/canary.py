@@ -96,8 +96,8 @@ async def _compare(library: Library, new: Generation, settings: Settings) -> Can
             search = Search(k=K, collection=name)
             for query in some:
                 found = []
-                for generation, rows in vectors.items():
-                    [hits] = await library.search(generation, [Query(vector=rows[query])], search)
+                for generation, vector_of in vectors.items():
+                    [hits] = await library.search(generation, [Query(vector=vector_of[query])], search)
                     found.append({hit.document.id for hit in hits})
                 if any(found):  # else it was emptied meanwhile
                     common = len(found[0] & found[1]) / max(map(len, found))

@@ -147,8 +147,9 @@ def test_one_collection_too_many_is_refused_and_those_that_are_there_go_on(place
         refusal = client.post("/collections/fourth/documents", json=document)
         assert refusal.status_code == 409
         assert "SIMILE_MAX_COLLECTIONS" in refusal.json()["error"]
-        lines = {"content": b'{"text": "red"}', "headers": {"content-type": "application/x-ndjson"}}
-        assert client.post("/collections/fourth/documents", **lines).status_code == 409
+        kind = {"content-type": "application/x-ndjson"}
+        lines = client.post("/collections/fourth/documents", content=b'{"text": "red"}', headers=kind)
+        assert lines.status_code == 409
         assert client.post("/collections/notes/documents", json=document).status_code == 200
         client.delete("/collections/tickets").raise_for_status()
         assert client.post("/collections/fourth/documents", json=document).status_code == 200

@@ -76,7 +76,7 @@ def test_pages_of_one_keys_judgements_hold_each_once(client: TestClient) -> None
     found: list[str] = []
     after: int | None = 0
     while after is not None:
-        asked = {"key": "other", "limit": 3, "after": after}
+        asked: dict[str, str | int] = {"key": "other", "limit": 3, "after": after}
         page = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"])).json()
         found += [row["query"] for row in page["feedback"]]
         after = page["next"]
