@@ -118,7 +118,7 @@ MIGRATIONS = (
         PRIMARY KEY (collection, field, value, revision)
     ) WITHOUT ROWID;
     """,
-    # A table of words per collection takes the place of one for all; derived.py makes and fills them.
+    # A table of words per collection in place of one for all; derived.py makes the others and fills them.
     """
     CREATE TABLE numbered (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -128,6 +128,7 @@ MIGRATIONS = (
     DROP TABLE collections;
     ALTER TABLE numbered RENAME TO collections;
     DROP TABLE lexical;
+    CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='porter ascii');
     DELETE FROM facts WHERE name = 'lexical rules';
     """,
     # Judgements of before are of no key. The last number is kept, also when its judgement is gone.
