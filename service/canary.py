@@ -4,9 +4,11 @@ A few queries are answered by the version in service and by the one that is read
 mean share of common ids among the first ten is the overlap. It says how different the new one is, not how
 good: nobody has judged these hits.
 
-The queries are those of SIMILE_CANARY_FILE, else the beginnings of stored documents: those whose ids have the
-smallest hashes, so that the same documents give the same queries and a few writes change few of them.
-Embedded in the background lane, searched one by one between other readers.
+Every collection is asked and has an overlap of its own, since a version may change one and leave another as
+it was. The queries are those of SIMILE_CANARY_FILE, else the beginnings of the collection's documents: those
+whose ids have the smallest hashes, so that the same documents give the same queries and a few writes change
+few of them. Many collections share MOST_QUERIES. Embedded in the background lane, searched one by one between
+other readers.
 """
 
 import asyncio
@@ -14,11 +16,11 @@ import heapq
 import logging
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 
-from service.documents import DEFAULT_COLLECTION, heads
+from service.documents import counts, heads
 from service.errors import Overloaded
 from service.library import Library
 from service.live import Generation
@@ -34,14 +36,33 @@ LEAST_WORDS = 3  # before a full stop is the end of a sentence: "Dr. Who" goes o
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
 HEAD_CHARACTERS = 2000  # of a text: its beginning is in them, unless it begins with so much white space
 PAGE = 1000  # ids looked at in one go: about a millisecond
+MOST_QUERIES = 2000  # of all collections together
+LISTED = 20  # collections
+
+
+@dataclass(frozen=True, slots=True)
+class InCollection:
+    """How alike two versions answer in one collection."""
+
+    collection: str
+    queries: int
+    overlap_at_10: float
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """How alike two versions answer: `overlap_at_10` is 1 when all hits are common, 0 when none is."""
+    """How alike two versions answer: `overlap_at_10` is 1 when all hits are common, 0 when none is.
+
+    It is the mean over all queries; `collections` are those with the lowest overlap, lowest first.
+    """
 
     queries: int
     overlap_at_10: float
+    collections: tuple[InCollection, ...]
+
+    @property
+    def lowest(self) -> InCollection:
+        return self.collections[0]
 
 
 async def compare(library: Library, new: Generation, settings: Settings) -> Canary | None:
@@ -62,25 +83,42 @@ async def compare(library: Library, new: Generation, settings: Settings) -> Cana
 
 async def _compare(library: Library, new: Generation, settings: Settings) -> Canary | None:
     queries = await canary_queries(library, settings)
-    shares = []
     with library.live.borrow() as old:
         library.check_whole(old)
-        if not queries or not old.indexes.of(DEFAULT_COLLECTION).documents:
+        asked = {name: some for name, some in queries.items() if some and old.indexes.of(name).documents}
+        if not asked:
             return None
-        generations = (old, new)
-        vectors = [await library.embed_queries(generation, queries) for generation in generations]
-        for at in range(len(queries)):
-            found: list[set[str]] = []
-            for generation, rows in zip(generations, vectors, strict=True):
-                found.append(await library.search(generation, [Query(vector=rows[at])], _TOP, _ids))
-            shares.append(len(found[0] & found[1]) / max(*map(len, found), 1))
-    canary = Canary(len(queries), round(sum(shares) / len(shares), 4))
+        distinct = list(dict.fromkeys(query for some in asked.values() for query in some))
+        vectors = {}
+        for generation in (old, new):
+            rows = await library.embed_queries(generation, distinct)
+            vectors[generation] = dict(zip(distinct, rows, strict=True))
+        shares: dict[str, list[float]] = {}
+        for name, some in asked.items():
+            search = replace(_TOP, collection=name)
+            for query in some:
+                found: list[set[str]] = []
+                for generation, vector_of in vectors.items():
+                    asked_for = [Query(vector=vector_of[query])]
+                    found.append(await library.search(generation, asked_for, search, _ids))
+                if any(found):  # else it was emptied meanwhile
+                    common = len(found[0] & found[1]) / max(map(len, found))
+                    shares.setdefault(name, []).append(common)
+    if not shares:
+        return None
+    each = [InCollection(name, len(some), _mean(some)) for name, some in shares.items()]
+    each.sort(key=lambda one: (one.overlap_at_10, one.collection))
+    every = [share for some in shares.values() for share in some]
+    canary = Canary(len(every), _mean(every), tuple(each[:LISTED]))
     log.info(
-        "%s finds %.0f %% of what %s finds, by %d canary queries",
+        "%s finds %.0f %% of what %s finds, by %d canary queries in %d collections; least in %s: %.0f %%",
         new.version,
         100 * canary.overlap_at_10,
         old.version,
         canary.queries,
+        len(each),
+        canary.lowest.collection,
+        100 * canary.lowest.overlap_at_10,
     )
     return canary
 
@@ -91,21 +129,38 @@ def _ids(found: list[list[Hit]]) -> set[str]:
     return {hit.document.id for hit in hits}
 
 
-async def canary_queries(library: Library, settings: Settings) -> list[str]:
-    """What to ask; empty when it is turned off, or when there are no documents."""
+def _mean(shares: Sequence[float]) -> float:
+    return round(sum(shares) / len(shares), 4)
+
+
+async def canary_queries(library: Library, settings: Settings) -> dict[str, list[str]]:
+    """The queries to ask in each collection; empty when canaries are off, or when there are no documents."""
     if not settings.canary_queries:
-        return []
+        return {}
+    lines = None
     if settings.canary_file is not None:
-        return await asyncio.to_thread(canary_lines, settings.canary_file)
+        lines = await asyncio.to_thread(canary_lines, settings.canary_file)
+    sizes = [(name, size) for name, size in await library.documents.own(counts) if size]
+    largest = heapq.nlargest(MOST_QUERIES, sizes, key=lambda found: found[1])
+    share = max(1, MOST_QUERIES // max(1, len(largest)))
+    if lines is not None:
+        return {name: lines[:share] for name, _ in largest}
+    count = min(settings.canary_queries, share)
+    return {name: await _beginnings(library, name, count) for name, _ in largest}
+
+
+async def _beginnings(library: Library, collection: str, count: int) -> list[str]:
+    """The beginnings of `count` documents of a collection."""
     chosen: list[tuple[bytes, str]] = []
     after: str | None = ""
     while after is not None:
         page, after = await library.documents.own(
-            partial(_smallest, after=after, count=settings.canary_queries)
+            partial(_smallest, after=after, count=count, collection=collection)
         )
-        chosen = heapq.nsmallest(settings.canary_queries, [*chosen, *page])
+        chosen = heapq.nsmallest(count, [*chosen, *page])
     ids = [id for _, id in chosen]
-    found = await library.documents.own(partial(heads, ids=ids, characters=HEAD_CHARACTERS))
+    beginnings = partial(heads, ids=ids, characters=HEAD_CHARACTERS, collection=collection)
+    found = await library.documents.own(beginnings)
     queries = [beginning(found[id]) for id in ids if id in found]
     return list(dict.fromkeys(filter(None, queries)))
 
@@ -122,12 +177,12 @@ def beginning(text: str) -> str:
 
 
 def _smallest(
-    connection: sqlite3.Connection, after: str, count: int
+    connection: sqlite3.Connection, after: str, count: int, collection: str
 ) -> tuple[list[tuple[bytes, str]], str | None]:
     """Of the next ids those with the smallest hashes, and the last one looked at, None at the end."""
     rows = connection.execute(
         "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
-        (DEFAULT_COLLECTION, after, PAGE),
+        (collection, after, PAGE),
     ).fetchall()
     hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in rows]
     return heapq.nsmallest(count, hashed), rows[-1][0] if len(rows) == PAGE else None

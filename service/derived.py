@@ -1,5 +1,7 @@
 """What is kept beside the documents so that they are found: words (lexical.py), declared fields (fields.py).
 
+Words are in a table per collection, made and dropped with the collection.
+
 It changes in the transaction of its document, so it is always equal to the store. What it was made by is
 noted; where that has changed, it is made anew at the next start.
 """
@@ -12,7 +14,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from service import fields, lexical
-from service.documents import fact
+from service.documents import fact, number_of
 from service.errors import machine_error
 from service.settings import StartupError
 
@@ -26,27 +28,57 @@ SAY_SECONDS = 5.0
 
 def add(connection: sqlite3.Connection, revision: int) -> None:
     """A document was stored under `revision`."""
-    lexical.add(connection, revision, _text(connection, revision))
+    number, text = _placed(connection, revision)
+    lexical.add(connection, number, revision, text)
     fields.add(connection, _declared(connection), (revision, revision))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
     """The document of `revision` is about to be deleted, and is still there."""
-    lexical.remove(connection, revision, _text(connection, revision))
+    number, text = _placed(connection, revision)
+    lexical.remove(connection, number, revision, text)
     fields.remove(connection, _declared(connection), revision)
+
+
+def add_collection(connection: sqlite3.Connection, name: str) -> None:
+    """Make the collection `name`, which is not there."""
+    number = connection.execute("INSERT INTO collections (name) VALUES (?)", (name,)).lastrowid
+    assert number is not None  # noqa: S101  an INSERT always has one
+    lexical.make(connection, number)
+
+
+def remove_collection(connection: sqlite3.Connection, name: str) -> None:
+    """Remove the collection `name`, which has no document any more."""
+    number = number_of(connection, name)
+    if number is not None:
+        connection.execute("DELETE FROM collections WHERE number = ?", (number,))
+        lexical.drop(connection, number)
+
+
+def optimize(connection: sqlite3.Connection) -> None:
+    """Merge the tables of words, so that words of deleted documents go."""
+    for number in lexical.numbers(connection):
+        lexical.optimize(connection, number)
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
     """What is not as the documents say, in words; nothing when all is as it should be."""
-    documents, words = "SELECT revision FROM documents", "SELECT id FROM lexical_docsize"
     found = []
-    for what, one, other in (
-        ("documents cannot be", documents, words),
-        ("deleted documents are", words, documents),
-    ):
-        [count] = connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone()
-        if count:
-            found.append(f"{count} {what} found by their words")
+    there = lexical.numbers(connection)
+    for number, name in _collections(connection):
+        if number not in there:
+            found.append(f"no document of the collection {name!r} can be found by its words")
+            continue
+        documents = "SELECT revision FROM documents WHERE collection = ?1"
+        words = f"SELECT id FROM {lexical.table(number)}_docsize"
+        for what, one, other in (
+            ("documents cannot be", documents, words),
+            ("deleted documents are", words, documents),
+        ):
+            sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
+            [count] = connection.execute(sql, (name,)).fetchone()
+            if count:
+                found.append(f"{count} {what} found by their words in the collection {name!r}")
     differing = {name: fields.differing(connection, name) for name in _declared(connection)}
     found += [
         f"{count} values of the field {name!r} are looked up wrongly"
@@ -80,8 +112,14 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -> None:
-    if fact(connection, LEXICAL_RULES) != lexical.RULES:
-        lexical.clear(connection)
+    there, wanted = lexical.numbers(connection), {number for number, _ in _collections(connection)}
+    if there != wanted or fact(connection, LEXICAL_RULES) != lexical.RULES:
+        for number in there - wanted:
+            lexical.drop(connection, number)
+        for number in there & wanted:
+            lexical.clear(connection, number)
+        for number in wanted - there:
+            lexical.make(connection, number)
         _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
         _note(connection, LEXICAL_RULES, lexical.RULES)
     before = _declared(connection)
@@ -113,10 +151,12 @@ def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, in
 
 def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
     rows = connection.execute(
-        "SELECT revision, text FROM documents WHERE revision BETWEEN ? AND ?", (first, last)
+        "SELECT number, revision, text FROM documents JOIN collections ON name = collection "
+        "WHERE revision BETWEEN ? AND ?",
+        (first, last),
     )
-    for revision, text in rows:
-        lexical.add(connection, revision, text)
+    for number, revision, text in rows:
+        lexical.add(connection, number, revision, text)
 
 
 def _declared(connection: sqlite3.Connection) -> list[str]:
@@ -129,6 +169,15 @@ def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value))
 
 
-def _text(connection: sqlite3.Connection, revision: int) -> str:
-    [text] = connection.execute("SELECT text FROM documents WHERE revision = ?", (revision,)).fetchone()
-    return str(text)
+def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
+    """Number and name of each."""
+    return connection.execute("SELECT number, name FROM collections ORDER BY number").fetchall()
+
+
+def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:
+    """The number of the collection that holds a document, and the document's text."""
+    [number, text] = connection.execute(
+        "SELECT number, text FROM documents JOIN collections ON name = collection WHERE revision = ?",
+        (revision,),
+    ).fetchone()
+    return int(number), str(text)

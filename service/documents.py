@@ -8,6 +8,7 @@ Not here: the threads that read (reader.py), the writes (revisions.py), embeddin
 means (filters.py).
 """
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from service.where import Where
 Vector = NDArray[np.float32]
 
 DEFAULT_COLLECTION = "default"
+COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
 # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
 _BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
@@ -80,8 +82,10 @@ def collections(connection: sqlite3.Connection) -> list[str]:
     return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
 
 
-def is_collection(connection: sqlite3.Connection, name: str) -> bool:
-    return connection.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone() is not None
+def number_of(connection: sqlite3.Connection, name: str) -> int | None:
+    """The number of a collection, which no other ever has; None when there is no such collection."""
+    row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
+    return None if row is None else int(row[0])
 
 
 def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:

@@ -20,6 +20,11 @@ FTS5's own `unicode61` is not used: its tables end with Unicode 6.1, and it take
 100,000 sentences of Wikipedia take 9 MB, and 24 with content. Who removes a document must therefore cut its
 text once more by the rules that it was indexed by; derived.py indexes all anew where they have changed.
 
+Each collection has a table of its own, named by the collection's number, so how rare a word is and how long a
+text usually is are counted within the collection. Making one takes 5 ms and dropping one 8 ms when there are
+1,000, each takes 64 KiB on disk, and readers look at the changed schema once (40 ms). One table for all, with
+BM25 computed here from FTS5's counts, would read every occurrence of a query's words in every collection.
+
 Not here: stems of other languages, synonyms, phrases, and scripts without spaces other than those above (a
 run of Thai is one word).
 """
@@ -34,7 +39,7 @@ import orjson
 from numpy.typing import NDArray
 
 from models.normalize import BREAK, pieces, stream_safe
-from service.documents import FEW_REVISIONS
+from service.documents import FEW_REVISIONS, number_of
 from service.rows import Revisions
 
 RULES = f"2, Unicode {unicodedata.unidata_version}"  # raise the number with any change of what is indexed
@@ -55,6 +60,7 @@ _FUNCTION_WORDS = """
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
+_TABLE = "lexical_"  # and the number of a collection
 _ACCENTS = re.compile("[\u0300-\u034e\u0350-\u036f]+")
 _TOKEN = re.compile("[0-9A-Za-z\x80-\U0010ffff]+")  # what FTS5's tokenizer `ascii` takes for a word
 # Blocks of Han, kana, bopomofo and Hangul; by then only letters, digits and marks are left of them.
@@ -129,19 +135,49 @@ def _pairs_and_last(run: re.Match[str]) -> str:
     return f" {' '.join(map(''.join, pairwise(characters)))} {characters[-1]} "
 
 
-def add(connection: sqlite3.Connection, revision: int, text: str) -> None:
-    connection.execute("INSERT INTO lexical (rowid, text) VALUES (?, ?)", (revision, cut(text)))
+def table(number: int) -> str:
+    """The name of the table of a collection's words."""
+    return f"{_TABLE}{number}"
 
 
-def remove(connection: sqlite3.Connection, revision: int, text: str) -> None:
-    """`text` is what was added: FTS5 takes its tokens out one by one."""
+def make(connection: sqlite3.Connection, number: int) -> None:
     connection.execute(
-        "INSERT INTO lexical (lexical, rowid, text) VALUES ('delete', ?, ?)", (revision, cut(text))
+        f"CREATE VIRTUAL TABLE {table(number)} USING fts5 (text, content='', tokenize='porter ascii')"
     )
 
 
-def clear(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO lexical (lexical) VALUES ('delete-all')")
+def drop(connection: sqlite3.Connection, number: int) -> None:
+    connection.execute(f"DROP TABLE IF EXISTS {table(number)}")
+
+
+def add(connection: sqlite3.Connection, number: int, revision: int, text: str) -> None:
+    connection.execute(f"INSERT INTO {table(number)} (rowid, text) VALUES (?, ?)", (revision, cut(text)))
+
+
+def remove(connection: sqlite3.Connection, number: int, revision: int, text: str) -> None:
+    """`text` is what was added: FTS5 takes its tokens out one by one."""
+    name = table(number)
+    connection.execute(
+        f"INSERT INTO {name} ({name}, rowid, text) VALUES ('delete', ?, ?)", (revision, cut(text))
+    )
+
+
+def clear(connection: sqlite3.Connection, number: int) -> None:
+    name = table(number)
+    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('delete-all')")
+
+
+def numbers(connection: sqlite3.Connection) -> set[int]:
+    """The numbers of the collections that have a table."""
+    names = connection.execute("SELECT name FROM sqlite_master WHERE name GLOB ?", (f"{_TABLE}*",)).fetchall()
+    endings = (name.removeprefix(_TABLE) for (name,) in names)
+    return {int(ending) for ending in endings if ending.isdecimal()}  # FTS5's own have words behind it
+
+
+def optimize(connection: sqlite3.Connection, number: int) -> None:
+    """Merge the table, so that words of deleted documents go."""
+    name = table(number)
+    connection.execute(f"INSERT INTO {name} ({name}) VALUES ('optimize')")
 
 
 def nearest(
@@ -157,19 +193,18 @@ def nearest(
 
     """
     match = expression(query)
-    if not match or (allowed is not None and not len(allowed)):
+    number = number_of(connection, collection)
+    if not match or number is None or (allowed is not None and not len(allowed)):
         return np.empty(0, np.int64), np.empty(0, np.float32)
-    among, parameters = "", [match, collection]
+    name = table(number)
+    among, parameters = "", [match]
     if allowed is not None and len(allowed) <= FEW_REVISIONS:
         # The plus keeps SQLite from asking FTS5 once for each revision.
-        among = "AND +lexical.rowid IN (SELECT value FROM json_each(?))"
+        among = "AND +rowid IN (SELECT value FROM json_each(?))"
         parameters.append(orjson.dumps(allowed, option=orjson.OPT_SERIALIZE_NUMPY).decode())
         allowed = None
-    # CROSS JOIN keeps FTS5's order, so that only what is read is looked up in the documents.
     rows = connection.execute(
-        "SELECT lexical.rowid, -rank FROM lexical CROSS JOIN documents ON revision = lexical.rowid "
-        f"WHERE lexical MATCH ? AND documents.collection = ? {among} ORDER BY rank",
-        parameters,
+        f"SELECT rowid, -rank FROM {name} WHERE {name} MATCH ? {among} ORDER BY rank", parameters
     )
     revisions, scores = np.empty(0, np.int64), np.empty(0, np.float32)
     size = depth + SPARE

@@ -30,6 +30,7 @@ from service.passing import Passing
 from service.reader import Documents
 from service.revisions import (
     DELETE_DOCUMENTS,
+    MAX_COLLECTIONS,
     NeedsVectors,
     delete,
     delete_some,
@@ -63,9 +64,17 @@ class Library:
     """The document side of the service."""
 
     def __init__(
-        self, live: Live, batcher: Batcher, documents: Documents, writer: Writer, *, passages: bool = True
+        self,
+        live: Live,
+        batcher: Batcher,
+        documents: Documents,
+        writer: Writer,
+        *,
+        passages: bool = True,
+        max_collections: int = MAX_COLLECTIONS,
     ) -> None:
         """passages: texts that are longer than the model reads are split."""
+        self._max_collections = max_collections
         self.live = live
         self.documents = documents
         self.writer = writer
@@ -124,7 +133,14 @@ class Library:
         """The write itself, with what there is at this moment; that, and what `upsert` returns."""
         now = dict(embedded)  # on the event loop followers go on
         split = self._encoder.passages
-        return now, upsert(transaction, documents, now, split=split, collection=collection)
+        return now, upsert(
+            transaction,
+            documents,
+            now,
+            split=split,
+            collection=collection,
+            max_collections=self._max_collections,
+        )
 
     async def _embed_changed(
         self,

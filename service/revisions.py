@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service import derived, vectors
-from service.documents import DEFAULT_COLLECTION, Document, sequence
+from service.documents import DEFAULT_COLLECTION, Document, collections, number_of, sequence
+from service.errors import Conflict
 from service.generations import kept_numbers, live_number
 from service.matching import matching
 from service.vectors import Embedding
@@ -20,6 +21,7 @@ from service.writer import Transaction
 # Of one job, so that other writes wait some tens of milliseconds for it and no longer.
 DELETE_DOCUMENTS, DELETE_CHARACTERS = 128, 1 << 18
 DELETE_JUDGEMENTS = 4096
+MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 
 
 class NeedsVectors(Exception):
@@ -40,6 +42,7 @@ def upsert(
     *,
     split: bool = False,
     collection: str = DEFAULT_COLLECTION,
+    max_collections: int = MAX_COLLECTIONS,
 ) -> tuple[int, int]:
     """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
 
@@ -48,6 +51,7 @@ def upsert(
             the stored text is the same: the stored vectors are kept.
         split: where those are of a text that was cut, it is to be embedded anew.
         collection: made when it is not there.
+        max_collections: no more are made than this.
 
     Returns:
         How many texts are longer than the live model sees, and the operation sequence.
@@ -55,12 +59,19 @@ def upsert(
     Raises:
         NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged. It may
             have come to live since they were embedded.
+        Conflict: the collection would be one too many.
 
     """
     live = live_number(transaction.connection)
     others = kept_numbers(transaction.connection) - {live}
     job = _Upsert(transaction, collection, live, others, split)
-    transaction.connection.execute("INSERT OR IGNORE INTO collections (name) VALUES (?)", (collection,))
+    if number_of(transaction.connection, collection) is None:
+        if len(collections(transaction.connection)) >= max_collections:
+            raise Conflict(
+                f"There are {max_collections} collections, and {collection!r} would be one more than "
+                f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
+            )
+        derived.add_collection(transaction.connection, collection)
     truncated = 0
     lacking = []
     for position, document in enumerate(documents):
@@ -128,6 +139,15 @@ def drop_name(transaction: Transaction, collection: str) -> None:
         "AND NOT EXISTS (SELECT 1 FROM documents WHERE collection = ?1)",
         (collection, DEFAULT_COLLECTION),
     )
+
+
+def drop(transaction: Transaction, collection: str) -> tuple[int, int]:
+    """Delete a collection with all that is in it; the default one stays. Returns as `delete`."""
+    deleted = delete(transaction, Where("1", []), collection)
+    transaction.connection.execute("DELETE FROM feedback WHERE collection = ?", (collection,))
+    if collection != DEFAULT_COLLECTION:
+        derived.remove_collection(transaction.connection, collection)
+    return deleted
 
 
 def _sequence(transaction: Transaction) -> int:

@@ -172,7 +172,12 @@ class Runtime:
         self.batcher.start()
         writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
         self.library = Library(
-            self.live, self.batcher, Documents(self.database), writer, passages=self.settings.passages
+            self.live,
+            self.batcher,
+            Documents(self.database),
+            writer,
+            passages=self.settings.passages,
+            max_collections=self.settings.max_collections,
         )
         self._catch_up = CatchUp(self.library)
         self.library.on_gap = self._catch_up.note

@@ -1,6 +1,6 @@
 """The tables of the document store, and how an older file becomes today's.
 
-    collections  their names; one is there from its first document until it is deleted
+    collections  their names and numbers; one is there from its first document until it is deleted
     documents    one row per living document; its text is an immutable revision
     vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
@@ -8,8 +8,8 @@
     skipped      texts that a generation's model fails on: there is no vector, and nobody waits for one
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
-    feedback     what users said of their hits: one judgement per query and document's id
-    lexical      the words of each revision, for search by words
+    feedback     what users said of their hits: one judgement per query, document's id and key's name
+    lexical_N    the words of the documents of collection number N, for search by words (lexical.py)
     fields       the values of declared metadata fields, for filters
     facts        single values, such as whether the example corpus was loaded
 
@@ -118,6 +118,39 @@ MIGRATIONS = (
         revision   INTEGER NOT NULL,
         PRIMARY KEY (collection, field, value, revision)
     ) WITHOUT ROWID;
+    """,
+    # A table of words per collection in place of one for all; derived.py makes the others and fills them.
+    """
+    CREATE TABLE numbered (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        name   TEXT NOT NULL UNIQUE
+    );
+    INSERT INTO numbered (name) SELECT name FROM collections ORDER BY name <> 'default', name;
+    DROP TABLE collections;
+    ALTER TABLE numbered RENAME TO collections;
+    DROP TABLE lexical;
+    CREATE VIRTUAL TABLE lexical_1 USING fts5 (text, content='', tokenize='porter ascii');
+    DELETE FROM facts WHERE name = 'lexical rules';
+    """,
+    # Judgements of before are of no key. The last number is kept, also when its judgement is gone.
+    """
+    CREATE TABLE judgements (
+        sequence   INTEGER PRIMARY KEY AUTOINCREMENT,  -- a judgement that replaces another takes a new one
+        collection TEXT NOT NULL,
+        query      TEXT NOT NULL,
+        id         TEXT NOT NULL,     -- a document's, which may have been deleted since
+        key        TEXT NOT NULL,     -- the name of the key that judged; empty without keys
+        relevant   INTEGER NOT NULL,  -- 1 or 0
+        UNIQUE (collection, query, key, id)
+    );
+    INSERT INTO judgements SELECT sequence, collection, query, id, '', relevant FROM feedback;
+    DELETE FROM sqlite_sequence WHERE name = 'judgements';
+    INSERT INTO sqlite_sequence (name, seq)
+        SELECT 'judgements', seq FROM sqlite_sequence WHERE name = 'feedback';
+    DROP TABLE feedback;
+    ALTER TABLE judgements RENAME TO feedback;
+    CREATE INDEX feedback_of_document ON feedback (collection, id, key);
+    CREATE INDEX feedback_of_key ON feedback (key);
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -84,6 +84,10 @@ class Settings(BaseSettings):
     stop_delay_seconds: float = Field(0.0, ge=0, le=3600)
     max_connections: int = Field(1000, ge=1)
     max_inputs: int = Field(2048, ge=1)
+    max_collections: int = Field(1000, ge=1)
+    feedback_per_key: int = Field(10_000, ge=0)  # judgements; 0: no bound, here and below
+    feedback_per_query: int = Field(100, ge=0)  # of each key
+    feedback_per_document: int = Field(100, ge=0)  # of each key
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
     max_query_characters: int = Field(10_000, ge=1)

@@ -174,10 +174,12 @@ class Swap:
         keep = partial(remember_canary, version=self.version, canary=asdict(found))
         await self._patiently(partial(self._library.writer.run, keep))
         least = self._settings.canary_min_overlap
-        if found.overlap_at_10 < least:
+        lowest = found.lowest
+        if lowest.overlap_at_10 < least:
             self._too_different = (
-                f"of what it finds only {found.overlap_at_10:g} is what the live version finds "
-                f"(SIMILE_CANARY_MIN_OVERLAP={least:g}); POST /models/{self.version}/activate makes it live"
+                f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
+                f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g}); "
+                f"POST /models/{self.version}/activate makes it live"
             )
             log.warning("%s waits: %s", self.version, self._too_different)
 

@@ -8,14 +8,15 @@ how they relate. Blank rows and repeated ones are dropped and counted. Not here:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import NothingToLearn, TrainingError
 from training.records import Record, layout, read_records, text_of, valid
-from training.remote import documents_of
+from training.remote import collections_of, documents_of
+from training.service_collections import ONLY_DEFAULT, qualified
 
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
@@ -115,18 +116,22 @@ def _label(record: Record) -> int:
     return int(found)
 
 
-def from_service(url: str, kind: Kind = TEXTS) -> Corpus:
+def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFAULT) -> Corpus:
     """The documents of the service at `url`, over HTTP, page after page in the order of their ids.
+
+    wanted: the names of the collections to read, or service_collections.ALL.
 
     Raise TrainingError when they are not what the recipe reads.
     """
     if kind is not TEXTS:
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
-    documents = documents_of(url)
-    return Corpus.of(
-        (valid(document["text"], f"{url}, document {document.get('id')!r}") for document in documents), url
+    texts = (
+        valid(document["text"], f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        for name in collections_of(url, wanted)
+        for document in documents_of(url, name)
     )
+    return Corpus.of(texts, url)
 
 
 def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,50 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx2
 
 from training.errors import TrainingError
+from training.service_collections import ALL, DEFAULT, ONLY_DEFAULT
 
 _PAGE = 1000  # rows; the most that the service answers at once
 _TIMEOUT = 60.0  # seconds
 
 
-def documents_of(url: str) -> Iterator[dict[str, Any]]:
-    """In the order of their ids; each has a text under `text`. Raise TrainingError."""
-    return _rows(url, "documents", {"text": str})
-
-
-def feedback_of(url: str) -> Iterator[dict[str, Any]]:
-    """In the order in which it was given: query, id, relevant. Raise TrainingError."""
-    return _rows(url, "feedback", {"query": str, "id": str, "relevant": bool})
-
-
-def count_of(url: str) -> int:
-    """How many documents there are. Raise TrainingError."""
+def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
+    """The names of the collections that `wanted` stands for. Raise TrainingError."""
+    if tuple(wanted) != ALL:
+        return wanted
     with _client() as client:
-        answer = _get(client, f"{url.rstrip('/')}/documents/count", {})
-    if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
+        answer = _get(client, f"{url.rstrip('/')}/collections", {})
+    rows = answer.get("collections") if isinstance(answer, dict) else None
+    if not isinstance(rows, list) or not all(_has(row, {"name": str}) for row in rows):
         raise _stranger(url)
-    count: int = answer["count"]
+    return [row["name"] for row in rows]
+
+
+def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+    """In the order of their ids; each has a text under `text`. Raise TrainingError."""
+    return _rows(_scoped(url, collection), "documents", {"text": str})
+
+
+def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+    """In the order in which it was given: query, id, relevant, and the key's name. Raise TrainingError."""
+    return _rows(_scoped(url, collection), "feedback", {"query": str, "id": str, "relevant": bool})
+
+
+def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
+    """How many documents there are in these collections. Raise TrainingError."""
+    count = 0
+    for collection in collections_of(url, wanted):
+        with _client() as client:
+            answer = _get(client, f"{_scoped(url, collection)}/documents/count", {})
+        if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
+            raise _stranger(url)
+        count += answer["count"]
     return count
+
+
+def _scoped(url: str, collection: str) -> str:
+    """Where the routes of a collection begin."""
+    base = url.rstrip("/")
+    return base if collection == DEFAULT else f"{base}/collections/{collection}"
 
 
 def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str, Any]]:

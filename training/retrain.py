@@ -20,6 +20,7 @@ from training.evaluation.data import data_folder
 from training.export import add_models_dir
 from training.retraining.config import Config, read_config
 from training.retraining.folders import folders
+from training.service_collections import add_options, chosen
 from training.train import changes, positive, seed
 from training.verdict import as_text
 from training.workplace import workplace
@@ -42,6 +43,8 @@ _BESIDE_CONFIG = (
     "threads",
     "work",
     "models_dir",
+    "collection",
+    "all_collections",
 )
 
 
@@ -65,6 +68,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="retrain.toml, which says all of the other options and more: text and judgements that are held "
         "out, a gate that asks for a gain (docs/RETRAINING.md)",
     )
+    add_options(command)
     command.add_argument(
         "--base",
         default="active",
@@ -185,7 +189,8 @@ def _data(options: argparse.Namespace) -> Path | None:
 def _corpus(options: argparse.Namespace, kind: Kind) -> Corpus:
     _say("reading the corpus")
     service: str | None = options.from_service
-    corpus = from_service(service, kind) if service else read_corpus(options.corpus, kind)
+    wanted = chosen(options)
+    corpus = from_service(service, kind, wanted) if service else read_corpus(options.corpus, kind)
     _say(str(corpus))
     return corpus
 

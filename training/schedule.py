@@ -131,7 +131,7 @@ class Schedule:
         if self.config.corpus.service is None:
             return None
         try:
-            return count_of(self.config.corpus.service)
+            return count_of(self.config.corpus.service, self.config.corpus.collections)
         except TrainingError as error:
             log.warning("The documents cannot be counted, which is tried again: %s", error)
             return None

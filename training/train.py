@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.__main__ import models_dir
 from models.publish import silent
+from training import service_collections
 from training.base import Base, open_base, version_of
 from training.corpus import Corpus, Kind, from_service, read_corpus
 from training.errors import TrainingError
@@ -114,6 +115,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     corpus.add_argument(
         "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
     )
+    service_collections.add_options(command)
     command.add_argument(
         "--base",
         default="default",
@@ -230,13 +232,14 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
         raise TrainingError(
             f"There are {len(files)} corpora for {len(kinds)} recipes: give one, or one for each."
         )
+    wanted = service_collections.chosen(options)
     found: dict[tuple[Path | None, Kind], Corpus] = {}
     answer = []
     for place, kind in enumerate(kinds):
         file = files[place if len(files) > 1 else 0] if files else None
         if (file, kind) not in found:
             _say("reading the corpus")
-            corpus = read_corpus(file, kind) if file else from_service(options.from_service, kind)
+            corpus = read_corpus(file, kind) if file else from_service(options.from_service, kind, wanted)
             _say(str(corpus))
             found[file, kind] = corpus
         answer.append(found[file, kind])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cache
@@ -86,13 +87,17 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
         sweep=True,
-        about={"documents": _counts(documents, split, found), "corpus_report": report},
+        about={
+            "documents": _counts(documents, split, found),
+            "collections": dict(Counter(document.collection for document in documents.kept)),
+            "corpus_report": report,
+        },
     )
 
 
 def _documents(table: CorpusTable) -> Documents:
     if table.service is not None:
-        return documents_at(table.service)
+        return documents_at(table.service, table.collections)
     assert table.file is not None  # noqa: S101  one of the two is there
     return documents_in(table.file)
 
@@ -108,7 +113,7 @@ def _judgements(config: Config) -> Iterator[Judgement]:
     if table.file is not None:
         yield from judgements_in(table.file)
     if table.feedback and config.corpus.service is not None:
-        yield from judgements_at(config.corpus.service)
+        yield from judgements_at(config.corpus.service, config.corpus.collections)
 
 
 def _material(
@@ -170,9 +175,11 @@ def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]
         "queries_trained_on": len(found.train),
         "queries_held_out": len(found.held),
         "judgements_of_unknown_documents": found.unknown,
+        "judgements_contradicted": found.contradicted,
     }
 
 
 def _said(found: Judged) -> str:
     unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
-    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}"
+    tied = f", {found.contradicted:,} pairs on which keys disagree evenly" if found.contradicted else ""
+    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}"

@@ -7,7 +7,6 @@ A collection is there from its first document until it is deleted. All of them a
 change to the next one in the same moment.
 """
 
-import re
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,17 +18,16 @@ from service.api.body import Direct, known_parameters
 from service.api.contract import Role, describe, refusals
 from service.api.inference import json_response, runtime_of
 from service.audit import audit
-from service.documents import DEFAULT_COLLECTION, counts, is_collection
+from service.documents import COLLECTION_NAME, DEFAULT_COLLECTION, counts, number_of
 from service.errors import NotFound, Storage, Validation
 from service.runtime import Runtime
 
 PARAMETER = "collection"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 _DESCRIBED = {
     "in": "path",
     "name": PARAMETER,
     "required": True,
-    "schema": {"type": "string", "pattern": f"^{_NAME.pattern}$"},
+    "schema": {"type": "string", "pattern": f"^{COLLECTION_NAME.pattern}$"},
 }
 
 router = APIRouter(prefix="/collections", route_class=Direct, tags=["collections"])
@@ -57,7 +55,11 @@ def collection_of(request: Request) -> str:
 
     """
     name: str = request.path_params.get(PARAMETER, DEFAULT_COLLECTION)
-    if not _NAME.fullmatch(name):
+    return _checked(name)
+
+
+def _checked(name: str) -> str:
+    if not COLLECTION_NAME.fullmatch(name):
         raise Validation(
             f"A collection's name is up to 64 letters, digits, points, hyphens and underscores, not "
             f"{name[:80]!r}; a letter, a digit or an underscore comes first."
@@ -72,9 +74,21 @@ async def existing(request: Request, runtime: Runtime) -> str:
         NotFound: there is no such collection.
 
     """
-    name = collection_of(request)
-    if name != DEFAULT_COLLECTION and not await runtime.library.documents.read(
-        lambda c: is_collection(c, name)
+    return await existing_named(collection_of(request), runtime)
+
+
+async def existing_named(name: str, runtime: Runtime) -> str:
+    """`name`, which a parameter gave.
+
+    Raises:
+        Validation: no collection can have such a name.
+        NotFound: there is no such collection.
+
+    """
+    _checked(name)
+    if (
+        name != DEFAULT_COLLECTION
+        and await runtime.library.documents.read(lambda c: number_of(c, name)) is None
     ):
         raise NotFound(
             f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
@@ -88,7 +102,8 @@ def in_collections(plain: APIRouter) -> APIRouter:
     for route in plain.routes:
         assert isinstance(route, APIRoute)  # noqa: S101  all of ours are
         extra: dict[str, Any] = dict(route.openapi_extra or {})
-        extra["parameters"] = [_DESCRIBED, *extra.get("parameters", [])]
+        others = [given for given in extra.get("parameters", []) if given["name"] != PARAMETER]
+        extra["parameters"] = [_DESCRIBED, *others]
         scoped.add_api_route(
             route.path,
             route.endpoint,

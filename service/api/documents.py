@@ -26,8 +26,9 @@ from service.api.shapes import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
 from service.audit import audit
 from service.bodies import NDJSON
 from service.documents import Document, Record, count, get, page
-from service.errors import Conflict, Empty, NotFound, Storage, Validation
+from service.errors import Empty, NotFound, Storage, Validation
 from service.settings import Settings
+from service.where import Where
 
 
 class Anything(Convertor[str]):
@@ -51,6 +52,7 @@ SMALL_CHARACTERS = 512
 SLICE_SECONDS = 0.02  # of checking documents, before the event loop goes round once
 
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_PAGE})]
+_Id = Annotated[str | None, Query()]
 
 
 class DocumentIn(BaseModel):
@@ -96,7 +98,7 @@ class Deleted(BaseModel):
     sequence: int
 
 
-_WRITES = (*(kind for kind in EMBEDS if kind is not Conflict), Storage)
+_WRITES = (*EMBEDS, Storage)  # Conflict: a collection too many
 _LINE = {"type": "string", "description": "One JSON object per line: a document as in application/json"}
 _UPSERTS = describe(
     Role.WRITE,
@@ -186,14 +188,20 @@ def _anew(text: str) -> str:
 
 @router.get("", **describe(Role.READ, None, Page, raises=[Storage]))
 async def list_documents(
-    request: Request, after: str = "", limit: Limit = 100, filter: FilterText = None
+    request: Request, after: str = "", limit: Limit = 100, filter: FilterText = None, id: _Id = None
 ) -> Response:
-    """Documents in id order, from the one after `after`; `next` is the `after` of the following page."""
+    """Documents in id order, from the one after `after`; `next` is the `after` of the following page.
+
+    With `id`, only the document of exactly this id, or none. It reaches every document, also one with the id
+    `count`, whose path leads to the number of documents.
+    """
     runtime = runtime_of(request)
-    known_parameters(request, "after", "limit", "filter")
+    known_parameters(request, "after", "limit", "filter", "id")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    where = where_of(runtime, filter)
+    if id is not None and not {"after", "limit", "filter"}.isdisjoint(request.query_params):
+        raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
+    where = where_of(runtime, filter) if id is None else Where("id = ?", [id])
     collection = await existing(request, runtime)
     most = runtime.settings.max_answer_mb * MILLION
     shown, more = await runtime.library.documents.read(
@@ -207,7 +215,10 @@ async def list_documents(
 
 @router.get("/count", **describe(Role.READ, None, Count, raises=[Storage]))
 async def count_documents(request: Request, filter: FilterText = None) -> Response:
-    """How many documents pass the filter, or are stored in all."""
+    """How many documents pass the filter, or are stored in all.
+
+    A document with the id `count` is read by `GET /documents?id=count`.
+    """
     runtime = runtime_of(request)
     known_parameters(request, "filter")
     where = where_of(runtime, filter)

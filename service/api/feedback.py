@@ -7,13 +7,15 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, Strict
 from starlette.responses import Response
 
 from service.api.body import Direct, known_parameters, read_body, validated
-from service.api.collections import existing
+from service.api.collections import PARAMETER, existing, existing_named
 from service.api.contract import Role, describe
 from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
 from service.api.inference import check_count, json_response, runtime_of
 from service.api.shapes import TEXT
-from service.errors import Empty, NotFound, Storage, Validation
-from service.feedback import Judgement, count, forget, page, store
+from service.audit import audit
+from service.errors import Conflict, Empty, NotFound, Storage, Validation
+from service.feedback import NO_KEY, Judgement, Limits, Selection, count, forget, page, store
+from service.runtime import Runtime
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
 
@@ -51,9 +53,11 @@ class Judged(BaseModel):
 
 
 class JudgementOut(BaseModel):
+    collection: str
     query: str
     id: str
     relevant: bool
+    key: str = Field(description="The name of the key that judged; empty when there was none")
     sequence: int
 
 
@@ -68,22 +72,39 @@ class Forgotten(BaseModel):
 
 _After = Annotated[int, Query(json_schema_extra={"minimum": 0, "maximum": INT64 - 1})]
 _Name = Annotated[str | None, Query(json_schema_extra={"minLength": 1})]
+# A text that no key's name and no collection's name can be.
+WITHOUT_KEY, EVERY_COLLECTION = "-", "*"
+_KEY = {
+    "in": "query",
+    "name": "key",
+    "description": f"The name of the key that judged; {WITHOUT_KEY} for judgements without one",
+    "schema": {"type": "string", "minLength": 1},
+}
+_COLLECTION = {
+    "in": "query",
+    "name": PARAMETER,
+    "description": f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
+    "schema": {"type": "string", "minLength": 1},
+}
 
 
-@router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Storage]))
+@router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Storage]))
 async def judge(request: Request) -> Response:
     """Store one judgement or many: on disk when this answers 200.
 
-    A judgement of the same query and document replaces the earlier one. One of a document that is not there,
-    for example because it was deleted since the search, is 404: nothing could be learnt from it. Of a list,
-    all are stored or none; the 404 names the ids to leave out.
+    A judgement carries the name of the key that sent it, and replaces that key's earlier one of the same
+    query and document. One of a document that is not there, for example because it was deleted since the
+    search, is 404: nothing could be learnt from it. More than a key may have, in all, of one query or of one
+    document, is 409. Of a list, all are stored or none; the 404 names the ids to leave out.
     """
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest)
     judgements = _judgements(body.root, runtime.settings.max_inputs)
     collection = await existing(request, runtime)
+    key, settings = _key(request), runtime.settings
+    limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
     sequence = await runtime.library.writer.run(
-        lambda transaction: store(transaction, judgements, collection)
+        lambda transaction: store(transaction, judgements, collection, key, limits)
     )
     for judgement in judgements:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
@@ -106,7 +127,45 @@ def _judgement(value: object, name: str) -> Judgement:
     return Judgement(given.query, given.id, given.relevant)
 
 
-@router.get("", **describe(Role.READ, None, FeedbackPage, raises=[Storage]))
+def _key(request: Request) -> str:
+    """The name of the key that a request carries."""
+    account = request.scope.get("account")
+    return NO_KEY if account is None else str(account.key.name)
+
+
+async def _selected(request: Request, runtime: Runtime, *names: str) -> Selection:
+    """What the query parameters `key` and `collection` leave of the judgements.
+
+    Raises:
+        Validation: a parameter that is none of these nor one of `names`.
+        Empty: one that names nothing.
+        NotFound: there is no such collection.
+
+    """
+    in_path = PARAMETER in request.path_params
+    known_parameters(request, *names, "key", *(() if in_path else (PARAMETER,)))
+    given = request.query_params
+    for name in {"query", "id", "key", PARAMETER} & given.keys():
+        # An unset variable of the caller's: by the other name alone, more would go than was meant.
+        if not given[name]:
+            raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
+    collection: str | None
+    if in_path or PARAMETER not in given:
+        collection = await existing(request, runtime)
+    elif given[PARAMETER] == EVERY_COLLECTION:
+        collection = None
+    else:
+        collection = await existing_named(given[PARAMETER], runtime)
+    key = given.get("key")
+    return Selection(collection, given.get("query"), given.get("id"), NO_KEY if key == WITHOUT_KEY else key)
+
+
+@router.get(
+    "",
+    **describe(
+        Role.READ, None, FeedbackPage, raises=[Empty, NotFound, Storage], parameters=[_KEY, _COLLECTION]
+    ),
+)
 async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100) -> Response:
     """Judgements in the order in which they came, from the one behind the number `after`.
 
@@ -114,44 +173,60 @@ async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100)
     again, under their old numbers, when a document is stored under that id again.
     """
     runtime = runtime_of(request)
-    known_parameters(request, "after", "limit")
+    selection = await _selected(request, runtime, "after", "limit")
     if not 0 <= after < INT64:
         raise Validation("after must be the number of a judgement (its sequence), or 0 to begin.")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    collection = await existing(request, runtime)
     found = await runtime.library.documents.read(
-        lambda connection: page(connection, after, limit + 1, collection)
+        lambda connection: page(connection, after, limit + 1, selection)
     )
     shown = found[:limit]
     following = shown[-1][0] if len(found) > limit else None
     rows = [
-        {"query": given.query, "id": given.id, "relevant": given.relevant, "sequence": number}
+        {
+            "collection": given.collection,
+            "query": given.query,
+            "id": given.id,
+            "relevant": given.relevant,
+            "key": given.key,
+            "sequence": number,
+        }
         for number, given in shown
     ]
     return json_response({"feedback": rows, "next": following})
 
 
-@router.get("/count", **describe(Role.READ, None, Count, raises=[Storage]))
+@router.get(
+    "/count",
+    **describe(Role.READ, None, Count, raises=[Empty, NotFound, Storage], parameters=[_KEY, _COLLECTION]),
+)
 async def count_feedback(request: Request) -> Response:
     """How many judgements are listed in all."""
     runtime = runtime_of(request)
-    collection = await existing(request, runtime)
-    found = await runtime.library.documents.read(lambda connection: count(connection, collection))
+    selection = await _selected(request, runtime)
+    found = await runtime.library.documents.read(lambda connection: count(connection, selection))
     return json_response({"count": found})
 
 
-@router.delete("", **describe(Role.WRITE, None, Forgotten, raises=[Empty, Storage]))
+@router.delete(
+    "",
+    **describe(
+        Role.WRITE, None, Forgotten, raises=[Empty, NotFound, Storage], parameters=[_KEY, _COLLECTION]
+    ),
+)
 async def delete_feedback(request: Request, query: _Name = None, id: _Name = None) -> Response:
-    """Delete the judgements of a query, of a document's id, or of the two together; also unlisted ones."""
+    """Delete the judgements of a query, of a document's id, of a key, or of these together.
+
+    Also unlisted ones. A key of role write deletes its own, which `key` names; where another key's are among
+    them, all stay and the answer is 403. A key of role admin deletes any.
+    """
     runtime = runtime_of(request)
-    known_parameters(request, "query", "id")
-    if query is None and id is None:
-        raise Validation("Deleting needs a query, an id, or both: DELETE /feedback?query=…&id=….")
-    for name, value in (("query", query), ("id", id)):
-        # An unset variable of the caller's: by the other name alone, more would go than was meant.
-        if value == "":
-            raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
-    collection = await existing(request, runtime)
-    deleted = await runtime.library.writer.run(lambda transaction: forget(transaction, query, id, collection))
+    selection = await _selected(request, runtime, "query", "id")
+    if query is None and id is None and selection.key is None:
+        raise Validation("Deleting needs a query, an id or a key: DELETE /feedback?query=…&id=…&key=….")
+    account = request.scope.get("account")
+    own = None if account is None or Role.ADMIN in account.allows else account.key.name
+    deleted = await runtime.library.writer.run(lambda transaction: forget(transaction, selection, own))
+    audit("delete-feedback", request.scope, deleted=deleted)
     return json_response({"deleted": deleted})

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
@@ -28,9 +28,16 @@ _PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
 router = APIRouter(route_class=Direct, tags=["models"])
 
 
+class CanaryInCollection(BaseModel):
+    collection: str
+    queries: int
+    overlap_at_10: float
+
+
 class CanaryOut(BaseModel):
     queries: int
     overlap_at_10: float
+    collections: list[CanaryInCollection] = Field([], description="Those with the lowest, lowest first")
 
 
 class Listed(BaseModel):
@@ -69,7 +76,8 @@ async def models(request: Request) -> Response:
 
     `eta_seconds` is how long the rest of a build takes at its recent rate, null while that is not known.
     `canary` is how alike the version answered when it was ready: the number of queries asked, and the mean
-    share of common ids in the first ten hits of it and of the version then live. Null: not compared.
+    share of common ids in the first ten hits of it and of the version then live, over all collections and in
+    each of the 20 in which it is lowest. Null: not compared.
     `schedule` is what the schedule of retrainings did last and does next; null where there is none.
     """
     runtime = runtime_of(request)

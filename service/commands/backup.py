@@ -27,6 +27,7 @@ from models.errors import ModelError
 from models.fsync import sync
 from models.lock import lock
 from models.store import Store
+from service import derived
 from service.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
 from service.commands.errors import CommandError
 from service.commands.exporting import reading
@@ -121,7 +122,7 @@ def _copy_store(path: Path, folder: Path) -> Contents:
         connection.execute("VACUUM INTO ?", (str(folder / DATABASE),))
     with contextlib.closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as copy:
         harden(copy)
-        copy.execute("INSERT INTO lexical (lexical) VALUES ('optimize')")  # words of what was deleted go
+        derived.optimize(copy)  # words of what was deleted go
         copy.execute("VACUUM")
         if (found := copy.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
             raise CommandError(f"{path} is damaged ({found}). `check --data` says more; nothing was kept.")

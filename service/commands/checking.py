@@ -13,7 +13,7 @@ from service.commands.errors import CommandError
 from service.commands.exporting import reading
 from service.commands.progress import Progress
 from service.derived import unequal
-from service.documents import count_all, sequence
+from service.documents import DEFAULT_COLLECTION, count_all, counts, sequence
 from service.generations import ACTIVE, DROPPED
 from service.schema import DATABASE
 from service.settings import Settings
@@ -24,6 +24,8 @@ _SHOWN = 5  # examples of one kind of problem
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
 _EXPORT = "Export the documents and import them into a new directory; please report it."
 _ANEW = "They are embedded anew by the next start; check the disk."
+# A document's id; of another collection than the default one behind its name.
+_NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
 
 
 class Found(NamedTuple):
@@ -47,8 +49,8 @@ def run(settings: Settings) -> str:
             Found(f"the index snapshot {one}. It is not used, and another is made; check the disk.")
             for one in damage(settings.snapshots_dir)
         ]
-        facts = _facts(connection)
-    lines = [f"{path}: {facts}"]
+        facts, shares = _facts(connection), _shares(connection)
+    lines = [f"{path}: {facts}", *shares]
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     problems = sum(one.problem for one in found)
     if problems:
@@ -63,6 +65,14 @@ def _facts(connection: sqlite3.Connection) -> str:
         f"{count_all(connection)} documents, {vectors} vectors, {judgements} judgements, operation "
         f"{sequence(connection)}"
     )
+
+
+def _shares(connection: sqlite3.Connection) -> list[str]:
+    """What each collection holds, where there are several."""
+    found = counts(connection)
+    judged = dict(connection.execute("SELECT collection, count(*) FROM feedback GROUP BY collection"))
+    lines = [f"{name}: {documents} documents, {judged.get(name, 0)} judgements" for name, documents in found]
+    return lines if len(lines) > 1 else []
 
 
 def _look(connection: sqlite3.Connection, store: Store) -> Iterator[Found]:
@@ -81,7 +91,8 @@ def _metadata(connection: sqlite3.Connection) -> Iterator[Found]:
     ids = [
         row[0]
         for row in connection.execute(
-            "SELECT id FROM documents WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
+            f"SELECT {_NAMED} FROM documents d "
+            "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
         )
     ]
     if ids:
@@ -117,7 +128,7 @@ def _vectors(connection: sqlite3.Connection) -> Iterator[Found]:
     damaged: list[str] = []
     lost = 0
     rows = connection.execute(
-        "SELECT v.generation, d.id, d.revision IS NULL, v.vector, v.checksum FROM vectors v "
+        f"SELECT v.generation, {_NAMED}, d.revision IS NULL, v.vector, v.checksum FROM vectors v "
         "LEFT JOIN documents d ON d.revision = v.revision"
     )
     for at, (generation, id, ownerless, blob, checksum) in enumerate(rows, 1):

@@ -1,7 +1,8 @@
 """`python -m service export FILE`: every document, or those that pass a filter, as JSON lines.
 
 From a running service, a page at a time; or with --data-dir straight from the store, at one moment, whether a
-service runs there or not. The file appears whole or not at all.
+service runs there or not. Of the default collection, of another one, or of all; then each line names its own.
+The file appears whole or not at all.
 """
 
 import argparse
@@ -20,11 +21,11 @@ import orjson
 
 from models.fsync import sync
 from service.commands.errors import CommandError
-from service.commands.importing import connect_to
+from service.commands.importing import connect_to, named_collection
 from service.commands.progress import Progress
 from service.commands.reading import Bytes
-from service.commands.remote import Remote
-from service.documents import Record, count, page
+from service.commands.remote import Remote, path_of
+from service.documents import DEFAULT_COLLECTION, Record, collections, count, page
 from service.filters import FilterError, compile_filter, parse_filter
 from service.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION
 from service.schema_check import foreign, harden
@@ -49,10 +50,13 @@ def run(arguments: argparse.Namespace) -> str:
         CommandError: it cannot be read or written. Nothing was left behind.
 
     """
+    remote = Remote(arguments.url, arguments.key_file)
+    collection = named_collection(arguments, remote)
     if arguments.data_dir is None:
-        found = _from_service(Remote(arguments.url, arguments.key_file), arguments.filter)
+        found = _from_service(remote, arguments.filter, collection, every=arguments.all_collections)
     else:
-        found = _from_store(arguments.data_dir / DATABASE, arguments.filter)
+        database = arguments.data_dir / DATABASE
+        found = _from_store(database, arguments.filter, collection, every=arguments.all_collections)
     try:
         with written(arguments.file) as out:
             number = _write(found, out)
@@ -99,33 +103,52 @@ def written(name: str) -> Iterator[Bytes]:
     sync(file.parent)
 
 
-def _from_service(remote: Remote, condition: str | None) -> Iterator[tuple[list[dict[str, Any]], int]]:
+def _from_service(
+    remote: Remote, condition: str | None, collection: str | None, *, every: bool
+) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Pages of documents, each with the number of documents in all."""
     asked = {} if condition is None else {"filter": condition}
     with contextlib.closing(remote):
-        total = _asked(remote, "/documents/count", asked)["count"]
-        after: str | None = ""
-        while after is not None:
-            part = _asked(remote, "/documents", asked | {"after": after, "limit": str(PAGE)})
-            yield part["documents"], total
-            after = part["next"]
+        names = [collection]
+        if every:
+            names = [found["name"] for found in _asked(remote, "/collections", {})["collections"]]
+        paths = {name: f"{path_of(name)}/documents" for name in names}
+        total = sum(_asked(remote, f"{path}/count", asked)["count"] for path in paths.values())
+        for name, path in paths.items():
+            mark = {"collection": name} if every else {}
+            after: str | None = ""
+            while after is not None:
+                part = _asked(remote, path, asked | {"after": after, "limit": str(PAGE)})
+                yield [mark | document for document in part["documents"]], total
+                after = part["next"]
 
 
 def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
-    answer = remote.send("GET", f"{path}?{urlencode(parameters)}")
+    answer = remote.send("GET", f"{path}?{urlencode(parameters)}" if parameters else path)
     if answer.status != 200:
         raise CommandError(f"{remote.url} refused: {answer.error}")
     found: dict[str, Any] = answer.value
     return found
 
 
-def _from_store(path: Path, condition: str | None) -> Iterator[tuple[list[dict[str, Any]], int]]:
+def _from_store(
+    path: Path, condition: str | None, collection: str | None, *, every: bool
+) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """As `_from_service`."""
     where = _compiled(condition)
     with reading(path) as connection:
-        total, after, more = count(connection, where), "", True
-        while more:
-            part, more = page(connection, after, PAGE, where, PAGE_BYTES)
-            yield [_raw(record) for record in part], total
-            after = part[-1].id if part else after
+        there = collections(connection)
+        if collection is not None and collection not in there:
+            raise CommandError(f"{path} has no collection {collection!r}; there are {', '.join(there)}.")
+        names = there if every else [collection or DEFAULT_COLLECTION]
+        total = sum(count(connection, where, name) for name in names)
+        for name in names:
+            mark = {"collection": name} if every else {}
+            after, more = "", True
+            while more:
+                part, more = page(connection, after, PAGE, where, PAGE_BYTES, name)
+                yield [mark | _raw(record) for record in part], total
+                after = part[-1].id if part else after
 
 
 def _raw(record: Record) -> dict[str, Any]:

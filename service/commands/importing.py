@@ -14,8 +14,9 @@ import orjson
 from service.bodies import NDJSON
 from service.commands.errors import CommandError
 from service.commands.progress import Progress
-from service.commands.reading import FORMATS, BadRow, Columns, Row, format_of, opened, rows
-from service.commands.remote import DEFAULT_URL, Remote
+from service.commands.reading import FORMATS, BadRow, Columns, Placed, Row, format_of, opened, rows
+from service.commands.remote import DEFAULT_URL, Remote, path_of
+from service.documents import COLLECTION_NAME
 
 CHUNK_LINES = 4096
 CHUNK_BYTES = 8 << 20
@@ -39,6 +40,26 @@ def connect_to(parser: argparse.ArgumentParser) -> None:
     """Which service, and with which key."""
     parser.add_argument("--url", default=DEFAULT_URL, help="of the running service (%(default)s)")
     parser.add_argument("--key-file", type=Path, metavar="FILE", help="holds a key of role write")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--collection", metavar="NAME", help="unless the default one, or that of --url")
+    which.add_argument(
+        "--all-collections", action="store_true", help="each line names its own in `collection`"
+    )
+
+
+def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | None:
+    """The collection that --collection names.
+
+    Raises:
+        CommandError: it is no name, or --url names a collection too.
+
+    """
+    name: str | None = arguments.collection
+    if remote.scoped and (name is not None or arguments.all_collections):
+        raise CommandError(f"--url {remote.url} names a collection already. Leave it out of one of the two.")
+    if name is not None and not COLLECTION_NAME.fullmatch(name):
+        raise CommandError(f"--collection {name!r}: no collection can have this name.")
+    return name
 
 
 class Tally:
@@ -64,21 +85,27 @@ def run(arguments: argparse.Namespace) -> str:
 
     """
     named = None if arguments.metadata is None else tuple(arguments.metadata.split(","))
-    columns = Columns(arguments.id, arguments.text, named, arguments.metadata_all)
+    remote = Remote(arguments.url, arguments.key_file)
+    collection = named_collection(arguments, remote)
+    placed: Placed = "each" if arguments.all_collections else "one"
+    if placed == "one" and collection is None and not remote.scoped:
+        placed = "unsaid"
+    columns = Columns(arguments.id, arguments.text, named, arguments.metadata_all, placed)
     kinds = [
         arguments.format or ("text" if arguments.per_file else format_of(name)) for name in arguments.files
     ]
+    if placed == "each" and "text" in kinds:
+        raise CommandError("--all-collections is for jsonl and csv: plain text names no collection.")
     sizes = [Path(name).stat().st_size for name in arguments.files if Path(name).is_file()]
     progress = Progress("documents", 0 if "-" in arguments.files else sum(sizes))
     tally = Tally(progress)
-    remote = Remote(arguments.url, arguments.key_file)
     read_bytes = 0
     try:
         for name, kind in zip(arguments.files, kinds, strict=True):
             with opened(name) as (file, raw):
                 found = rows(file, name, kind, columns, per_file=arguments.per_file)
-                for chunk in chunks(found, tally):
-                    _send(remote, chunk, tally)
+                for to, chunk in chunks(found, tally):
+                    _send(remote, to or collection, chunk, tally)
                     progress.tell(tally.stored, read_bytes + (raw.tell() if raw.seekable() else 0))
                 read_bytes += raw.tell() if raw.seekable() else 0
     except CommandError as error:
@@ -98,31 +125,36 @@ def run(arguments: argparse.Namespace) -> str:
 Sent = list[tuple[Row, bytes]]
 
 
-def chunks(found: Iterable[Row], tally: Tally) -> Iterator[Sent]:
-    """The documents of `found` as lines to send, some thousand at a time; what is none goes to `tally`."""
-    chunk: Sent = []
-    size = 0
+def chunks(found: Iterable[Row], tally: Tally) -> Iterator[tuple[str | None, Sent]]:
+    """The documents of `found` as lines to send, some thousand at a time; what is none goes to `tally`.
+
+    Each chunk comes with the collection that its lines name, None where they name none.
+    """
+    chunk: dict[str | None, Sent] = {}
+    lines = size = 0
     for row in found:
         if isinstance(row.content, BadRow):
             tally.fail(row.file, row.line, str(row.content))
             continue
+        document = dict(row.content)
+        to = document.pop("collection", None)
         try:
-            content = orjson.dumps(row.content) + b"\n"
+            content = orjson.dumps(document) + b"\n"
         except orjson.JSONEncodeError as error:  # nested deeper than orjson writes
             tally.fail(row.file, row.line, f"it cannot be sent as JSON ({error})")
             continue
-        chunk.append((row, content))
+        chunk.setdefault(to, []).append((row, content))
+        lines += 1
         size += len(content)
-        if len(chunk) == CHUNK_LINES or size > CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+        if lines == CHUNK_LINES or size > CHUNK_BYTES:
+            yield from chunk.items()
+            chunk, lines, size = {}, 0, 0
+    yield from chunk.items()
 
 
-def _send(remote: Remote, chunk: Sent, tally: Tally) -> None:
+def _send(remote: Remote, collection: str | None, chunk: Sent, tally: Tally) -> None:
     body = b"".join(content for _, content in chunk)
-    answer = remote.send("POST", "/documents", body, NDJSON)
+    answer = remote.send("POST", f"{path_of(collection)}/documents", body, NDJSON)
     first, last = chunk[0][0], chunk[-1][0]
     if answer.status != 200:
         where = f"{first.file}, lines {first.line} to {last.line}"

@@ -19,9 +19,11 @@ from typing import IO, Any, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 import orjson
 
 from service.commands.errors import CommandError
+from service.documents import COLLECTION_NAME
 from service.ndjson import MAX_LINE_BYTES, Lines
 
 Format: TypeAlias = Literal["jsonl", "csv", "text"]
+Placed: TypeAlias = Literal["each", "one", "unsaid"]
 FORMATS: tuple[Format, ...] = ("jsonl", "csv", "text")
 Bytes: TypeAlias = IO[bytes] | gzip.GzipFile
 PIECE_BYTES = 1 << 16
@@ -54,6 +56,8 @@ class Columns:
     text: str = "text"
     metadata: tuple[str, ...] | None = None  # None: an object named `metadata`, where there is one
     all_metadata: bool = False  # every field that is neither id nor text
+    # Collections: each line names its own, all lines go to one that was named, or nothing was said of them.
+    placed: Placed = "one"
 
     def document(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Raise BadRow when a field that was named is missing."""
@@ -66,11 +70,29 @@ class Columns:
         found: dict[str, Any] = {"text": fields[self.text], "metadata": self._metadata(fields)}
         if id is not None and id != "":
             found["id"] = str(id) if isinstance(id, int) and not isinstance(id, bool) else id
+        if self.placed == "each":
+            found["collection"] = self._collection(fields)
         return found
+
+    def _collection(self, fields: dict[str, Any]) -> str:
+        name = fields.get("collection")
+        if not isinstance(name, str) or not COLLECTION_NAME.fullmatch(name):
+            raise BadRow("there is no name of a collection in 'collection' (--all-collections)")
+        return name
+
+    def refuse_unsaid(self, fields: dict[str, Any]) -> None:
+        """Raise BadRow for a line of an export of all collections, whose ids would replace each other."""
+        taken = self.all_metadata or "collection" in {self.id, self.text, *(self.metadata or ())}
+        if self.placed == "unsaid" and not taken and isinstance(fields.get("collection"), str):
+            raise BadRow(
+                f"it is of the collection {fields['collection'][:64]!r}: --all-collections puts it there, "
+                "--collection NAME puts every line into one"
+            )
 
     def _metadata(self, fields: dict[str, Any]) -> Any:
         if self.all_metadata:
-            return {name: value for name, value in fields.items() if name not in {self.id or "id", self.text}}
+            taken = {self.id or "id", self.text} | ({"collection"} if self.placed == "each" else set())
+            return {name: value for name, value in fields.items() if name not in taken}
         if self.metadata is None:
             return fields.get("metadata") or {}
         if missing := [name for name in self.metadata if name not in fields]:
@@ -159,6 +181,7 @@ def _json(content: bytes, columns: Columns) -> dict[str, Any]:
         raise BadRow(f"it is not valid JSON in UTF-8 ({error.msg}, column {error.colno})") from error
     if not isinstance(value, dict):
         raise BadRow("it is no JSON object")
+    columns.refuse_unsaid(value)
     return columns.document(value)
 
 

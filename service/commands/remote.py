@@ -26,7 +26,10 @@ class Answer(NamedTuple):
 
 
 class Remote:
-    """The service at `url`; `key_file` holds a key, alone in it."""
+    """The service at `url`; `key_file` holds a key, alone in it.
+
+    `scoped`: the address names a collection, as in http://127.0.0.1:8000/collections/tickets.
+    """
 
     def __init__(self, url: str, key_file: Path | None = None) -> None:
         try:
@@ -39,6 +42,7 @@ class Remote:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, port, timeout=TIMEOUT_SECONDS)
         self._base = parts.path.rstrip("/")
+        self.scoped = "/collections/" in self._base
         self.url = url
         self._headers = {} if key_file is None else {"Authorization": f"Bearer {_key(key_file)}"}
 
@@ -78,6 +82,11 @@ class Remote:
             return Answer(response.status, json.loads(content)), seconds
         except ValueError as error:
             raise CommandError(f"What answers at {self.url} is not Simile (it sent no JSON).") from error
+
+
+def path_of(collection: str | None) -> str:
+    """Where the routes of a collection begin; None: of that which the address names."""
+    return "" if collection is None else f"/collections/{collection}"
 
 
 def _key(file: Path) -> str:

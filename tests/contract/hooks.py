@@ -85,8 +85,13 @@ def _fit(options: dict[str, Any]) -> None:
 
 def _fit_query(operation: str, query: dict[str, Any]) -> None:
     """Of two parameters one is needed, and neither by itself, which no document can say."""
-    if operation == "DELETE /feedback" and not {"query", "id"} & query.keys():
+    if operation == "DELETE /feedback" and not {"query", "id", "key"} & query.keys():
         query["id"] = "none"
+    if isinstance(query.get("collection"), str):
+        query["collection"] = _now_and_then(query["collection"], [FACTS["collection"], "*"])
+    if operation == "GET /documents" and "id" in query:
+        for name in ("after", "limit", "filter"):
+            query.pop(name, None)
     if operation == "GET /search" and isinstance(query.get("id"), str):
         query["id"] = _now_and_then(query["id"], FACTS["ids"])
         for name in ("q", "mode", "prompt_name"):

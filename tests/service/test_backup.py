@@ -342,9 +342,9 @@ def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service
         ("UPDATE generations SET state = 'standby'", "not one generation is active, but 0"),
         ("UPDATE generations SET version = '20260101T000000-x-00000000'", "cannot be opened"),
         ("UPDATE generations SET fingerprint = 'another'", "its fingerprint differs"),
-        ("DELETE FROM lexical_docsize WHERE id = 5", "1 documents cannot be found by their words"),
+        ("DELETE FROM lexical_1_docsize WHERE id = 5", "1 documents cannot be found by their words"),
         (
-            "INSERT INTO lexical (rowid, text) VALUES (999, 'a')",
+            "INSERT INTO lexical_1 (rowid, text) VALUES (999, 'a')",
             "1 deleted documents are found by their words",
         ),
     ],

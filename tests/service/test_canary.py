@@ -18,7 +18,7 @@ from service.library import Library
 from service.schema import connect, migrate
 from service.settings import StartupError, read
 from service.writer import Transaction
-from tests.service.swapping import QUERIES, published
+from tests.service.swapping import QUERIES, TEXTS, published
 from tests.service.test_observability import samples
 from tests.service.test_swap import DOCUMENTS, Place
 
@@ -61,7 +61,8 @@ def test_the_share_of_common_hits_is_measured_shown_and_kept(
     monkeypatch.setattr("service.canary.PAGE", 7)  # sixty documents are nine pages
     by_hand = overlap(place.store.root, [place.a, place.b], expected_queries(DOCUMENTS, 20), DOCUMENTS)
     assert 0.05 < by_hand < 0.95, "these two models cannot tell a right answer from a wrong one"
-    expected = {"queries": 20, "overlap_at_10": pytest.approx(by_hand, abs=0.0051)}
+    figures = {"queries": 20, "overlap_at_10": pytest.approx(by_hand, abs=0.0051)}
+    expected = {**figures, "collections": [{"collection": "default", **figures}]}
     with place.serving() as client:
         place.fill()
         assert math.isnan(samples(client)["simile_canary_overlap"])
@@ -82,7 +83,75 @@ def test_a_file_of_queries_is_asked_instead_all_of_it(place: Place, tmp_path: Pa
         place.fill()
         place.activate(place.b)
         found = place.state(place.b)["canary"]
-        assert found == {"queries": len(QUERIES), "overlap_at_10": pytest.approx(by_hand, abs=0.026)}
+        figures = {"queries": len(QUERIES), "overlap_at_10": pytest.approx(by_hand, abs=0.026)}
+        assert found == {**figures, "collections": [{"collection": "default", **figures}]}
+
+
+TICKETS = {f"t{at}": text for at, text in enumerate(TEXTS[200:240])}
+
+
+def fill_tickets(place: Place) -> None:
+    body = {"documents": [{"id": id, "text": text} for id, text in TICKETS.items()]}
+    assert place.client.post("/collections/tickets/documents", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_each_collection_is_asked_and_has_an_overlap_of_its_own(
+    place: Place, tmp_path: Path, from_file: bool
+) -> None:
+    pair = [place.a, place.b]
+    asked: dict[str, list[str]] = {}
+    by_hand: dict[str, float] = {}
+    for name, documents in {"default": DOCUMENTS, "tickets": TICKETS}.items():
+        asked[name] = QUERIES if from_file else expected_queries(documents, 20)
+        by_hand[name] = overlap(place.store.root, pair, asked[name], documents)
+    assert abs(by_hand["default"] - by_hand["tickets"]) > 0.02, "the two cannot be told apart"
+    options: dict[str, Any] = {"canary_file": write_queries(tmp_path, QUERIES)} if from_file else {}
+    with place.serving(**options):
+        place.fill()
+        fill_tickets(place)
+        place.activate(place.b)
+        found = place.state(place.b)["canary"]
+    assert [one["collection"] for one in found["collections"]] == sorted(by_hand, key=lambda n: by_hand[n])
+    for one in found["collections"]:
+        assert one["queries"] == len(asked[one["collection"]])
+        assert one["overlap_at_10"] == pytest.approx(by_hand[one["collection"]], abs=0.026)
+    assert found["queries"] == sum(map(len, asked.values()))
+    mean = sum(one["overlap_at_10"] * one["queries"] for one in found["collections"]) / found["queries"]
+    assert found["overlap_at_10"] == pytest.approx(mean, abs=1e-4)
+
+
+def test_a_version_that_changes_another_collection_than_the_default_waits_too(place: Place) -> None:
+    """The default collection is too small to change: all of it is in the first ten hits of anything."""
+    with place.serving(canary_min_overlap=0.95) as client:
+        client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]}).raise_for_status()
+        fill_tickets(place)
+        place.store.want(place.b)
+        place.until(lambda: place.state(place.b)["state"] == "ready")
+        state = place.state(place.b)
+        assert "in the collection 'tickets'" in state["reason"]
+        assert state["canary"]["collections"][-1] == {
+            "collection": "default",
+            "queries": 1,
+            "overlap_at_10": 1.0,
+        }
+        assert place.active() == place.a
+
+
+def test_many_collections_share_the_queries_and_the_largest_are_asked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.canary.MOST_QUERIES", 4)
+    with place.serving() as client:
+        for size in range(2, 8):  # c7 is the largest
+            documents = [{"id": str(at), "text": TEXTS[at]} for at in range(size)]
+            path = f"/collections/c{size}/documents"
+            assert client.post(path, json={"documents": documents}).status_code == 200
+        place.activate(place.b)
+        found = place.state(place.b)["canary"]["collections"]
+    assert sorted((one["collection"], one["queries"]) for one in found) == [
+        (f"c{size}", 1) for size in (4, 5, 6, 7)
+    ]
 
 
 def test_they_are_background_work_and_a_way_back_asks_none(

@@ -1,7 +1,10 @@
 """Collections: documents that are stored, found and deleted apart from all others, by one model."""
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,12 @@ from starlette.testclient import TestClient
 
 from models.publish import publish
 from models.store import Store
+from service.documents import Document
 from service.indexes import Indexes
+from service.library import Library
+from service.revisions import drop, upsert
 from service.settings import Settings
+from service.vectors import Embedding
 from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.tiny import tiny_source
 
@@ -82,6 +89,70 @@ def test_every_way_to_search_stays_within_one(client: TestClient, mode: str) -> 
     filtered = {"mode": mode, "filter": '{"of": "tickets"}'}
     assert found(client, "", **filtered) == {}
     assert found(client, "tickets", **filtered)["d"] == "red river"
+
+
+def test_words_of_one_collection_do_not_move_the_scores_of_another(client: TestClient) -> None:
+    def scores(mode: str) -> dict[str, float]:
+        hits = client.get("/search", params={"q": "red river", "mode": mode}).json()["hits"]
+        return {hit["id"]: hit["score"] for hit in hits}
+
+    before = scores("lexical"), scores("hybrid")
+    crowd = [{"id": f"d{at}", "text": f"red river {at}"} for at in range(200)]
+    client.post("/collections/crowd/documents", json={"documents": crowd}).raise_for_status()
+    assert (scores("lexical"), scores("hybrid")) == before
+    client.delete("/collections/crowd").raise_for_status()
+    assert (scores("lexical"), scores("hybrid")) == before
+
+
+def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: TestClient) -> None:
+    """Their tables of words are dropped and made while FTS5 has others of the same commit in hand."""
+    library: Library = client.app.state.runtime.library  # type: ignore[attr-defined]
+    gate = threading.Event()
+    vector = Embedding(np.full(32, 32**-0.5, np.float32), truncated=False)
+
+    def put(id: str, text: str, collection: str) -> Future[Any]:
+        live = library.live.generation.number
+        job = partial(
+            upsert,
+            documents=[Document(id, text)],
+            embedded={live: {0: vector}},
+            collection=collection,
+        )
+        return library.writer.submit(job)
+
+    held = library.writer.submit(lambda transaction: gate.wait(60))
+    jobs = [
+        put("x", "zebra one", "tickets"),
+        put("x", "zebra two", "notes"),
+        library.writer.submit(lambda transaction: drop(transaction, "tickets")),
+        put("y", "zebra three", "tickets"),
+        put("z", "zebra four", "new"),
+        library.writer.submit(lambda transaction: drop(transaction, "new")),
+        put("x", "zebra five", "default"),
+    ]
+    gate.set()
+    held.result(60)
+    for job in jobs:
+        job.result(60)
+    for collection, ids in {"": {"x"}, "notes": {"x"}, "tickets": {"y"}}.items():
+        answer = client.get(f"{prefix(collection)}/search", params={"q": "zebra", "mode": "lexical"})
+        assert {hit["id"] for hit in answer.json()["hits"]} == ids
+    assert client.get("/collections/new/search", params={"q": "zebra"}).status_code == 404
+
+
+def test_one_collection_too_many_is_refused_and_those_that_are_there_go_on(place: Settings) -> None:
+    document = {"documents": [{"id": "a", "text": "red river"}]}
+    with serving(place.model_copy(update={"max_collections": 3})) as client:
+        fill(client)
+        refusal = client.post("/collections/fourth/documents", json=document)
+        assert refusal.status_code == 409
+        assert "SIMILE_MAX_COLLECTIONS" in refusal.json()["error"]
+        kind = {"content-type": "application/x-ndjson"}
+        lines = client.post("/collections/fourth/documents", content=b'{"text": "red"}', headers=kind)
+        assert lines.status_code == 409
+        assert client.post("/collections/notes/documents", json=document).status_code == 200
+        client.delete("/collections/tickets").raise_for_status()
+        assert client.post("/collections/fourth/documents", json=document).status_code == 200
 
 
 def test_like_a_document_is_of_its_collection(client: TestClient) -> None:
@@ -182,6 +253,26 @@ def test_they_are_there_again_after_a_restart(place: Settings) -> None:
         fill(client)
     with serving(place) as client:
         check(client, TEXTS)
+
+
+def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(place: Settings) -> None:
+    with serving(place) as client:
+        fill(client)
+        before = {name: found(client, name, mode="lexical") for name in TEXTS}
+    store = sqlite3.connect(place.data_dir / "simile.db", isolation_level=None)
+    numbers = [number for (number,) in store.execute("SELECT number FROM collections")]
+    # As the schema before had it: names without numbers, one table of words.
+    store.executescript(
+        "".join(f"DROP TABLE lexical_{number};" for number in numbers)
+        + "CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');"
+        "CREATE TABLE named (name TEXT PRIMARY KEY) WITHOUT ROWID;"
+        "INSERT INTO named SELECT name FROM collections; DROP TABLE collections;"
+        "ALTER TABLE named RENAME TO collections; PRAGMA user_version = 7;"
+    )
+    store.close()
+    with serving(place) as client:
+        check(client, TEXTS)
+        assert {name: found(client, name, mode="lexical") for name in TEXTS} == before
 
 
 def test_all_of_them_change_to_the_next_model_together(place: Settings) -> None:

@@ -79,6 +79,99 @@ def test_an_export_of_the_store_itself_and_by_a_filter_is_the_same(service: Serv
     assert [json.loads(line)["id"] for line in first.stdout.splitlines()] == [f"{at:03}" for at in range(20)]
 
 
+SHELVES = {
+    "default": {"a": "red river", "b": "blue stone"},
+    "notes": {"a": "green garden"},
+    "tickets": {"a": "reset the password", "count": "close my account"},
+}
+
+
+def fill_collections(service: Service) -> None:
+    for name, texts in SHELVES.items():
+        documents = [{"id": id, "text": text} for id, text in texts.items()]
+        path = f"/collections/{name}/documents"
+        service.client.post(path, json={"documents": documents}).raise_for_status()
+
+
+def drop_collections(service: Service) -> None:
+    for name in service.client.get("/collections").json()["collections"]:
+        service.client.delete(f"/collections/{name['name']}").raise_for_status()
+
+
+@pytest.fixture
+def collections(service: Service) -> Iterator[None]:
+    fill_collections(service)
+    yield
+    drop_collections(service)
+
+
+def shelves(lines: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for line in map(json.loads, lines.splitlines()):
+        found.setdefault(line.get("collection", "?"), {})[line["id"]] = line["text"]
+    return found
+
+
+@pytest.mark.usefixtures("collections")
+@pytest.mark.parametrize("source", ["service", "store"])
+def test_an_export_is_of_one_collection_or_of_all(service: Service, source: str) -> None:
+    where = (
+        ("--url", service.client.base_url) if source == "service" else ("--data-dir", service.folder / "data")
+    )
+    assert shelves(run("export", "-", *where).stdout) == {"?": SHELVES["default"]}
+    assert shelves(run("export", "-", *where, "--collection", "tickets").stdout) == {"?": SHELVES["tickets"]}
+    assert shelves(run("export", "-", *where, "--all-collections").stdout) == SHELVES
+    unknown = run("export", "-", *where, "--collection", "nowhere")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "'nowhere'" in unknown.stderr
+    assert run("export", "-", *where, "--collection", "../x").returncode == 1
+    assert run("export", "-", *where, "--collection", "notes", "--all-collections").returncode == 2
+
+
+@pytest.mark.usefixtures("collections")
+def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_path: Path) -> None:
+    out = tmp_path / "all.jsonl"
+    url = ("--url", service.client.base_url)
+    done = run("export", out, *url, "--all-collections")
+    assert done.stdout == f"5 documents are in {out}.\n"
+    drop_collections(service)
+    mixed = put(service, out)  # equal ids would replace each other
+    assert mixed.returncode == 1
+    assert "--all-collections puts it there" in mixed.stderr
+    assert service.client.get("/documents/count").json() == {"count": 0}
+    done = put(service, out, "--all-collections")
+    assert (done.returncode, done.stdout) == (0, "5 documents are stored.\n"), done.stderr
+    assert shelves(run("export", "-", *url, "--all-collections").stdout) == SHELVES
+    drop_collections(service)
+    done = put(service, out, "--collection", "one", "--id", "text")
+    assert done.returncode == 0, done.stderr
+    assert service.client.get("/collections/one/documents/count").json() == {"count": 5}
+    bad = put(service, "-", "--format", "jsonl", "--all-collections", given=b'{"id": "x", "text": "red"}\n')
+    assert bad.returncode == 1
+    assert "-:1: there is no name of a collection" in bad.stderr
+    twice = run(
+        "import",
+        out,
+        "--url",
+        f"http://127.0.0.1:{service.port}/collections/notes",
+        "--collection",
+        "tickets",
+    )
+    assert twice.returncode == 1
+    assert "names a collection already" in twice.stderr
+
+
+@pytest.mark.usefixtures("collections")
+def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -> None:
+    judgement = {"query": "q", "id": "count", "relevant": True}
+    service.client.post("/collections/tickets/feedback", json=judgement).raise_for_status()
+    data, models = str(service.folder / "data"), str(service.folder / "models")
+    done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "\ndefault: 2 documents, 0 judgements\n" in done.stdout
+    assert "\ntickets: 2 documents, 1 judgements\n" in done.stdout
+
+
 def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     out.write_text("before")

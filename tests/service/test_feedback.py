@@ -74,7 +74,14 @@ def test_a_judgement_is_listed_as_it_was_sent_under_the_number_that_was_answered
     assert answer == {"stored": 1, "sequence": answer["sequence"]}
     assert client.get("/feedback").json() == {
         "feedback": [
-            {"query": "Red  River ", "id": "a", "relevant": False, "sequence": answer["sequence"]},
+            {
+                "collection": "default",
+                "query": "Red  River ",
+                "id": "a",
+                "relevant": False,
+                "key": "",
+                "sequence": answer["sequence"],
+            },
         ],
         "next": None,
     }
@@ -318,10 +325,19 @@ def test_a_body_that_is_no_json_is_refused(
         ("GET", "/feedback?limit=0", 422, "Validation", "limit"),
         ("GET", "/feedback?limit=1001", 422, "Validation", "limit"),
         ("GET", "/feedback?query=q", 422, "Validation", "query"),
-        ("DELETE", "/feedback", 422, "Validation", "a query, an id, or both"),
+        ("DELETE", "/feedback", 422, "Validation", "a query, an id or a key"),
         ("DELETE", "/feedback?queries=q", 422, "Validation", "queries"),
         ("DELETE", "/feedback?query=&id=a", 400, "Empty", "query"),
         ("DELETE", "/feedback?query=q&id=", 400, "Empty", "id"),
+        ("DELETE", "/feedback?query=q&key=", 400, "Empty", "key"),
+        ("DELETE", "/feedback?collection=*", 422, "Validation", "a query, an id or a key"),
+        ("DELETE", "/feedback?query=q&collection=", 400, "Empty", "collection"),
+        ("DELETE", "/feedback?query=q&collection=nowhere", 404, "NotFound", "nowhere"),
+        ("GET", "/feedback?key=", 400, "Empty", "key"),
+        ("GET", "/feedback?collection=nowhere", 404, "NotFound", "nowhere"),
+        ("GET", "/feedback?collection=.x", 422, "Validation", "collection"),
+        ("GET", "/collections/default/feedback?collection=*", 422, "Validation", "collection"),
+        ("GET", "/feedback/count?key=a&key=b", 422, "Validation", "more than once"),
         ("PUT", "/feedback", 405, "MethodNotAllowed", "PUT"),
     ],
 )

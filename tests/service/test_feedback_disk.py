@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from service.documents import DEFAULT_COLLECTION
-from service.feedback import Judgement, count, page, store
+from service.feedback import NO_KEY, Judgement, Selection, count, page, store
 from service.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.writer import Transaction
 from tests.service.process import Service
@@ -34,23 +34,47 @@ def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_pa
     connection.close()
     migrate(path)  # the next start
     connection = connect(path, read_only=True)
-    assert page(connection, 0, 10, DEFAULT_COLLECTION) == [(1, judgement)]
-    assert count(connection, DEFAULT_COLLECTION) == 1
+    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION)) == [(1, judgement)]
+    assert count(connection, Selection(DEFAULT_COLLECTION)) == 1
     assert connection.execute("SELECT id, text FROM documents").fetchall() == [("a", "red")]
     connection.close()
 
 
-def test_a_page_is_read_in_order_and_never_sorted(tmp_path: Path) -> None:
+def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "simile.db"
+    before = next(at for at, part in enumerate(MIGRATIONS) if "'judgements'" in part)
+    old = sqlite3.connect(path, isolation_level=None)
+    old.executescript("".join(MIGRATIONS[:before]))
+    old.execute(f"PRAGMA user_version = {before}")
+    for id in "abc":
+        row = ("default", id, "red", "{}")
+        old.execute("INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, ?)", row)
+        old.execute(
+            "INSERT INTO feedback (collection, query, id, relevant) VALUES ('default', 'q', ?, 1)", id
+        )
+    old.execute("DELETE FROM feedback WHERE sequence = 3")
+    old.close()
+    migrate(path)
+    connection = connect(path)
+    kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
+    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY)) == kept
+    assert store(Transaction(connection), [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == 4
+    assert count(connection, Selection()) == 3
+    connection.close()
+
+
+@pytest.mark.parametrize("selection", [Selection(DEFAULT_COLLECTION), Selection(key="k"), Selection()])
+def test_a_page_is_read_in_order_and_never_sorted(tmp_path: Path, selection: Selection) -> None:
     """Sorted, each page would cost as much as all judgements: 200,000 took 9 s instead of half a second."""
     migrate(tmp_path / "simile.db")
     connection = connect(tmp_path / "simile.db")
     run: list[str] = []
     connection.set_trace_callback(run.append)
-    assert page(connection, 0, 10, DEFAULT_COLLECTION) == []
+    assert page(connection, 0, 10, selection) == []
     connection.set_trace_callback(None)
     [query] = run
     plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
-    assert any("INTEGER PRIMARY KEY (rowid>?)" in step for step in plan), plan
+    assert any("rowid>?)" in step for step in plan), plan
     assert not any("ORDER BY" in step for step in plan), plan
     connection.close()
 
@@ -105,7 +129,7 @@ def test_kill_9_loses_no_answered_judgement_and_halves_no_list(tmp_path: Path, t
 
 @needs_mounts
 def test_a_full_disk_is_507_stores_nothing_and_room_heals_it(tmp_path: Path, tiny_models_dir: Path) -> None:
-    service = Service(tmp_path, tiny_models_dir)
+    service = Service(tmp_path, tiny_models_dir, SIMILE_FEEDBACK_PER_DOCUMENT="0")
     start_on(service, "size=8m")
     try:
         assert service.put(TEXTS).status_code == 200

@@ -130,7 +130,8 @@ def test_metadata_nested_deeper_than_it_can_be_sent_fails_its_own_line(
     file = io.BytesIO("\n".join(lines).encode())
     tally = Tally(Progress("documents", 0))
     found = rows(file, "x.jsonl", "jsonl", Columns(), per_file=False)
-    [chunk] = chunks(found, tally)
+    [(collection, chunk)] = chunks(found, tally)
+    assert collection is None
     assert [row.content["text"] for row, _ in chunk if not isinstance(row.content, BadRow)] == ["b"]
     assert tally.failed == 1
     assert "x.jsonl:1: it cannot be sent as JSON" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.runtime import Runtime
+from tests.service.test_http_errors import refused
 
 WORDS = (
     "red green blue river stone market letter engine garden bridge paper window forest harbour cat dog"
@@ -135,6 +136,24 @@ def test_pages_follow_id_order_and_hold_every_document_once(client: TestClient) 
         seen += [document["id"] for document in page["documents"]]
         after = page["next"]
     assert seen == [document["id"] for document in CORPUS]
+
+
+def test_a_document_of_any_id_is_read_by_that_id_also_one_that_is_called_count(client: TestClient) -> None:
+    ids = ["count", "a/count", "emoji 🙂", "two\nlines", "100%25 & ?q=1#x", "'; DROP TABLE documents; --"]
+    documents = [{"id": id, "text": f"river {at}", "metadata": {"at": at}} for at, id in enumerate(ids)]
+    for path in ("/documents", "/collections/others/documents"):
+        client.post(path, json={"documents": documents}).raise_for_status()
+        assert set(client.get(f"{path}/count").json()) == {"count"}
+        for document in documents:
+            found = client.get(path, params={"id": str(document["id"])}).json()
+            assert found == {"documents": [document], "next": None}
+        assert client.get(path, params={"id": "nobody"}).json() == {"documents": [], "next": None}
+        assert client.delete(f"{path}/count").json()["deleted"] == 1
+        assert client.get(path, params={"id": "count"}).json()["documents"] == []
+        client.delete(path, params={"filter": '{"at": {"$exists": true}}'}).raise_for_status()
+    client.delete("/collections/others").raise_for_status()
+    refused(client.get("/documents?id=a&filter={}"), 422, "Validation", "Leave them out")
+    refused(client.get("/documents?id=a&id=b"), 422, "Validation", "more than once")
 
 
 def test_a_filter_applies_to_search_pages_counts_and_deletes_alike(client: TestClient) -> None:

@@ -108,7 +108,7 @@ def test_words_follow_every_write(client: TestClient, settings: Settings) -> Non
     delete(client, "東京", "서울")
     assert hits(client, q="寺 서울", mode="lexical") == []
     store = sqlite3.connect(settings.data_dir / DATABASE)
-    kept = store.execute("SELECT id FROM lexical_docsize").fetchall()
+    kept = store.execute("SELECT id FROM lexical_1_docsize").fetchall()
     assert kept == store.execute("SELECT revision FROM documents ORDER BY revision").fetchall()
     store.close()
 

@@ -29,12 +29,12 @@ def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def put(store: sqlite3.Connection, *texts: str) -> None:
+def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLECTION) -> None:
     """Documents named by their texts' places, from the first free revision on."""
     for text in texts:
         revision = store.execute(
             "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, '{}')",
-            (DEFAULT_COLLECTION, f"d{store.execute('SELECT count(*) FROM documents').fetchone()[0]}", text),
+            (collection, f"d{store.execute('SELECT count(*) FROM documents').fetchone()[0]}", text),
         ).lastrowid
         assert revision is not None
         derived.add(store, revision)
@@ -97,19 +97,20 @@ def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> N
     """Whatever the characters: what FTS5 counted for a text is what it takes out again."""
     text = text.encode(errors="replace").decode()
     store = sqlite3.connect(":memory:")
-    store.executescript(MIGRATIONS[0])
-    store.executescript(next(part for part in MIGRATIONS if "lexical" in part))
+    store.executescript("".join(MIGRATIONS))
+    store.isolation_level = None
+    bring_up_to_date(store)
     put(store, "quite another xylophone", text)
     tokens = lexical.cut(text).split() if not text.isascii() else re.findall("[0-9A-Za-z]+", text)
     assert (2 in found(store, text)) == bool(tokens)
     derived.remove(store, 2)
     # Of FTS5 itself, because who searches looks at living documents alone.
-    asked = "SELECT rowid FROM lexical WHERE lexical MATCH ?"
+    asked = "SELECT rowid FROM lexical_1 WHERE lexical_1 MATCH ?"
     assert not tokens or (2,) not in store.execute(asked, (lexical.expression(text),)).fetchall()
-    assert store.execute("SELECT id FROM lexical_docsize").fetchall() == [(1,)]
+    assert store.execute("SELECT id FROM lexical_1_docsize").fetchall() == [(1,)]
     store.execute("DELETE FROM documents WHERE revision = 2")
     assert found(store, "xylophones") == [1]
-    store.execute("INSERT INTO lexical (lexical) VALUES ('integrity-check')")
+    store.execute("INSERT INTO lexical_1 (lexical_1) VALUES ('integrity-check')")
     store.close()
 
 
@@ -225,8 +226,10 @@ def test_only_allowed_documents_of_the_collection_are_found(
 ) -> None:
     """Whether SQLite is told what is allowed, or its rows are looked through here."""
     monkeypatch.setattr(lexical, "FEW_REVISIONS", few)
-    put(store, *(f"river {'stone ' * (at % 7)}" for at in range(300)))
-    store.execute("UPDATE documents SET collection = 'other' WHERE revision = 6")
+    derived.add_collection(store, "other")
+    put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
+    put(store, "river", collection="other")
+    put(store, *(f"river {'stone ' * (at % 7)}" for at in range(6, 300)))
     allowed = np.array([6, 50, 51, 299])
     revisions, scores = lexical.nearest(store, "river", 10, allowed, DEFAULT_COLLECTION)
     assert sorted(revisions.tolist()) == [50, 51, 299]
@@ -240,6 +243,61 @@ def test_only_allowed_documents_of_the_collection_are_found(
 def test_a_query_of_thousands_of_words_looks_for_the_first(store: sqlite3.Connection) -> None:
     put(store, "w7", f"w{lexical.MAX_TERMS + 1}", "x")
     assert found(store, " ".join(f"w{at}" for at in range(20_000))) == [1]
+
+
+# Collections
+
+
+def ranked(store: sqlite3.Connection, query: str, collection: str) -> list[tuple[int, float]]:
+    revisions, scores = lexical.nearest(store, query, 100, None, collection)
+    return list(zip(revisions.tolist(), scores.round(4).tolist(), strict=True))
+
+
+def test_the_words_of_one_collection_do_not_move_the_scores_of_another(store: sqlite3.Connection) -> None:
+    put(store, "zebra crossing", "red river", "blue stone", "zebra and horse", "grey owl")
+    before = ranked(store, "zebra river", DEFAULT_COLLECTION)
+    derived.add_collection(store, "other")
+    put(store, *(f"zebra number {at}" for at in range(500)), collection="other")
+    assert ranked(store, "zebra river", DEFAULT_COLLECTION) == before
+    expected = bm25([f"zebra number {at}" for at in range(500)], "zebra 7")
+    _, scores = lexical.nearest(store, "zebra 7", 1, None, "other")
+    assert scores[0] == pytest.approx(max(expected), rel=1e-6)
+
+
+def test_a_collection_takes_its_words_along_and_begins_empty_when_it_is_made_again(
+    store: sqlite3.Connection,
+) -> None:
+    def tables() -> set[str]:
+        rows = store.execute("SELECT name FROM sqlite_master WHERE name LIKE 'lexical%'")
+        return {name for (name,) in rows}
+
+    only_default = tables()
+    derived.add_collection(store, "other")
+    put(store, "zebra", collection="other")
+    assert len(tables()) == 2 * len(only_default)
+    derived.remove(store, 1)
+    store.execute("DELETE FROM documents")
+    derived.remove_collection(store, "other")
+    assert tables() == only_default
+    assert ranked(store, "zebra", "other") == []
+    derived.add_collection(store, "other")
+    assert ranked(store, "zebra", "other") == []
+    put(store, "zebra", "zebra", collection="other")
+    assert [revision for revision, _ in ranked(store, "zebra", "other")] == [2, 3]
+
+
+def test_a_collection_without_its_table_of_words_gets_it_back_at_the_next_start(
+    store: sqlite3.Connection,
+) -> None:
+    derived.add_collection(store, "other")
+    put(store, "red river")
+    put(store, "blue river", collection="other")
+    lexical.drop(store, 2)
+    assert derived.unequal(store) == ["no document of the collection 'other' can be found by its words"]
+    bring_up_to_date(store)
+    assert derived.unequal(store) == []
+    assert [revision for revision, _ in ranked(store, "river", "other")] == [2]
+    assert [revision for revision, _ in ranked(store, "river", DEFAULT_COLLECTION)] == [1]
 
 
 # What was stored before
@@ -268,7 +326,7 @@ def test_an_older_store_is_indexed_at_the_next_start(tmp_path: Path) -> None:
 
 def test_other_rules_index_everything_anew_and_the_same_rules_nothing(store: sqlite3.Connection) -> None:
     put(store, "red river", "blue stone")
-    store.execute("INSERT INTO lexical (lexical) VALUES ('delete-all')")
+    store.execute("INSERT INTO lexical_1 (lexical_1) VALUES ('delete-all')")
     bring_up_to_date(store)
     assert found(store, "river") == []  # made by these rules already: not looked into
     store.execute("UPDATE facts SET value = '0' WHERE name = ?", (LEXICAL_RULES,))

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from training.corpus import from_service
 from training.errors import TrainingError
 from training.evaluation.server import Server
 from training.remote import count_of, documents_of
+from training.retraining.documents import Document, documents_at
+from training.retraining.judgements import Judgement, judgements_at
+from training.service_collections import ALL, qualified
 
 KEY = "sk-simile-remote"
+JUDGEMENT = {"query": "q", "id": "a", "relevant": True}
 
 
 class Keyed(BaseHTTPRequestHandler):
@@ -23,6 +28,11 @@ class Keyed(BaseHTTPRequestHandler):
         pages = {
             "/documents": {"documents": [{"id": "a", "text": "one"}], "next": None},
             "/documents/count": {"count": 1},
+            "/feedback": {"feedback": [JUDGEMENT | {"key": "ops"}], "next": None},
+            "/collections": {"collections": [{"name": "default"}, {"name": "tickets"}]},
+            "/collections/tickets/documents": {"documents": [{"id": "a", "text": "two"}], "next": None},
+            "/collections/tickets/documents/count": {"count": 5},
+            "/collections/tickets/feedback": {"feedback": [JUDGEMENT], "next": None},
             "/info": {"model_version": "v", "fingerprint": "f"},
         }
         body = pages[self.path.partition("?")[0]] if allowed else {"error": "A key is needed."}
@@ -81,3 +91,31 @@ def test_a_key_that_cannot_be_one_is_refused_before_anything_is_sent(
     with pytest.raises(TrainingError, match="printable ASCII") as refused:
         count_of(url)
     assert "two" not in str(refused.value)
+
+
+def test_one_collection_is_read_or_several_or_all_and_equal_ids_are_two_documents(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMILE_SERVICE_KEY", KEY)
+    of_default = Document("a", "", "one")
+    of_tickets = Document("collection:tickets/a", "", "two", "tickets")
+    assert documents_at(url).kept == (of_default,)
+    assert documents_at(url, ("tickets",)).kept == (of_tickets,)
+    assert documents_at(url, ALL).kept == documents_at(url, ("default", "tickets")).kept
+    assert documents_at(url, ALL).kept == (of_default, of_tickets)
+    assert list(judgements_at(url, ALL)) == [
+        Judgement("q", "a", True, "ops"),
+        Judgement("q", "collection:tickets/a", True, ""),
+    ]
+    assert (count_of(url), count_of(url, ("tickets",)), count_of(url, ALL)) == (1, 5, 6)
+    assert from_service(url, wanted=ALL).texts == ("one", "two")
+
+
+def test_no_id_can_be_taken_for_one_of_another_collection() -> None:
+    names = [
+        qualified(collection, id)
+        for collection in ("default", "tickets", "a")
+        for id in ("x", "tickets/x", "collection:tickets/x", "collection:a/collection:tickets/x", "/")
+    ]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["x", "tickets/x"]

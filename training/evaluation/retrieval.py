@@ -11,7 +11,7 @@ are in rankings.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ class Collection(NamedTuple):
     queries: dict[str, str]  # those with a relevant document
     relevant: dict[str, dict[str, float]]  # query id to document id to gain, above 0
     empty: int  # documents without text: no service would take them, so they are never found
+    # Query or document id to a part: a query finds documents of its own part only. None: there is one part.
+    within: Mapping[str, str] | None = None
 
 
 def collections(data: Path) -> dict[str, Path]:
@@ -89,13 +91,31 @@ def search(
     ids = sorted(collection.documents, reverse=True)
     documents = encode_documents([collection.documents[name] for name in ids])
     queries = encode_queries(list(collection.queries.values()))
-    lists = nearest(queries, documents, DEPTH + 1)  # one more, in place of the query's own
-    found = [
-        [ids[at] for at in best if ids[at] != query]
-        for query, best in zip(collection.queries, lists, strict=True)
-    ]
+    asked = list(collection.queries)
+    found: list[list[str]] = [[] for _ in asked]
+    for asking, among in _parts(collection.within, asked, ids):
+        some = documents if len(among) == len(ids) else documents[among]
+        lists = nearest(queries[asking], some, DEPTH + 1)  # one more, in place of the query's own
+        for at, best in zip(asking, lists, strict=True):
+            found[at] = [ids[among[row]] for row in best if ids[among[row]] != asked[at]]
     undefined = sum(int(np.isnan(directions(vectors)).any(axis=1).sum()) for vectors in (queries, documents))
     return found, undefined
+
+
+def _parts(
+    within: Mapping[str, str] | None, queries: Sequence[str], documents: Sequence[str]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Of each part the places of its queries and of its documents, in their order."""
+    if within is None:
+        yield [*range(len(queries))], [*range(len(documents))]
+        return
+    asking: dict[str, list[int]] = {}
+    among: dict[str, list[int]] = {}
+    for places, names in ((asking, queries), (among, documents)):
+        for at, name in enumerate(names):
+            places.setdefault(within[name], []).append(at)
+    for part, of_part in asking.items():
+        yield of_part, among.get(part, [])
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:

@@ -18,6 +18,7 @@ from training.base import open_base
 from training.corpus import TEXTS, Corpus, from_service, read_corpus
 from training.errors import TrainingError
 from training.paths import expanded, target
+from training.service_collections import add_options, chosen
 
 from .advice import warnings
 from .figures import DECLUTR_TOKENS, SHORT_TOKENS, Figures, Spread, measure
@@ -38,6 +39,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", metavar="FILE", help="as for `train`")
     corpus.add_argument("--from-service", metavar="URL", help="the documents of a running service")
+    add_options(command)
     command.add_argument("--recipe", default="simcse-unsup", help="a name or a TOML file (%(default)s)")
     command.add_argument(
         "--base", default="default", metavar="MODEL", help="whose tokens are counted (%(default)s)"
@@ -56,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
         )
     read = [expanded(options.corpus)] if options.corpus else []
     file = target(options.json, *read) if options.json else None
-    corpus = read_corpus(read[0]) if read else from_service(options.from_service)
+    wanted = chosen(options)
+    corpus = read_corpus(read[0]) if read else from_service(options.from_service, wanted=wanted)
     with open_base(options.base, models_dir(os.environ)) as base:
         figures, found, max_length = look_at(corpus, recipe, base.folder)
         name = base.name

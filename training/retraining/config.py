@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from training import gate
 from training.errors import TrainingError
+from training.service_collections import ALL, ONLY_DEFAULT, is_name
 
 _BASES = ("active", "default")  # whatever folder there is of that name
 
@@ -25,6 +26,7 @@ class Table(BaseModel):
 class CorpusTable(Table):
     service: str | None = None  # URL of a running service
     file: Path | None = None  # .jsonl, .tsv or lines of text
+    collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # of the service; ["*"]: all
     held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that only judge
     least: int = Field(100, ge=2)  # documents; with fewer there is nothing to learn
     candidates: int = Field(5000, ge=100)  # texts among which a held-out query looks for its answer
@@ -33,6 +35,11 @@ class CorpusTable(Table):
     def _one(self) -> Self:
         if (self.service is None) == (self.file is None):
             raise ValueError("give `service` or `file`, and not both")
+        if self.file is not None and "collections" in self.model_fields_set:
+            raise ValueError("`collections` goes with `service`")
+        wrong = [name for name in self.collections if not is_name(name)]
+        if wrong and self.collections != ALL:
+            raise ValueError(f'name collections, or ["*"] for all of them; {wrong[0]!r} is no name of one')
         return self
 
 

@@ -4,29 +4,32 @@
     .tsv     columns text (or sentence), and id and title where there are any
     else     one text on each line
 
-each also as .gz. A document of a service has its title in `metadata.title`, if it has one. A document
-without an id is named by its text, so it is the same document in the next run.
+each also as .gz. A document of a service has its title in `metadata.title`, if it has one. A line of a file
+may name its collection under `collection`. A document without an id is named by its text, so it is the same
+document in the next run.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from training.corpus import TEXTS
 from training.errors import NothingToLearn, TrainingError
 from training.records import Record, read_records, text_of, valid
-from training.remote import documents_of, shown
+from training.remote import collections_of, documents_of, shown
+from training.service_collections import DEFAULT, ONLY_DEFAULT, is_name, qualified
 
 _ID = ("id", "_id")
 
 
 class Document(NamedTuple):
-    id: str
+    id: str  # qualified by the collection
     title: str  # empty: it has none
     text: str
+    collection: str = DEFAULT  # where it is found, and looked for
 
     @property
     def whole(self) -> str:
@@ -53,10 +56,18 @@ def documents_in(file: Path) -> Documents:
     return _distinct((_of_record(record) for record in records), str(file))
 
 
-def documents_at(url: str) -> Documents:
-    """Of the service at `url`. Raise TrainingError, or NothingToLearn when it has none."""
+def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
+    """Of the service at `url`. Raise TrainingError, or NothingToLearn when it has none.
+
+    wanted: the names of the collections to read, or service_collections.ALL.
+    """
     where = shown(url)
-    return _distinct((_of_service(document, where) for document in documents_of(url)), where)
+    found = (
+        _of_service(document, where, name)
+        for name in collections_of(url, wanted)
+        for document in documents_of(url, name)
+    )
+    return _distinct(found, where)
 
 
 def _of_record(record: Record) -> Document:
@@ -67,21 +78,35 @@ def _of_record(record: Record) -> Document:
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
     if not isinstance(title, str) or not isinstance(id, str | int | None):
         raise TrainingError(f"{record.at}: id and title must be texts.")
-    return Document("" if id is None else valid(str(id), record.at), valid(title.strip(), record.at), text)
+    collection = collection_of(record)
+    name = "" if id is None else qualified(collection, valid(str(id), record.at))
+    return Document(name, valid(title.strip(), record.at), text, collection)
 
 
-def _of_service(document: dict[str, Any], url: str) -> Document:
-    id, metadata = str(document.get("id")), document.get("metadata")
+def collection_of(record: Record) -> str:
+    """The field `collection` of a line, as `export --all-collections` writes it.
+
+    What can be no collection's name is the user's own field, and says nothing of collections.
+    """
+    collection = record.fields.get("collection")
+    return collection if isinstance(collection, str) and is_name(collection) else DEFAULT
+
+
+def _of_service(document: dict[str, Any], url: str, collection: str) -> Document:
+    id, metadata = qualified(collection, str(document.get("id"))), document.get("metadata")
     title = metadata.get("title") if isinstance(metadata, dict) else None
     where = f"{url}, document {id!r}"
     return Document(
-        id, valid(title.strip(), where) if isinstance(title, str) else "", valid(document["text"], where)
+        id,
+        valid(title.strip(), where) if isinstance(title, str) else "",
+        valid(document["text"], where),
+        collection,
     )
 
 
 def _distinct(found: Iterable[Document], name: str) -> Documents:
     by_id: dict[str, Document] = {}
-    seen: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str, str], str] = {}
     copies: dict[str, str] = {}
     blank = repeated = 0
     for document in found:
@@ -89,7 +114,7 @@ def _distinct(found: Iterable[Document], name: str) -> Documents:
             blank += 1
             continue
         named = document if document.id else document._replace(id=_name(document))
-        content = document.title, document.text
+        content = document.collection, document.title, document.text
         first = seen.get(content)
         stands = named.id if named.id in by_id else copies.get(named.id)
         if stands is not None and stands != first:
@@ -109,4 +134,4 @@ def _distinct(found: Iterable[Document], name: str) -> Documents:
 def _name(document: Document) -> str:
     """A text alone is named by its bytes; a title is told apart from the text behind it."""
     parts = (document.title, document.text) if document.title else (document.text,)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return qualified(document.collection, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32])

@@ -3,21 +3,26 @@
     .tsv     columns query and id, and relevant (1 or 0) where there are any that are not
     .jsonl   {"query": …, "id": …, "relevant": true}
 
-The newest word on a query and a document counts, and feedback is newer than the file. A query is judged with
-or trained on, never both: a hash of its folded words decides.
+    a line may name the document's collection under `collection`
+
+Each key of a service has one vote on a query and a document, its newest. The majority of keys counts; what
+they disagree on evenly counts for nothing. Feedback is newer than the file: where there is any, the file's
+word does not count. A query is judged with or trained on, never both: a hash of its folded words decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import TrainingError
 from training.mining.labelled import folded
 from training.records import Record, layout, read_records, text_of, valid
-from training.remote import feedback_of, shown
+from training.remote import collections_of, feedback_of, shown
+from training.service_collections import ONLY_DEFAULT, qualified
 
+from .documents import collection_of
 from .heldout import place
 
 _QUERY, _ID = ("query",), ("id", "document")
@@ -26,8 +31,9 @@ _TRUTH = {"1": True, "true": True, "0": False, "false": False}
 
 class Judgement(NamedTuple):
     query: str
-    id: str  # of the document
+    id: str  # of the document, qualified by its collection
     relevant: bool
+    key: str | None = None  # the name of the key that judged, empty where there was none; None: of a file
 
 
 class Judged(NamedTuple):
@@ -36,6 +42,7 @@ class Judged(NamedTuple):
     train: dict[str, list[str]]
     held: dict[str, list[str]]
     unknown: int  # judgements left out: of documents that are not there
+    contradicted: int = 0  # pairs left out: as many keys say relevant as say not
 
 
 def judgements_in(file: Path) -> Iterator[Judgement]:
@@ -47,10 +54,15 @@ def judgements_in(file: Path) -> Iterator[Judgement]:
             yield Judgement(text_of(record, _QUERY), _document(record), _relevant(record))
 
 
-def judgements_at(url: str) -> Iterator[Judgement]:
-    """What was sent to `POST /feedback` of the service at `url`. Raise TrainingError."""
-    for row in feedback_of(url):
-        yield Judgement(valid(row["query"], f"{shown(url)}, feedback"), row["id"], row["relevant"])
+def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
+    """What was sent to `POST /feedback` of the service at `url`. Raise TrainingError.
+
+    wanted: the names of the collections to read, or service_collections.ALL.
+    """
+    for collection in collections_of(url, wanted):
+        for row in feedback_of(url, collection):
+            query = valid(row["query"], f"{shown(url)}, feedback")
+            yield Judgement(query, qualified(collection, row["id"]), row["relevant"], str(row.get("key", "")))
 
 
 def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -> Judged:
@@ -58,28 +70,39 @@ def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -
 
     share: of the queries, how many are held out, 0 to 1.
     """
-    newest: dict[tuple[str, str], bool] = {}
+    newest: dict[tuple[str, str], dict[str | None, bool]] = {}
     for judgement in found:
         query = folded(judgement.query)
         if query:
-            newest[query, known.get(judgement.id, judgement.id)] = judgement.relevant
+            votes = newest.setdefault((query, known.get(judgement.id, judgement.id)), {})
+            votes[judgement.key] = judgement.relevant
     train: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
-    unknown = 0
-    for (query, id), relevant in sorted(newest.items()):
+    unknown = contradicted = 0
+    for (query, id), votes in sorted(newest.items(), key=lambda item: item[0]):
+        relevant = _majority(votes)
         if id not in known:
             unknown += 1
+        elif relevant is None:
+            contradicted += 1
         elif relevant:
             part = held if place(query.casefold()) < share else train
             part.setdefault(query, []).append(id)
-    return Judged(train, held, unknown)
+    return Judged(train, held, unknown, contradicted)
+
+
+def _majority(votes: Mapping[str | None, bool]) -> bool | None:
+    """What most keys say; None when as many say the one as the other."""
+    of_keys = [relevant for key, relevant in votes.items() if key is not None] or [*votes.values()]
+    both = 2 * sum(of_keys)
+    return None if both == len(of_keys) else both > len(of_keys)
 
 
 def _document(record: Record) -> str:
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
-    if isinstance(id, int) and not isinstance(id, bool):  # as a document's may be written
-        return str(id)
-    return text_of(record, _ID)
+    if not isinstance(id, int) or isinstance(id, bool):  # as a document's may be written
+        id = text_of(record, _ID)
+    return qualified(collection_of(record), str(id))
 
 
 def _relevant(record: Record) -> bool:

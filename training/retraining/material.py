@@ -4,7 +4,7 @@
     pairs      a judged query with its document, and a title with its text
     triples    the same pairs, each with negatives that the active model finds close (mining/negatives.py)
 
-No query, title or text that was held out is in it.
+No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
 """
 
 from __future__ import annotations
@@ -46,20 +46,37 @@ def corpus_of(
         return Corpus.of(texts, "what may be trained on")
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
-    pairs = [
-        pair
-        for pair in dict.fromkeys(_pairs(documents, judged))
-        if not withheld & {plain(each) for each in pair}
-    ]
-    if not pairs:
+    kept: dict[str, list[Document]] = {}
+    for document in documents:
+        kept.setdefault(document.collection, []).append(document)
+    pairs_of = {
+        collection: [
+            pair
+            for pair in dict.fromkeys(_pairs(some, judged))
+            if not withheld & {plain(each) for each in pair}
+        ]
+        for collection, some in kept.items()
+    }
+    if not any(pairs_of.values()):
         raise NothingToLearn(
             "There is no pair to learn from: documents need a title, or queries that people judged."
         )
-    of_pairs = Corpus.of_rows(((pair, None) for pair in pairs), "the pairs to train on")
+    rows = ((pair, None) for pairs in pairs_of.values() for pair in pairs)
+    of_pairs = Corpus.of_rows(rows, "the pairs to train on")
     if kind is PAIRS:
         return of_pairs
-    kept = [document for document in documents if plain(document.text) not in withheld]
-    triples = Corpus.of_rows(_triples(pairs, kept, encoders, negatives), "the triples to train on")
+    found = (
+        row
+        for collection, pairs in pairs_of.items()
+        if pairs
+        for row in _triples(
+            pairs,
+            [document for document in kept[collection] if plain(document.text) not in withheld],
+            encoders,
+            negatives,
+        )
+    )
+    triples = Corpus.of_rows(found, "the triples to train on")
     # Named by what they are made of: another active model finds other negatives, and that is no new text.
     return replace(triples, digest=sha256(f"{of_pairs.digest} {negatives} negatives".encode()).hexdigest())
 

@@ -5,7 +5,8 @@
     judged       a query finds the documents that people called relevant
 
 Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
-ids: the same in every run. Both models are asked the same.
+ids: the same in every run. A query looks among documents of its own collection only, as in the service. Both
+models are asked the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.retrieval import Collection, figures, judge_all, search
 from training.mining.labelled import folded
+from training.service_collections import DEFAULT
 from training.verdict import EACH, HITS
 
 from .documents import Document
@@ -95,18 +97,26 @@ def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, fl
 
 
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
-    """A title that several documents have names none of them."""
-    bodies = {document.id: _body(document) for document in (*held, *others)}
+    """A title that several documents of a collection have names none of them."""
+    both = (*held, *others)
+    bodies = {document.id: _body(document) for document in both}
+    within = {document.id: document.collection for document in both}
     titles = {document.id: folded(document.title) for document in held}
-    used = Counter(plain(document.title) for document in (*held, *others))
+    used = Counter((document.collection, plain(document.title)) for document in both)
     queries = {
         id: title
         for id, title in titles.items()
-        if title and bodies[id] and used[plain(title)] == 1 and title != bodies[id]
+        if title and bodies[id] and used[within[id], plain(title)] == 1 and title != bodies[id]
     }
-    answers = {bodies[id] for id in queries}  # another document with the very text would be right as well
-    candidates = {f"{id}\0text": body for id, body in bodies.items() if id in queries or body not in answers}
-    return _one_each(queries, {name: body for name, body in candidates.items() if body}, "\0text")
+    # Another document with the very text would be right as well.
+    answers = {(within[id], bodies[id]) for id in queries}
+    candidates = {
+        f"{id}\0text": body
+        for id, body in bodies.items()
+        if id in queries or (within[id], body) not in answers
+    }
+    documents = {name: body for name, body in candidates.items() if body}
+    return _one_each(queries, documents, "\0text", within)
 
 
 def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
@@ -120,26 +130,42 @@ def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collect
             answers[f"{document.id}\0next"] = sentences[first + 1]
             if at < len(held) and sentences[first] != sentences[first + 1]:
                 queries[document.id] = sentences[first]
-    return _one_each(queries, answers, "\0next")
+    within = {document.id: document.collection for document in (*held, *others)}
+    return _one_each(queries, answers, "\0next", within)
 
 
 def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Sequence[str]]) -> Collection:
-    """Relevant documents first, so that none of them is left out of the candidates."""
-    by_id = {document.id: document.text for document in (*split.held, *split.train)}
+    """Relevant documents first, so that none of them is left out of the candidates.
+
+    A query that people judged in several collections is asked in each of them.
+    """
+    by_id = {document.id: document for document in (*split.held, *split.train)}
+    within = {id: document.collection for id, document in by_id.items()}
     wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
-    documents = {id: by_id[id] for id in wanted}
+    documents = {id: by_id[id].text for id in wanted}
     documents |= {document.id: document.text for document in (*split.held, *others)}
-    return Collection(
-        documents,
-        {f"query\0{query}": query for query in judged},
-        {f"query\0{query}": dict.fromkeys(ids, 1.0) for query, ids in judged.items()},
-        0,
-    )
+    queries: dict[str, str] = {}
+    relevant: dict[str, dict[str, float]] = {}
+    for query, ids in judged.items():
+        for id in ids:
+            behind = "" if within[id] == DEFAULT else f"\0{within[id]}"
+            name = f"query\0{query}{behind}"
+            queries[name] = query
+            within[name] = within[id]
+            relevant.setdefault(name, {})[id] = 1.0
+    return Collection(documents, queries, relevant, 0, within)
 
 
-def _one_each(queries: dict[str, str], documents: dict[str, str], suffix: str) -> Collection:
-    """Each query is answered by the text under its own name and `suffix`."""
-    return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0)
+def _one_each(
+    queries: dict[str, str], documents: dict[str, str], suffix: str, within: Mapping[str, str]
+) -> Collection:
+    """Each query is answered by the text under its own name and `suffix`.
+
+    within: the collection of each document, by its id.
+    """
+    parts = {name: within[name] for name in queries}
+    parts |= {name: within[name.removesuffix(suffix)] for name in documents}
+    return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0, parts)
 
 
 def _bounded(collection: Collection, candidates: int) -> Collection:

@@ -56,6 +56,9 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ('[corpus]\nfile = "b"\n[folders]\nxyz = 1\n', "no key folders.xyz; there are models, work"),
         ('[corpus]\nfile = "b"\n[gate]\nslower = 2.0\n', "slower must be between 0 and 1, not 2.0"),
         ('[corpus]\nfile = "b"\n[gate]\nrequire = "best"\n', "gate.require: input should be 'not worse'"),
+        ('[corpus]\nfile = "b"\ncollections = ["a"]\n', "`collections` goes with `service`"),
+        ('[corpus]\nservice = "b"\ncollections = ["a", "*"]\n', "'*' is no name of one"),
+        ('[corpus]\nservice = "b"\ncollections = []\n', "corpus.collections: "),
         ("[corpus\n", "is not TOML"),
     ],
 )

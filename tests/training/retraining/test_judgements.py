@@ -65,3 +65,41 @@ def test_a_judgement_of_a_copy_is_one_of_the_document_that_stands_for_it() -> No
     found = judged(said, KNOWN, 0.5)
     assert {**found.train, **found.held} == {"q": ["a", "b"]}
     assert found.unknown == 0
+
+
+@pytest.mark.parametrize(
+    ("votes", "relevant"),
+    [
+        ([("x", True), ("y", True), ("z", False)], True),
+        ([("x", True), ("y", False), ("z", False)], False),
+        ([("x", True), ("x", False)], False),  # a key has one vote, its newest
+        ([("x", True), ("y", False)], None),
+        ([("x", True), ("y", False), ("", True)], True),  # callers without a key are one
+        ([(None, False), ("x", True)], True),  # feedback is newer than the file
+        ([(None, True), ("x", True), ("y", False)], None),
+        ([(None, False), (None, True)], True),
+    ],
+)
+def test_of_several_keys_the_majority_counts(
+    votes: list[tuple[str | None, bool]], relevant: bool | None
+) -> None:
+    said = [Judgement("q", "a", verdict, key) for key, verdict in votes]
+    found = judged(said, KNOWN, 0.5)
+    assert ({**found.train, **found.held} == {"q": ["a"]}) is (relevant is True)
+    assert found.contradicted == (relevant is None)
+
+
+def test_one_key_outvotes_nobody_however_much_it_says() -> None:
+    said = [Judgement(f"q{at}", "b", True, "spammer") for at in range(300)]
+    said += [Judgement(f"q{at}", "b", False, name) for at in range(300) for name in ("one", "two")]
+    found = judged(said, KNOWN, 0.5)
+    assert (found.train, found.held) == ({}, {})
+
+
+def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> None:
+    lines = write(
+        tmp_path,
+        "j.jsonl",
+        '{"query": "q", "id": "a", "collection": "tickets"}\n{"query": "q", "id": "a"}\n',
+    )
+    assert [judgement.id for judgement in judgements_in(lines)] == ["collection:tickets/a", "a"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -95,6 +97,34 @@ def test_many_queries_are_a_part_of_them_and_the_same_part() -> None:
 
 def test_too_few_queries_judge_nothing() -> None:
     assert collections(SPLIT._replace(held=HELD[:-1]), {"q": ["h1"]}, 1000) == {}
+
+
+def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
+    """Every text has a twin in another collection that any encoder would rank as high."""
+    shelves = {"default": "h{}", "tickets": "collection:tickets/h{}"}
+    held = tuple(
+        Document(
+            name.format(at), f"Title {at}", f"The text of h{at} goes here. It is in {shelf} alone.", shelf
+        )
+        for shelf, name in shelves.items()
+        for at in range(LEAST_QUERIES)
+    )
+    judged = {f"query {at}": [f"h{at}", f"collection:tickets/h{at}"] for at in range(LEAST_QUERIES)}
+    made = collections(Split((), held, {}), judged, 1000)
+    assert len(made["titles"].queries) == len(made["judged"].queries) == 2 * LEAST_QUERIES
+    assert made["judged"].relevant["query\0query 3"] == {"h3": 1.0}
+    assert made["judged"].relevant["query\0query 3\0tickets"] == {"collection:tickets/h3": 1.0}
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
+        return np.eye(LEAST_QUERIES, dtype=np.float32)[numbers]
+
+    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode)
+    for name, figures in found.items():
+        assert figures["each"] == [1.0] * (2 * LEAST_QUERIES), name
+        for query, hits in zip(made[name].queries, figures["hits"], strict=True):
+            of_tickets = [hit.startswith("collection:tickets/") for hit in hits]
+            assert all(of_tickets) if "tickets" in query else not any(of_tickets)
 
 
 def test_the_scores_are_those_of_each_query_and_their_mean() -> None:

@@ -1,0 +1,73 @@
+"""What a retraining reads of a service: documents and judgements of one collection, of several, of all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.keyed import KEYS, bearer, keys_file, line
+from tests.service.process import Service
+from training.remote import count_of
+from training.retraining.documents import documents_at
+from training.retraining.judgements import Judgement, judged, judgements_at
+from training.service_collections import ALL
+
+OTHER = "sk-another-writer"
+TEXTS = {
+    "default": {"a": "red river", "count": "blue stone"},
+    "tickets": {"a": "reset the password", "b": "close my account"},
+}
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("read")
+    keys = keys_file(folder, line("other", "write", OTHER))
+    with Service(folder, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys)) as service:
+        for name, texts in TEXTS.items():
+            documents = [{"id": id, "text": text} for id, text in texts.items()]
+            path = f"/collections/{name}/documents"
+            answer = service.client.post(path, json={"documents": documents}, headers=bearer(KEYS["writer"]))
+            answer.raise_for_status()
+            for key, relevant in ((KEYS["writer"], True), (OTHER, False), (KEYS["boss"], False)):
+                given = {"query": f"in {name}", "id": "a", "relevant": relevant}
+                answer = service.client.post(f"/collections/{name}/feedback", json=given, headers=bearer(key))
+                answer.raise_for_status()
+        yield f"http://127.0.0.1:{service.port}"
+
+
+@pytest.fixture(autouse=True)
+def _with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_SERVICE_KEY", KEYS["reader"])
+
+
+def test_the_default_collection_is_read_unless_others_are_named(url: str) -> None:
+    assert [document.id for document in documents_at(url).kept] == ["a", "count"]
+    assert [document.text for document in documents_at(url, ("tickets",)).kept] == [
+        *TEXTS["tickets"].values()
+    ]
+    assert {judgement.query for judgement in judgements_at(url)} == {"in default"}
+
+
+def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> None:
+    found = documents_at(url, ALL)
+    assert {(document.collection, document.id): document.text for document in found.kept} == {
+        ("default", "a"): "red river",
+        ("default", "count"): "blue stone",
+        ("tickets", "collection:tickets/a"): "reset the password",
+        ("tickets", "collection:tickets/b"): "close my account",
+    }
+    assert count_of(url, ALL) == 4
+
+
+def test_judgements_come_with_their_keys_and_the_majority_counts(url: str) -> None:
+    found = list(judgements_at(url, ALL))
+    assert found == [
+        Judgement(f"in {name}", id, relevant, key)
+        for name, id in (("default", "a"), ("tickets", "collection:tickets/a"))
+        for key, relevant in (("writer", True), ("other", False), ("boss", False))
+    ]
+    known = {document.id: document.id for document in documents_at(url, ALL).kept}
+    assert judged(found, known, 0.5)[:2] == ({}, {})
+    of_two = [judgement for judgement in found if judgement.key != "boss"]
+    assert judged(of_two, known, 0.5).contradicted == 2
