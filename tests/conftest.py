@@ -10,6 +10,8 @@ import os
 import signal
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Before numpy and torch are imported, which would take every processor, each worker for itself.
@@ -48,6 +50,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if WORKER:
         tests = Counter(item.path for item in items)
         items.sort(key=lambda item: tests[item.path])
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """A worker tells how many, which xdist leaves out of the closing line."""
+    if WORKER:
+        output = items[0].config.workeroutput  # type: ignore[attr-defined] # of xdist
+        output["deselected"] = output.get("deselected", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Each worker has deselected the same tests: the closing line counts them once."""
+    reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+    deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
+    if deselected and reporter is not None:
+        reporter.stats["deselected"] = [SimpleNamespace() for _ in range(deselected)]
 
 
 @pytest.hookimpl(tryfirst=True)
