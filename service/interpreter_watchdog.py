@@ -108,7 +108,8 @@ def _tell(process: subprocess.Popen[bytes]) -> bool:
 
 def _close(process: subprocess.Popen[bytes]) -> None:
     """End the watchdog process: its pipe ends."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # a debugger may hold it
+    # A debugger may hold it; two threads may close it.
+    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
         process.communicate(timeout=STOP_SECONDS)
 
 

@@ -141,15 +141,6 @@ def drop_name(transaction: Transaction, collection: str) -> None:
     )
 
 
-def drop(transaction: Transaction, collection: str) -> tuple[int, int]:
-    """Delete a collection with all that is in it; the default one stays. Returns as `delete`."""
-    deleted = delete(transaction, Where("1", []), collection)
-    transaction.connection.execute("DELETE FROM feedback WHERE collection = ?", (collection,))
-    if collection != DEFAULT_COLLECTION:
-        derived.remove_collection(transaction.connection, collection)
-    return deleted
-
-
 def _sequence(transaction: Transaction) -> int:
     """The operation number that this job leads to; the index learns it with the rows."""
     transaction.changes.sequence = sequence(transaction.connection)

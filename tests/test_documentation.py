@@ -96,10 +96,12 @@ def test_every_curl_of_the_readme_answers_as_it_says(service: Service) -> None:
 def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
-    assert len(found) == 4
+    searches = [command for command in found if "/search" in command]
+    assert (len(searches), len(found)) == (4, 7)
     for command in found:
         said = answered(command, service.port)
-        assert said["hits"] if "hits" in said else said["results"][0]
+        if command in searches:
+            assert said["hits"] if "hits" in said else said["results"][0]
 
 
 def test_the_example_queries_find_their_documents(service: Service) -> None:

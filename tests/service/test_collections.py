@@ -1,5 +1,6 @@
 """Collections: documents that are stored, found and deleted apart from all others, by one model."""
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -17,9 +18,12 @@ from models.store import Store
 from service.documents import Document
 from service.indexes import Indexes
 from service.library import Library
-from service.revisions import drop, upsert
+from service.revisions import delete, drop_name, upsert
+from service.schema import MIGRATIONS
 from service.settings import Settings
 from service.vectors import Embedding
+from service.where import Where
+from service.writer import Transaction
 from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.tiny import tiny_source
 
@@ -29,6 +33,12 @@ TEXTS = {
     "notes": {"a": "green garden bridge"},
 }
 QUERY = "a red river"
+
+
+def drop(transaction: Transaction, name: str) -> None:
+    """Delete a collection in one job; the service does it in several."""
+    delete(transaction, Where("1", []), name)
+    drop_name(transaction, name)
 
 
 @pytest.fixture
@@ -261,13 +271,20 @@ def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(pla
         before = {name: found(client, name, mode="lexical") for name in TEXTS}
     store = sqlite3.connect(place.data_dir / "simile.db", isolation_level=None)
     numbers = [number for (number,) in store.execute("SELECT number FROM collections")]
-    # As the schema before had it: names without numbers, one table of words.
+    # As the schema before had it: names without numbers, one table of words, judgements without keys.
+    with contextlib.closing(sqlite3.connect(":memory:")) as old:
+        for statements in MIGRATIONS[:7]:
+            old.executescript(statements)
+        rows = old.execute(
+            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL "
+            "AND (tbl_name IN ('collections', 'feedback') OR name = 'lexical')"
+        )
+        tables = ";".join(sql for (sql,) in rows)
     store.executescript(
         "".join(f"DROP TABLE lexical_{number};" for number in numbers)
-        + "CREATE VIRTUAL TABLE lexical USING fts5 (text, content='', tokenize='porter ascii');"
-        "CREATE TABLE named (name TEXT PRIMARY KEY) WITHOUT ROWID;"
-        "INSERT INTO named SELECT name FROM collections; DROP TABLE collections;"
-        "ALTER TABLE named RENAME TO collections; PRAGMA user_version = 7;"
+        + "CREATE TEMP TABLE named AS SELECT name FROM collections;"
+        + f"DROP TABLE collections; DROP TABLE feedback; {tables};"
+        + "INSERT INTO collections SELECT name FROM named; PRAGMA user_version = 7;"
     )
     store.close()
     with serving(place) as client:

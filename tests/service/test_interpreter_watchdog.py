@@ -33,10 +33,12 @@ with InterpreterWatchdog({hang_seconds}, {log_format!r}) as watchdog:
     threading.Thread(target=beats, daemon=True).start()
     {then}
 """
+# A lock that is taken twice: unlike sleep, no signal wakes it.
+LOCKS = "libc = ctypes.PyDLL(None); lock = ctypes.create_string_buffer(64); take = libc.pthread_mutex_lock"
 HOLDS = {
-    "asleep": "ctypes.PyDLL(None).sleep(600)",
+    "asleep": f"{LOCKS}; take(lock); take(lock)",
     "computing": "unicodedata.normalize('NFC', 'a' + '\\u0315\\u0300' * 4_000_000)",
-    "another thread": "threading.Thread(target=lambda: ctypes.PyDLL(None).sleep(600)).start()",
+    "another thread": f"{LOCKS}; take(lock); threading.Thread(target=take, args=(lock,)).start()",
 }
 
 

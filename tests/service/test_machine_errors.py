@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.store import Store
-from service import logs, swap
+from service import away, logs
 from service.app import create_app
 from service.errors import ServiceError, machine_error
 from service.opening import Opener
@@ -77,7 +77,7 @@ def test_sqlite_on_a_full_database(tmp_path: Path) -> None:
     connection = connect(tmp_path / "simile.db")
     connection.execute("PRAGMA max_page_count = 1")
     try:
-        found = told(lambda: connection.executescript("CREATE TABLE more (x); INSERT INTO more VALUES (1)"))
+        found = told(lambda: connection.executescript("CREATE TABLE more AS SELECT zeroblob(10000000)"))
     finally:
         connection.close()
     assert found.message.startswith("The disk is full")
@@ -238,7 +238,8 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
         return opening(self, version)
 
     monkeypatch.setattr(Opener, "open_proved", denied)
-    monkeypatch.setattr(swap, "RETRY_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
+    monkeypatch.setattr(away, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(away, "MOST_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
     settings = Settings(
         data_dir=tmp_path / "data", models_dir=tmp_path / "models", cache_mb=0, allowed_hosts=HOST
     )

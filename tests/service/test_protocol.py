@@ -22,7 +22,12 @@ BODY = FAMILIES["/embed"]
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("protocol")
-    with ending_well(folder, tiny_models_dir, SIMILE_TIMEOUT_SECONDS=str(DEADLINE)) as service:
+    settings = {
+        "SIMILE_TIMEOUT_SECONDS": str(DEADLINE),
+        "SIMILE_MAX_QUERY_CHARACTERS": "100000",
+        "SIMILE_MAX_TOKENIZE_CHARACTERS": "1000000",
+    }
+    with ending_well(folder, tiny_models_dir, **settings) as service:
         yield service
 
 
