@@ -1,6 +1,6 @@
 """What it costs to add one document to a store that is already large, beyond embedding its text.
 
-The large store is written by the service's own store layer (service/revisions.py), with random unit vectors
+The large store is written by the service's own store (service/store/writes.py), with random unit vectors
 in the place of embedded ones: an exact index takes the same time over any. Then, on the running service,
 `POST /embed` and `POST /documents` of the same new text take turns, one client, one request at a time; first
 alone, then while another client searches without a pause. A pair's difference is what storing adds.
@@ -24,11 +24,11 @@ from benchmarks.load import Load, LoadError
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.server import Server
 from benchmarks.wire import get
-from service.documents import Document, json_of
-from service.revisions import upsert
-from service.schema import DATABASE, connect
-from service.vectors import Embedding
-from service.writer import Transaction
+from service.store.documents import Document, json_of
+from service.store.schema import DATABASE, connect
+from service.store.vectors import Embedding
+from service.store.writer import Transaction
+from service.store.writes import upsert
 
 DOCUMENTS = 50_000
 COMMIT_DOCUMENTS = 2000

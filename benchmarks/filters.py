@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.workloads import PROJECT
-from service.derived import bring_up_to_date
-from service.documents import DEFAULT_COLLECTION
-from service.filters import compile_filter
-from service.matching import matching
-from service.passing import Passing
-from service.revisions import delete
-from service.schema import connect, migrate
-from service.where import Where
-from service.writer import Transaction
+from service.store.documents import DEFAULT_COLLECTION
+from service.store.filter_cache import Passing
+from service.store.filters.grammar import compile_filter
+from service.store.filters.planner import matching
+from service.store.filters.predicate import Where
+from service.store.schema import connect, migrate
+from service.store.secondary_indexes import bring_up_to_date
+from service.store.writer import Transaction
+from service.store.writes import delete
 
 DECLARED = ("topic", "year", "owner", "half", "price")
 FILTERS: dict[str, dict[str, Any]] = {

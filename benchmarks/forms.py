@@ -13,7 +13,7 @@ from benchmarks.served import OURS, Served
 from benchmarks.server import Server, ServerError
 from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
-from models.tokenizer import FILE_NAME, Tokenizer
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
 from service.settings import Settings
 
 DEFAULT = "fp32"

@@ -28,14 +28,14 @@ import numpy as np
 from benchmarks import workloads
 from benchmarks.gpu_contestants import Contestant, Library, Raw, Served, Workload
 from benchmarks.server import Server
-from models.builtin import publish_default
 from models.encoder import Encoder
 from models.engines.form import Precision
 from models.engines.nvidia import Provider, cuda_provider, require_cuda
 from models.engines.place import place_of
 from models.errors import DeviceUnavailable
+from models.publishing.default import publish_default
 from models.store import Store
-from models.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer
 
 PACKAGES = ("onnxruntime-gpu", "torch", "sentence-transformers", "transformers", "tokenizers", "numpy")
 CHECKED = 64  # texts whose vectors are compared with the CPU's

@@ -35,7 +35,7 @@ from benchmarks.server import Server, ServerError
 from benchmarks.tables import conclude, table
 from benchmarks.verdict import Verdict
 from benchmarks.wire import post
-from models.tokenizer import FILE_NAME, Tokenizer
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 # What the project promises.
 SERVED_RATIO = 0.85  # texts served over the best throughput

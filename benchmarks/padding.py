@@ -24,14 +24,14 @@ from benchmarks.machine import memory_mb
 from benchmarks.places import say
 from benchmarks.tables import table
 from benchmarks.workloads import Workload, corpus, mixture, sentences
-from models.builtin import publish_default
 from models.encoder import ONNX
 from models.engines.opening import BF16
 from models.engines.openvino import KEPT_KERNELS, OpenvinoEngine, computes_bf16
+from models.publishing.default import publish_default
 from models.store import Store
-from models.tokenizer import FILE_NAME, Tokenizer
-from service.grouping import Costs, group_of_oldest
-from service.sizes import PROCESSOR
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
+from service.batching.planner import Costs, group_of_oldest
+from service.batching.sizes import PROCESSOR
 
 WORKERS = 2  # batches in flight, whose texts are not among those that wait
 TURN = 5  # batches

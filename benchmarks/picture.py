@@ -7,7 +7,7 @@ from benchmarks.floors import BULK, LONG, MANY, MIX_AT_ONCE, SENTENCES_AT_ONCE
 from benchmarks.forms import CACHED
 from benchmarks.report import JUDGED
 from benchmarks.results import Results, Spread
-from training.evaluation.svg import ink, page, stroke, words
+from training.evaluation.report.svg import ink, page, stroke, words
 
 OURS, PEER, LIBRARY, RAW = 0, 1, 3, 7  # colours, by the palette's numbers
 PANELS = (

@@ -20,7 +20,7 @@ from benchmarks.contestant import Measured, Scenario, Vectors
 from benchmarks.engines import Call, Feed
 from benchmarks.machine import Snapshot, between, snapshot
 from benchmarks.workloads import Workload
-from models.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer
 
 BUDGETS = (256, 512, 1024, 2048, 4096)  # padded tokens of one batch
 TRIAL_SHARE = 8  # one text in so many is enough to choose a budget

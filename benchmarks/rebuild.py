@@ -34,8 +34,8 @@ from benchmarks.variants import publish_variants
 from benchmarks.verdict import Verdict
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
-from training.corpus import read_corpus
 from training.errors import TrainingError
+from training.text.corpus import read_corpus
 
 ADDED_MS = 100.0  # what the project promises: p99 during the re-embedding less p99 before
 SHARE = 0.3  # of the capacity

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.places import SCRATCH
-from service import tiers
+from service.index import merge_policy
 from tests.service.kills import Store
 from tests.service.store_worker import BASE_ROWS
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the moments (%(default)s)")
     options = parser.parse_args()
     SCRATCH.mkdir(exist_ok=True)
-    tiers.BASE_ROWS = BASE_ROWS
+    merge_policy.BASE_ROWS = BASE_ROWS
     began = told = time.monotonic()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         store = Store(Path(folder), options.seed)

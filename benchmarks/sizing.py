@@ -23,8 +23,8 @@ from benchmarks.places import SCRATCH, say
 from benchmarks.server import Server, ServerError, call, wait_until_live
 from benchmarks.tables import conclude, table
 from benchmarks.variants import publish_variants
-from training.corpus import read_corpus
 from training.errors import TrainingError
+from training.text.corpus import read_corpus
 
 DOCUMENTS = (1_000, 10_000, 50_000, 100_000)
 SETTLE_SECONDS = 3.0  # freed memory is given back about a second after a swap

@@ -29,7 +29,7 @@ from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
 from benchmarks.verdict import Verdict
 from models.store import Store
-from models.tokenizer import FILE_NAME, Tokenizer
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 GROWTH = 0.05  # of memory at rest, and of the most that is held
 MORE_THREADS = 4  # pools of a bounded size start a thread when the others are busy, at any time

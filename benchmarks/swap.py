@@ -23,7 +23,7 @@ from urllib.parse import quote
 from benchmarks.places import SCRATCH
 from benchmarks.server import Server, ServerError, call
 from benchmarks.workloads import PROJECT
-from training.corpus import read_corpus
+from training.text.corpus import read_corpus
 
 IDLE_SECONDS, AFTER_SECONDS = 5.0, 3.0
 PAUSE_SECONDS = 0.05  # of a client between two searches

@@ -10,13 +10,13 @@ from typing import Any, Self
 import torch
 
 from benchmarks.workloads import PROJECT
-from models.builtin import ORIGIN
-from models.publish import silent
-from training.corpus import Corpus
-from training.device import deterministic
-from training.recipe import Recipe
-from training.setup import Options, build_trainer
-from training.world import World
+from models.publishing.default import ORIGIN
+from models.publishing.publish import silent
+from training.methods.recipe import Recipe
+from training.runs.device import deterministic
+from training.runs.processes import World
+from training.runs.setup import Options, build_trainer
+from training.text.corpus import Corpus
 
 
 class PeerError(Exception):
@@ -24,7 +24,7 @@ class PeerError(Exception):
 
 
 class Ours:
-    """Simile's trainer, in this process; a step is what `run.py` does for each."""
+    """Simile's trainer, in this process; a step is what `loop.py` does for each."""
 
     def __init__(self, recipe: Recipe, corpus: Corpus, base: Path, out: Path, job: dict[str, Any]) -> None:
         steps = job["warmup"] + job["steps"] * job["repeats"]

@@ -42,15 +42,15 @@ from benchmarks.machine import Window, between, snapshot, wait_for_quiet
 from benchmarks.places import SCRATCH, say
 from benchmarks.trainers import Ours, Peer, PeerError
 from benchmarks.verdict import Verdict
-from models.builtin import default_source
 from models.errors import ModelError
-from training.catalogue import load_recipe
-from training.corpus import Corpus
+from models.publishing.default import default_source
 from training.errors import TrainingError
-from training.objectives import InfoNCE
-from training.recipe import Recipe
-from training.record import versions
-from training.records import read_records
+from training.methods.catalogue import load_recipe
+from training.methods.objectives import InfoNCE
+from training.methods.recipe import Recipe
+from training.runs.log import versions
+from training.text.corpus import Corpus
+from training.text.lines import read_records
 
 FLOOR = 1.15  # what the project promises on a CPU, in fp32 and in bf16
 RECIPE = "simcse-unsup"

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.builtin import default_source
-from models.publish import publish
-from models.source import read_source
+from models.publishing.default import default_source
+from models.publishing.publish import publish
+from models.sources.folder import read_source
 from models.store import Store
 
 LENGTH_FILE = "sentence_bert_config.json"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks.places import SCRATCH
 from benchmarks.workloads import PROJECT, WIKIPEDIA
-from models.builtin import publish_named
-from models.publish import silent
+from models.publishing.default import publish_named
+from models.publishing.publish import silent
 from models.store import Store
 
 Vectors = NDArray[np.float32]

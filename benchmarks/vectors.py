@@ -30,8 +30,8 @@ from benchmarks.tables import conclude, table
 from benchmarks.vectordata import Vectors
 from benchmarks.verdict import Verdict
 from benchmarks.workloads import PROJECT
-from service.index import Index
-from service.rows import PASSAGE_BITS, revisions_of
+from service.index.index import Index
+from service.store.ids import PASSAGE_BITS, revisions_of
 
 K = 10
 PASSING = (1.0, 0.5, 0.01, 0.0001)

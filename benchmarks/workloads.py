@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from models.tokenizer import Tokenizer
+from models.tokens.tokenizer import Tokenizer
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLES = PROJECT / "models" / "examples.jsonl"

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cpus
-from .builtin import publish_named
-from .errors import InUse, ModelError
-from .manifest import Manifest
-from .proof import check_golden
-from .seal import read_manifest
-from .store import Store
+from models import cpus
+from models.errors import InUse, ModelError
+from models.manifest import Manifest
+from models.publishing.default import publish_named
+from models.publishing.proof import check_golden
+from models.seal import read_manifest
+from models.store import Store
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -155,7 +155,7 @@ def _verify(store: Store, options: argparse.Namespace) -> None:
 
 
 def _verify_portability(store: Store, options: argparse.Namespace) -> None:
-    from .portability.command import run  # noqa: PLC0415  only this command needs it
+    from models.portability.command import run  # noqa: PLC0415  only this command needs it
 
     run(store, options)
 

@@ -18,19 +18,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .deterministic import Shapes
-from .engines.engine import Engine
-from .engines.form import FP32, Form
-from .engines.onnx import OnnxEngine
-from .engines.opening import open_engine
-from .engines.place import CPU, Place
-from .engines.shapes import STEPS, stepped
-from .errors import BadInput, BadText, BadTokens, Damaged, TooLong
-from .manifest import Manifest
-from .onnxmeta import FINGERPRINT, read_metadata
-from .texts import PROOF_TEXTS
-from .tokenizer import FILE_NAME as TOKENIZER
-from .tokenizer import Piece, Tokenizer, Tokens
+from models.engines.deterministic import Shapes
+from models.engines.engine import Engine
+from models.engines.form import FP32, Form
+from models.engines.onnx import OnnxEngine
+from models.engines.opening import open_engine
+from models.engines.place import CPU, Place
+from models.engines.shapes import STEPS, stepped
+from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
+from models.graph.file import FINGERPRINT, read_metadata
+from models.manifest import Manifest
+from models.publishing.texts import PROOF_TEXTS
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from models.tokens.tokenizer import Piece, Tokenizer, Tokens
 
 __all__ = ["BadInput", "BadText", "BadTokens", "Encoded", "Encoder", "Piece", "Tokens", "TooLong", "Turned"]
 

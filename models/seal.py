@@ -16,10 +16,10 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from .errors import Damaged, ModelError, Unreadable
-from .fsync import sync
-from .manifest import FILE_NAME, Manifest
-from .onnxmeta import FINGERPRINT, SPACE, read_metadata
+from models.errors import Damaged, ModelError, Unreadable
+from models.fsync import sync
+from models.graph.file import FINGERPRINT, SPACE, read_metadata
+from models.manifest import FILE_NAME, Manifest
 
 ONNX = "onnx/model.onnx"
 PICKLES = frozenset(

@@ -27,15 +27,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from .bounded import read_bytes, read_json
-from .encoder import Encoder
-from .engines.form import FP32, Form
-from .engines.place import CPU, Place
-from .errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
-from .fsync import replace_text, sync
-from .lock import lock
-from .manifest import Manifest, is_version
-from .seal import check, read_manifest, seal
+from models.bounded import read_bytes, read_json
+from models.encoder import Encoder
+from models.engines.form import FP32, Form
+from models.engines.place import CPU, Place
+from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
+from models.fsync import replace_text, sync
+from models.lock import lock
+from models.manifest import Manifest, is_version
+from models.seal import check, read_manifest, seal
 
 Build = Callable[[Path], Manifest]
 Kind = Literal["want", "activate", "rollback"]

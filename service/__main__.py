@@ -2,7 +2,7 @@
 `tune`: how many workers. `import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
-answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (supervisor.py).
+answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (watchdog.py).
 """
 
 import argparse
@@ -14,10 +14,11 @@ from collections.abc import Callable
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-from service import distributions, keyring, logs
-from service.commands import backup, checking, exporting, importing, restore
-from service.commands.errors import CommandError
-from service.keys import KeysError
+from service.auth.keys import KeysError
+from service.cli import installed, keys
+from service.cli.commands import backup, check_data, export, import_files, restore
+from service.cli.commands.errors import CommandError
+from service.observability import logs
 from service.settings import StartupError, read
 
 
@@ -49,11 +50,13 @@ def parser() -> argparse.ArgumentParser:
         "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
     )
     commands.add_parser("tune", help="measure how many workers are best here; needs a quiet machine")
-    importing.describe(commands.add_parser("import", help="documents out of files, into a running service"))
-    exporting.describe(commands.add_parser("export", help="documents as JSON lines"))
+    import_files.describe(
+        commands.add_parser("import", help="documents out of files, into a running service")
+    )
+    export.describe(commands.add_parser("export", help="documents as JSON lines"))
     backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
     restore.describe(commands.add_parser("restore", help="a backup into a data directory that nobody uses"))
-    keyring.describe(commands.add_parser("keys", help="make, list and remove the keys of callers"))
+    keys.describe(commands.add_parser("keys", help="make, list and remove the keys of callers"))
     return described
 
 
@@ -63,26 +66,28 @@ def run(arguments: argparse.Namespace) -> str:
     if command == "keys":
         logs.install("info", "text")
     alone: dict[str | None, Callable[[argparse.Namespace], str]] = {
-        "keys": keyring.run,
-        "import": importing.run,
-        "export": exporting.run,
+        "keys": keys.run,
+        "import": import_files.run,
+        "export": export.run,
     }
     if command in alone:
         return alone[command](arguments)
-    distributions.refuse_clashes()
+    installed.refuse_clashes()
     settings = read()
     copies = {"backup": backup.run, "restore": restore.run}
     if command in copies:
         return copies[command](arguments, settings)
     if command == "check" and arguments.data:
-        return checking.run(settings)
+        return check_data.run(settings)
     # The application and its runtimes take half a second to import, which no other command needs.
-    from service import check, serving, tuning  # noqa: PLC0415
+    from service import server  # noqa: PLC0415
+    from service.batching import tuning  # noqa: PLC0415
+    from service.cli import check  # noqa: PLC0415
 
     tells = {"check": check.report, "tune": tuning.run}
     if command in tells:
         return tells[command](settings)
-    serving.serve(settings)
+    server.serve(settings)
     return ""
 
 

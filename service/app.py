@@ -11,31 +11,31 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from service import errors
-from service.access import Access
 from service.api import (
     cohere,
     collections,
     docs,
     documents,
     feedback,
+    health,
     info,
     models,
     openai,
-    operation,
     search,
     tei,
     tokens,
 )
 from service.api.contract import openapi
-from service.connections import Connections
-from service.cors import Cors
-from service.entrance import Entrance
-from service.hosts import Hosts, allowed_hosts
-from service.middleware import Edge
-from service.runtime import Runtime
-from service.seen import write_line
+from service.auth.access import Access
+from service.http.connections import Connections
+from service.http.cors import Cors
+from service.http.hosts import Hosts, allowed_hosts
+from service.http.load_shedding import Entrance
+from service.http.middleware import Edge
+from service.http.straight import Straight
+from service.observability.request_log import write_line
+from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_origins
-from service.straight import Straight
 
 MODULES = (
     tei,
@@ -48,7 +48,7 @@ MODULES = (
     collections,
     info,
     models,
-    operation,
+    health,
     docs,
 )
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
-from service.device import Owner
 from service.errors import Conflict
-from service.indexes import Indexes
-from service.snapshots import Origin
+from service.index.gpu import Owner
+from service.index.index_set import Indexes
+from service.index.snapshots import Origin
 
 
 def _nothing(_: Encoder) -> None:

@@ -16,11 +16,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
 from service import memory
-from service.certificate import check_certificate
-from service.filters import FilterError, check_field
-from service.hosts import allowed_hosts
-from service.keys import KeysError, read_keys
-from service.snapshots import FOLDER
+from service.auth.keys import KeysError, read_keys
+from service.http.hosts import allowed_hosts
+from service.http.tls import check_certificate
+from service.index.snapshots import FOLDER
+from service.store.filters.grammar import FilterError, check_field
 
 PREFIX = "SIMILE_"
 MAX_CANARY_LINES = 1000

@@ -25,8 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 import pytest
 
 from models import cpus
-from models.builtin import publish_default, wheel_path
-from models.publish import publish
+from models.publishing.default import publish_default, wheel_path
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
 

@@ -15,8 +15,8 @@ from fastapi import FastAPI
 
 from service.app import create_app
 from service.errors import ServiceError
-from service.hosts import allowed_hosts
-from service.metrics import Metrics
+from service.http.hosts import allowed_hosts
+from service.observability.metrics import Metrics
 from service.settings import PREFIX, Settings
 from tests.service.process import Service
 
@@ -119,7 +119,7 @@ def test_the_example_queries_find_their_documents(service: Service) -> None:
 
 
 def examples() -> list[dict[str, object]]:
-    lines = (ROOT / "models/examples.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "models/publishing/examples.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [{**row, "metadata": {**row["metadata"], "example": True}} for row in rows]
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
-from training.remote import count_of
 from training.retraining.documents import documents_at
 from training.retraining.judgements import Judgement, judged, judgements_at
-from training.service_collections import ALL
+from training.text.service import count_of
+from training.text.service_collections import ALL
 
 OTHER = "sk-another-writer"
 TEXTS = {

@@ -20,7 +20,7 @@ import pytest
 
 from models.encoder import Encoder
 from models.manifest import REPORT
-from models.schedule import read_runs
+from models.retrainings import read_runs
 from tests.service.load import STATIC, Load
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published

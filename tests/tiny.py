@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from models.backbone import Backbone
+from models.graph.backbone import Backbone
 
 WIDTH, LAYERS, HEADS, INNER, MAX_LENGTH = 32, 2, 2, 64, 64
 # Two libraries that compute one vector differ by rounding: each adds in an order of its own, which depends on

@@ -9,13 +9,18 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError
-from training import blank, errors, export, retrain, schedule, train
+from training import errors
 from training.evaluation import command as evaluate
-from training.evaluation import compare
+from training.evaluation.report import many
 from training.mining import command as mine
-from training.mining import report
+from training.mining import look
+from training.model import blank
+from training.retraining import command as retrain
+from training.retraining import schedule
+from training.runs import command as train
+from training.runs import export
 
-COMMANDS = (train, blank, evaluate, compare, export, retrain, schedule, mine, report)
+COMMANDS = (train, blank, evaluate, many, export, retrain, schedule, mine, look)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

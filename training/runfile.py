@@ -2,7 +2,7 @@
 
 OUT/
 ├── run.json                 recipe, corpus, seed, base …; with `finished` once it is
-├── record.jsonl             what happened, line by line (record.py)
+├── record.jsonl             what happened, line by line (log.py)
 ├── checkpoint.safetensors   while it is not finished (checkpoint.py)
 ├── best/  last/             sentence-transformers folders
 """

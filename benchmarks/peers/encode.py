@@ -1,4 +1,4 @@
-"""A library that encodes texts in its own process, by orders on stdin; see library.py.
+"""A library that encodes texts in its own process, by orders on stdin; see corpus.py.
 
     PEER/bin/python -P benchmarks/peers/encode.py {torch,openvino,openvino-bf16,fastembed} FOLDER
 

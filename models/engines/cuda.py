@@ -21,11 +21,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from .exhaustion import Halving
-from .form import Form, Precision
-from .gpu_graph import prepared
-from .nvidia import Provider, open_session
-from .shapes import MASK, padded
+from models.engines.exhaustion import Halving
+from models.engines.form import Form, Precision
+from models.engines.gpu_graph import prepared
+from models.engines.nvidia import Provider, open_session
+from models.engines.shapes import MASK, padded
 
 log = logging.getLogger(__name__)
 

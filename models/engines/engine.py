@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .form import Form
+from models.engines.form import Form
 
 
 class Engine(Protocol):

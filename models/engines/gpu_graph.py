@@ -4,7 +4,7 @@
     attention_mask ─▶ how many tokens each text has ─▶ Attention
     layer: Attention, MatMul, SkipLayerNormalization, MatMul, BiasGelu, MatMul, SkipLayerNormalization
 
-Written from the weights and the head that the published graph holds. That one (graph.py) leaves padding out,
+Written from the weights and the head that the published graph holds. That one (bert.py) leaves padding out,
 which is best on a processor; a GPU would wait for the CPU to hear how many tokens are left, meet another
 shape in every batch, and compute attention in pieces. A graph that others exported stays as it is: ONNX
 Runtime joins what it knows in it when it is opened. Whether the result computes the same is for the caller to
@@ -21,14 +21,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.backbone import Backbone
-from models.graph import FIRST_LAST, HIDDEN
-from models.head import POOLED, SCOPE, SENTENCE
-from models.nodes import Nodes
-from models.packing import packs
-
-from .form import Precision
-from .half import to_half
+from models.engines.form import Precision
+from models.engines.half import to_half
+from models.graph.backbone import Backbone
+from models.graph.bert import FIRST_LAST, HIDDEN
+from models.graph.head import POOLED, SCOPE, SENTENCE
+from models.graph.nodes import Nodes
+from models.graph.packing import packs
 
 DOMAIN = "com.microsoft"  # ONNX Runtime's own operators
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import Unsupported
-from models.head import POOLED, SCOPE, SENTENCE
+from models.graph.head import POOLED, SCOPE, SENTENCE
 
 _TINIEST, _LARGEST = 2.0**-24, 65504.0  # of half precision, but for 0 and infinity
 _SUFFIX = ".fp16"

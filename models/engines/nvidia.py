@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import onnxruntime
 
+from models.engines.exhaustion import is_exhaustion
+from models.engines.place import Place
 from models.errors import DeviceUnavailable
-
-from .exhaustion import is_exhaustion
-from .place import Place
 
 CUDA = "CUDAExecutionProvider"
 
@@ -82,7 +81,7 @@ def require_cuda(place: Place) -> str:
     """Try the device with the smallest of graphs; what runs there, in words. Raise DeviceUnavailable."""
     from onnx import TensorProto, helper  # noqa: PLC0415  a third of a second, not for every start
 
-    from models.nodes import IR_VERSION, OPSET  # noqa: PLC0415  as above
+    from models.graph.nodes import IR_VERSION, OPSET  # noqa: PLC0415  as above
 
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "smallest", ends[:1], ends[1:])

@@ -9,9 +9,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from models.onnxmeta import read_table
-
-from .form import Form
+from models.engines.form import Form
+from models.graph.file import read_table
 
 # A thread of a lone text's pass looks so long for the next product before it sleeps: waking it takes longer.
 SPIN_MICROSECONDS = 20

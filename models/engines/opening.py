@@ -6,13 +6,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from models.engines.engine import Engine
+from models.engines.form import FP32, Form
+from models.engines.nvidia import cuda_provider
+from models.engines.onnx import OnnxEngine
+from models.engines.place import CPU, Place
 from models.errors import FormUnavailable
-
-from .engine import Engine
-from .form import FP32, Form
-from .nvidia import cuda_provider
-from .onnx import OnnxEngine
-from .place import CPU, Place
 
 BF16 = Form("bf16", "openvino")
 CUDA_FP32, CUDA_FP16 = Form("fp32", "onnxruntime-cuda"), Form("fp16", "onnxruntime-cuda")
@@ -91,10 +90,10 @@ def open_engine(
             )
         return OnnxEngine(quantised, form, threads)
     if form.runtime == "onnxruntime-cuda":
-        from .cuda import CudaEngine  # noqa: PLC0415  it needs onnx: a third of a second to import
+        from models.engines.cuda import CudaEngine  # noqa: PLC0415  it needs onnx: a third of a second to import
 
         return CudaEngine(file, form.precision, cuda_provider(place), longest)
-    from .openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
+    from models.engines.openvino import OpenvinoEngine  # noqa: PLC0415  an extra, and slow to import
 
     return OpenvinoEngine(file, form, threads, callers)
 
@@ -132,6 +131,6 @@ def _why_no_bf16() -> str | None:
         )
     if not has_bf16():
         return "This processor has no bf16 instructions; serve fp32, which is the default."
-    from .openvino import computes_bf16  # noqa: PLC0415  as above
+    from models.engines.openvino import computes_bf16  # noqa: PLC0415  as above
 
     return None if computes_bf16() else "OpenVINO computes no bf16 on this processor; serve fp32."

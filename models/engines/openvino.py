@@ -12,7 +12,7 @@ import numpy as np
 import openvino
 from numpy.typing import NDArray
 
-from .form import Form
+from models.engines.form import Form
 
 _OUTPUTS = frozenset({"sentence_embedding", "pooled_embedding"})
 _HINTS = {"bf16": "bf16"}

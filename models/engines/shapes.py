@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .form import Runtime
+from models.engines.form import Runtime
 
 LENGTH_STEP = 8  # tensor cores compute in tiles of 8 half-precision numbers
 MASK = "attention_mask"

@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from models.proof import Vectors
-from models.source import Source, read_source
-from models.texts import PROOF_TEXTS, long_text
-
-from .environments import Failed, run
-from .tools import Tool
+from models.portability.environments import Failed, run
+from models.portability.tools import Tool
+from models.publishing.proof import Vectors
+from models.publishing.texts import PROOF_TEXTS, long_text
+from models.sources.folder import Source, read_source
 
 REQUIRED = 0.9999
 _LENGTH = 1e-3  # how far from 1 a vector's length may be

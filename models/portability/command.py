@@ -16,12 +16,11 @@ from pathlib import Path
 from models import cpus
 from models.errors import ModelError, NotPortable
 from models.fsync import replace_text
-from models.publish import Say
+from models.portability.check import REQUIRED, TEXTS, Expected, Row, check
+from models.portability.environments import Failed, python_of
+from models.portability.tools import TOOLS, Tool
+from models.publishing.publish import Say
 from models.store import Store
-
-from .check import REQUIRED, TEXTS, Expected, Row, check
-from .environments import Failed, python_of
-from .tools import TOOLS, Tool
 
 
 def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS) -> None:

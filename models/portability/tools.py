@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from models.head import POOLINGS
-from models.source import Source, optional_json
+from models.graph.head import POOLINGS
+from models.sources.folder import Source, optional_json
 
 PROBE = Path(__file__).with_name("probe.py")
 

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 from service import memory
 from service.api.contract import OPEN, Role
 from service.api.json_body import LARGE_BYTES, parse
-from service.bodies import NDJSON
 from service.errors import MediaType, Validation
+from service.http.body_budget import NDJSON
 
 M = TypeVar("M", bound=BaseModel)
 

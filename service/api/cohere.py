@@ -18,8 +18,8 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
-from models.calibration import to_int8
 from models.manifest import Manifest
+from models.publishing.calibration import to_int8
 from service.api.body import Direct, read_body
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
@@ -33,8 +33,8 @@ from service.api.inference import (
     shorten,
     texts_of,
 )
+from service.api.json_schemas import MANY_TEXTS, TEXT
 from service.api.openai import in_base64
-from service.api.shapes import MANY_TEXTS, TEXT
 from service.errors import Validation
 
 router = APIRouter(route_class=Direct, tags=["cohere"])

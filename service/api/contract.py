@@ -12,9 +12,9 @@ from pydantic import BaseModel, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from service import errors
-from service.api.shapes import HOLDS, NAMED, SHAPES
+from service.api.json_schemas import HOLDS, NAMED, SHAPES
+from service.auth.keys import Role as Role  # noqa: PLC0414  routes take it from here, beside describe()
 from service.errors import ServiceError
-from service.keys import Role as Role  # noqa: PLC0414  routes take it from here, beside describe()
 
 OPEN = "open"
 _REFERENCE = "#/components/schemas/{model}"

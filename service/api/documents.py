@@ -16,19 +16,19 @@ from starlette.responses import Response
 from service.api.body import Direct, known_parameters, parsed_body, validated
 from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
-from service.api.importing import Imported, import_lines
 from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
+from service.api.json_schemas import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
 from service.api.metadata import checked
+from service.api.ndjson_import import Imported, import_lines
 from service.api.pieces import JsonChunks, joined, listed
-from service.api.queries import where_of
 from service.api.search import MILLION
-from service.api.shapes import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
-from service.audit import audit
-from service.bodies import NDJSON
-from service.documents import Document, Record, count, get, page
+from service.api.search_params import where_of
+from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
+from service.http.body_budget import NDJSON
 from service.settings import Settings
-from service.where import Where
+from service.store.documents import Document, Record, count, get, page
+from service.store.filters.predicate import Where
 
 
 class Anything(Convertor[str]):

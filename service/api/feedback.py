@@ -11,11 +11,11 @@ from service.api.collections import PARAMETER, existing, existing_named
 from service.api.contract import Role, describe
 from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
 from service.api.inference import check_count, json_response, runtime_of
-from service.api.shapes import TEXT
-from service.audit import audit
+from service.api.json_schemas import TEXT
+from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
-from service.feedback import NO_KEY, Judgement, Limits, Selection, count, forget, page, store
-from service.runtime import Runtime
+from service.runtime.runtime import Runtime
+from service.store.feedback import NO_KEY, Judgement, Limits, Selection, count, forget, page, store
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, StrictInt, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.shapes import DIMENSIONS, INPUTS
-from service.calls import Answer
+from service.api.json_schemas import DIMENSIONS, INPUTS
+from service.batching.request import Answer
 from service.errors import Empty, Unhealthy, Validation
 from service.live import Generation
-from service.runtime import Runtime
+from service.runtime.runtime import Runtime
 from service.settings import Settings
 
 VERSION_HEADER = "x-model-version"

@@ -11,15 +11,15 @@ from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
-from models.schedule import read_runs
+from models.retrainings import read_runs
 from models.store import Kind, Store
 from service.api.body import Direct
 from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
-from service.audit import audit
+from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
-from service.runtime import Runtime
-from service.watch import as_state
+from service.lifecycle.controller import as_state
+from service.runtime.runtime import Runtime
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}

@@ -19,7 +19,6 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from service import searching
 from service.api.body import Direct, known_parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
@@ -30,8 +29,9 @@ from service.api.inference import (
     runtime_of,
     texts_of,
 )
+from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.pieces import JsonChunks
-from service.api.queries import (
+from service.api.search_params import (
     MAX_FIELDS,
     MAX_K,
     MAX_OFFSET,
@@ -46,12 +46,12 @@ from service.api.queries import (
     shown_of,
     where_of,
 )
-from service.api.shapes import FILTER, TEXT, VECTOR, FilterText
-from service.documents import TooMuch
+from service.corpus import search as searching
+from service.corpus.search import Hit, Search
 from service.errors import NotFound, Storage, Validation
 from service.live import Generation
-from service.runtime import Runtime
-from service.searching import Hit, Search
+from service.runtime.runtime import Runtime
+from service.store.documents import TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
 

@@ -25,11 +25,11 @@ from service.api.inference import (
     texts_of,
     with_prompt,
 )
-from service.api.shapes import INPUTS, MANY_TEXTS, TEXT
-from service.calls import Answer
+from service.api.json_schemas import INPUTS, MANY_TEXTS, TEXT
+from service.batching.request import Answer
 from service.errors import Empty, Validation
 from service.live import Generation
-from service.runtime import Runtime
+from service.runtime.runtime import Runtime
 
 router = APIRouter(route_class=Direct, tags=["embedding"])
 

@@ -27,7 +27,7 @@ from service.api.inference import (
     texts_of,
     version_headers,
 )
-from service.api.shapes import IDS, TEXTS
+from service.api.json_schemas import IDS, TEXTS
 from service.errors import Conflict, ServiceError, Tokenizer, Validation
 from service.settings import Settings
 

@@ -16,7 +16,7 @@ from benchmarks.workloads import Workload
 from models.encoder import Encoder
 from models.errors import FormUnavailable
 from models.store import Store
-from models.tokenizer import FILE_NAME, Tokenizer
+from models.tokens.tokenizer import FILE_NAME, Tokenizer
 from tests.tiny import ROUNDING
 
 TEXTS = [" ".join(["river", "stone", "market"][: 1 + at % 3] * (1 + at % 5)) for at in range(24)]

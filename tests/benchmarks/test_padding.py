@@ -10,7 +10,7 @@ import pytest
 from models.encoder import ONNX, Encoder
 from models.engines.form import FP32
 from models.engines.onnx import OnnxEngine
-from service.grouping import Costs
+from service.batching.planner import Costs
 
 padding = pytest.importorskip("benchmarks.padding", reason="the extra `openvino` is not installed")
 ROWS = [[2, *range(5, 5 + length), 3] for length in (7, 1, 18, 3)]

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from models import cpus
 from models.manifest import REPORT, REPORT_PAGE, Manifest
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.service.keyed import KEYS, keys_file
 from tests.service.process import Service

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.watch import POLL_SECONDS
+from service.lifecycle.controller import POLL_SECONDS
 from tests.deploy.manifests import one, pod
 from tests.service.process import Service, plain_environment, run_and_fail
 

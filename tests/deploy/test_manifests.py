@@ -14,14 +14,14 @@ from fastapi.routing import APIRoute
 from models.__main__ import models_dir
 from service.__main__ import parser as service_parser
 from service.__main__ import run
-from service.api import operation
-from service.serving import DRAIN_SECONDS
+from service.api import health
+from service.server import DRAIN_SECONDS
 from service.settings import PREFIX, Settings, read
 from tests.deploy.manifests import FOLDER, ROOT, everything, one, pod, pods
 from training.__main__ import parser
-from training.retrain import BUSY, NOTHING, REFUSED
+from training.retraining.command import BUSY, NOTHING, REFUSED
 from training.retraining.config import read_config
-from training.schedule import _STOPPING_SECONDS
+from training.retraining.schedule import _STOPPING_SECONDS
 
 COMPOSE = ROOT / "docker-compose.yml"
 SERVING = ("simile", "simile-embed")
@@ -151,7 +151,7 @@ def test_replicas_can_write_nothing_that_the_owner_reads() -> None:
 
 @pytest.mark.parametrize("name", SERVING)
 def test_probes_ask_routes_that_exist_and_are_open(name: str) -> None:
-    open_routes = {route.path for route in operation.router.routes if isinstance(route, APIRoute)}
+    open_routes = {route.path for route in health.router.routes if isinstance(route, APIRoute)}
     container = pod(name).container
     [port] = container["ports"]
     assert port == {"name": "http", "containerPort": Settings.model_fields["port"].default}

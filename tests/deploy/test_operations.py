@@ -16,14 +16,14 @@ import yaml
 
 from models.__main__ import _parser as models_parser
 from service import __main__ as service
-from service.metrics import Metrics
+from service.observability.metrics import Metrics
+from service.runtime.watchdog import EXIT_STATUS
 from service.settings import PREFIX, Settings
-from service.supervisor import EXIT_STATUS
 from tests.deploy.manifests import FOLDER, ROOT, Pod, one, pods
 from tests.deploy.test_systemd import Unit
 from tests.service.process import Service, free_port, plain_environment
 from training import __main__ as training
-from training.retrain import BUSY, NOTHING, REFUSED, STOPPED
+from training.retraining.command import BUSY, NOTHING, REFUSED, STOPPED
 
 PAGE = ROOT / "docs/OPERATIONS.md"
 TEXT = PAGE.read_text(encoding="utf-8")

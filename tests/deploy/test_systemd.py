@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from service.serving import DRAIN_SECONDS
+from service.runtime.watchdog import EXIT_STATUS
+from service.server import DRAIN_SECONDS
 from service.settings import PREFIX, Settings
-from service.supervisor import EXIT_STATUS
 from tests.deploy.manifests import ROOT
 from tests.service.process import Service, free_port, plain_environment
 from training.__main__ import parser
-from training.schedule import _STOPPING_SECONDS
+from training.retraining.schedule import _STOPPING_SECONDS
 
 FOLDER = ROOT / "deploy/systemd"
 UNITS = sorted(FOLDER.glob("*.service"))

@@ -1,7 +1,7 @@
 """Make the reference vectors of the default model with sentence-transformers. Run once; see README.md
 beside this file.
 
-    python tests/golden/make.py SOURCE_FOLDER models/golden/all-minilm-l6-v2.safetensors
+    python tests/golden/make.py SOURCE_FOLDER models/publishing/golden/all-minilm-l6-v2.safetensors
 
 Needs torch and sentence-transformers, which the project itself does not.
 """
@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from models.texts import PROOF_TEXTS
+from models.publishing.texts import PROOF_TEXTS
 
 _PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")
 

@@ -8,7 +8,7 @@ import pytest
 
 from models.portability.check import Expected
 from models.portability.tools import TOOLS, Limits, Tool
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source
 

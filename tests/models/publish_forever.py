@@ -9,7 +9,7 @@ import itertools
 import sys
 from pathlib import Path
 
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source
 

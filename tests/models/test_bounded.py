@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.bounded import read_bytes, read_json
-from models.schedule import read_runs
+from models.retrainings import read_runs
 from models.store import Store
 
 

@@ -18,11 +18,11 @@ from models.encoder import BadTokens, Encoder, TooLong
 from models.engines.form import FP32
 from models.engines.onnx import OnnxEngine
 from models.errors import Damaged
+from models.graph.file import read_table
 from models.manifest import Manifest
-from models.onnxmeta import read_table
-from models.publish import publish
+from models.publishing.publish import publish
+from models.publishing.texts import PROOF_TEXTS, long_text
 from models.store import Store
-from models.texts import PROOF_TEXTS, long_text
 from tests.models.forms import counted
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
 

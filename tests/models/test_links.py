@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.errors import Unsupported
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source
 

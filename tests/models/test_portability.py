@@ -234,7 +234,7 @@ def test_the_environment_of_a_probe_is_offline_and_not_the_callers(
 ) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('taken from PYTHONPATH')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    seen = tmp_path / "seen.py"
+    seen = tmp_path / "request_log.py"
     seen.write_text(
         "import json, os, sys\n"
         "names = 'HF_HUB_OFFLINE', 'TRANSFORMERS_OFFLINE', 'DO_NOT_TRACK', 'CUDA_VISIBLE_DEVICES'\n"

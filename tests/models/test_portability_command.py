@@ -19,9 +19,9 @@ from models.errors import NotPortable
 from models.portability.check import TEXTS, Expected, Row
 from models.portability.command import run, table, verdict
 from models.portability.tools import TOOLS
-from models.source import Source, read_source
+from models.sources.folder import Source, read_source
+from models.sources.template import with_template
 from models.store import Store
-from models.template import with_template
 from tests.models.conftest import PROMPTS, foreign_tool
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
 

@@ -13,7 +13,7 @@ import pytest
 
 from models.errors import Damaged
 from models.manifest import Manifest
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
 

@@ -15,7 +15,7 @@ import pytest
 
 from models.errors import ModelError, UnknownVersion
 from models.manifest import Manifest
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source as make_tiny_source
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service import segments, tiers
-from service.index import Index
-from service.rows import PASSAGE_BITS, RowNames, revisions_of
+from service.index import merge_policy, segments
+from service.index.index import Index
+from service.store.ids import PASSAGE_BITS, RowNames, revisions_of
 
 WAIT_SECONDS = 30.0
 Rows = dict[int, NDArray[np.float32]]
@@ -52,8 +52,8 @@ def settle(index: Index) -> None:
         assert not merger.is_alive(), "merging never ended"
 
 
-def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = tiers.BASE_ROWS) -> None:
+def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = merge_policy.BASE_ROWS) -> None:
     """A few dozen rows go through what tens of thousands go through."""
-    monkeypatch.setattr(tiers, "BASE_ROWS", base_rows)
-    monkeypatch.setattr(tiers, "SMALL_ROWS", 8)
+    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
+    monkeypatch.setattr(merge_policy, "SMALL_ROWS", 8)
     monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

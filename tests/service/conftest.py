@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from service.app import create_app
-from service.runtime import Runtime
+from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.tiny import tiny_source
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from models.encoder import Encoder, Tokens
 from models.engines.form import FP32
 from models.errors import TooLong
-from service.batcher import Batcher
-from service.metrics import Metrics
+from service.batching.batcher import Batcher
+from service.observability.metrics import Metrics
 
 
 async def until(true: Callable[[], bool]) -> None:

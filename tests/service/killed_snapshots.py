@@ -12,13 +12,14 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from service import tiers, vectors
-from service.bases import Bases
-from service.documents import DEFAULT_COLLECTION, sequence
-from service.index import APPROXIMATE, Index
-from service.ivf import Clustered
-from service.rows import PASSAGE_BITS, Revisions, RowNames
-from service.snapshots import FOLDER, MANIFEST, Origin
+from service.index import merge_policy
+from service.index.index import APPROXIMATE, Index
+from service.index.ivf import Clustered
+from service.index.ivf_snapshots import Bases
+from service.index.snapshots import FOLDER, MANIFEST, Origin
+from service.store import vectors
+from service.store.documents import DEFAULT_COLLECTION, sequence
+from service.store.ids import PASSAGE_BITS, Revisions, RowNames
 from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of
 
 HURT = 0.2  # how often the newest snapshot of the live generation is damaged before it is read
@@ -58,7 +59,7 @@ class KilledSnapshots:
         self.refused += first
         kind = index.kind
         index.close()  # or its base would be made while it is looked at
-        if known is not None and len(names) > tiers.BASE_ROWS and known.training.suits(len(names)):
+        if known is not None and len(names) > merge_policy.BASE_ROWS and known.training.suits(len(names)):
             assert kind == APPROXIMATE
             self.used += 1
         _check_lists(index)
@@ -107,11 +108,11 @@ class _Reports(logging.Handler):
         self.names.append(str(next(iter(record.args))))
 
     def __enter__(self) -> Self:
-        logging.getLogger("service.snapshots").addHandler(self)
+        logging.getLogger("service.index.snapshots").addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger("service.snapshots").removeHandler(self)
+        logging.getLogger("service.index.snapshots").removeHandler(self)
 
 
 def _stored(connection: sqlite3.Connection, number: int) -> tuple[RowNames, NDArray[np.float32]]:

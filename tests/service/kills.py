@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from service.documents import page
-from service.generations import kept_numbers, live_number
-from service.schema import connect, migrate
+from service.store.documents import page
+from service.store.generations import kept_numbers, live_number
+from service.store.schema import connect, migrate
 from tests.service.killed_snapshots import KilledSnapshots
 from tests.service.store_worker import BUILDER, MERGERS, THREADS, parity_of
 

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from models.encoder import Encoder
 from service.app import create_app
-from service.runtime import Runtime
+from service.runtime.runtime import Runtime
 from tests.service.conftest import new_settings
 from tests.service.swapping import TEXTS
 

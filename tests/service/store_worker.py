@@ -30,21 +30,22 @@ import orjson
 from numpy.typing import NDArray
 
 from models.manifest import Manifest
-from service import tiers, vectors
-from service.bases import Bases
-from service.documents import DEFAULT_COLLECTION, Document, collections, json_of, sequence, texts
-from service.filters import compile_filter
-from service.gaps import add_vectors, lacking
-from service.generations import begin, go_live, kept_numbers, live_number, purge
-from service.index import Index
-from service.ivf import Clustered
-from service.operations import trim
-from service.revisions import delete, upsert
-from service.schema import connect, migrate
-from service.snapshots import FOLDER, Origin, tidy
-from service.vectors import Embedding
-from service.where import Where
-from service.writer import Changes, Transaction, Writer
+from service.index import merge_policy
+from service.index.index import Index
+from service.index.ivf import Clustered
+from service.index.ivf_snapshots import Bases
+from service.index.snapshots import FOLDER, Origin, tidy
+from service.store import vectors
+from service.store.backfill import add_vectors, lacking
+from service.store.documents import DEFAULT_COLLECTION, Document, collections, json_of, sequence, texts
+from service.store.filters.grammar import compile_filter
+from service.store.filters.predicate import Where
+from service.store.generations import begin, go_live, kept_numbers, live_number, purge
+from service.store.operation_log import trim
+from service.store.schema import connect, migrate
+from service.store.vectors import Embedding
+from service.store.writer import Changes, Transaction, Writer
+from service.store.writes import delete, upsert
 
 THREADS = 3
 BUILDER, MERGERS = THREADS, THREADS + 1  # the numbers of those threads
@@ -190,7 +191,7 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
 
 def main() -> None:
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
-    tiers.BASE_ROWS = BASE_ROWS
+    merge_policy.BASE_ROWS = BASE_ROWS
     store = Store(folder)
     threads = [
         threading.Thread(target=write_for_ever, args=(store.writer, number, seed), daemon=True)

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source
 

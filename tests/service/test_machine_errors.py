@@ -20,17 +20,18 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.store import Store
-from service import away, logs
 from service.app import create_app
 from service.errors import ServiceError, machine_error
-from service.opening import Opener
+from service.lifecycle import away
+from service.lifecycle.model_loader import Opener
+from service.observability import logs
 from service.outages import Outages
-from service.schema import connect, migrate
 from service.settings import Settings
+from service.store.schema import connect, migrate
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.process import Service, plain_environment
+from tests.service.store.test_storage_faults import in_its_namespace, needs_mounts, start_on
 from tests.service.swapping import published
-from tests.service.test_storage_faults import in_its_namespace, needs_mounts, start_on
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ WITHOUT = """
 import os, resource, sqlite3, sys
 from pathlib import Path
 from service.errors import machine_error
-from service.schema import connect
+from service.store.schema import connect
 held = []
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 while True:

@@ -6,9 +6,11 @@ import pytest
 
 from models import cpus
 from models.engines.place import CPU, Place
-from service import check, memory, tuning
-from service.distributions import refuse_clashes
-from service.opening import wanted_form
+from service import memory
+from service.batching import tuning
+from service.cli import check
+from service.cli.installed import refuse_clashes
+from service.lifecycle.model_loader import wanted_form
 from service.settings import Settings, StartupError, read
 
 

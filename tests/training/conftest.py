@@ -15,13 +15,13 @@ import pytest
 from models.store import Store
 from tests.training.jobs import gold
 from tests.training.vocabularies import byte_level, lexicon_of, source_with
-from training.catalogue import load_recipe
-from training.corpus import Corpus
-from training.job import Job
-from training.lexicon import Lexicon
-from training.recipe import Recipe
+from training.methods.catalogue import load_recipe
+from training.methods.recipe import Recipe
 from training.result import Result
-from training.train import train
+from training.retraining.one import Job
+from training.runs.command import train
+from training.text.corpus import Corpus
+from training.text.lexicon import Lexicon
 
 RECIPE_TEXT = (resources.files("training") / "recipes" / "simcse-unsup.toml").read_text(encoding="utf-8")
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()

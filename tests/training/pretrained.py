@@ -9,18 +9,18 @@ import torch
 import transformers
 from torch import Tensor
 
-from models.export import quiet
+from models.publishing.from_torch import quiet
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
-from tests.training.methods import corpus_for, raw_source
-from training.catalogue import load_recipe
-from training.corpus import Corpus
-from training.encoder import Encoder
-from training.loading import load_encoder
-from training.objectives import Materials
-from training.recipe import Recipe
-from training.sources import Given
-from training.tokens import Tokens, tokens_of
-from training.trainer import Trainer
+from tests.training.recipe_cases import corpus_for, raw_source
+from training.methods.catalogue import load_recipe
+from training.methods.objectives import Materials
+from training.methods.recipe import Recipe
+from training.methods.sources import Given
+from training.methods.start import load_encoder
+from training.model.encoder import Encoder
+from training.runs.step import Trainer
+from training.text.corpus import Corpus
+from training.text.tokens import Tokens, tokens_of
 
 PAD, CLS, SEP, MASK = 0, 2, 3, 4
 _VOCABULARY = 250  # of tests/tiny.py

@@ -13,10 +13,10 @@ import torch
 from scipy import stats
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from models.source import read_source
+from models.sources.folder import read_source
 from tests.tiny import tiny_source
-from training.lexicon import Lexicon
-from training.tokens import Tokens, tokens_of
+from training.text.lexicon import Lexicon
+from training.text.tokens import Tokens, tokens_of
 
 CLS, SEP, MASK = 2, 3, 4  # the order of tests/tiny.py
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]

@@ -18,15 +18,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.training.methods import WORDS, corpus_for
+from tests.training.recipe_cases import WORDS, corpus_for
 from training.__main__ import main
-from training.catalogue import load_recipe
 from training.errors import TrainingError
-from training.loading import load_encoder
-from training.recipe import Recipe
-from training.sources import Documents, Given
-from training.trainer import Trainer
-from training.world import World, join_world
+from training.methods.catalogue import load_recipe
+from training.methods.recipe import Recipe
+from training.methods.sources import Documents, Given
+from training.methods.start import load_encoder
+from training.runs.processes import World, join_world
+from training.runs.step import Trainer
 
 STEPS = 3
 # Without dropout every process draws the same; a large epsilon keeps AdamW from blowing up the rounding of

@@ -11,15 +11,14 @@ from typing import Any
 
 from models.fsync import replace_text
 from training.errors import TrainingError
+from training.evaluation.data import data_folder
+from training.evaluation.report.courses import add_runs, read_runs
+from training.evaluation.report.markdown import report_folder
+from training.evaluation.report.one import write_report
+from training.evaluation.report.table import table
+from training.evaluation.scorable import open_scorable
+from training.evaluation.suites import DEFAULT, SUITES, check_suites, score
 from training.paths import target
-
-from .data import data_folder
-from .markdown import report_folder
-from .report import write_report
-from .runs import add_runs, read_runs
-from .scorable import open_scorable
-from .suites import DEFAULT, SUITES, check_suites, score
-from .table import table
 
 _STDOUT = "-"
 

@@ -21,9 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import TrainingError
+from training.evaluation.layouts import (
+    Layout,
+    Row,
+    jglue,
+    own,
+    own_file,
+    senteval_benchmark,
+    senteval_sick,
+    senteval_year,
+)
 from training.paths import expanded
-
-from .layouts import Layout, Row, jglue, own, own_file, senteval_benchmark, senteval_sick, senteval_year
 
 STSB = "stsb"
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .data import Pairs
-from .encoding import Encode, Vectors
+from training.evaluation.data import Pairs
+from training.evaluation.encoding import Encode, Vectors
 
 _ALIKE = 4.0  # a pair with a gold score above it means the same (SimCSE, section 3)
 _ROWS = 512  # of the matrix of cosines at a time: 64 MB for STS-B's 15,500 sentences

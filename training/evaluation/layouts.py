@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import TrainingError
-
-from .lines import columns, numbered
+from training.evaluation.lines import columns, numbered
 
 
 class Row(NamedTuple):

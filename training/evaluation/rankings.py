@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .encoding import Vectors
-from .geometry import directions
+from training.evaluation.encoding import Vectors
+from training.evaluation.geometry import directions
 
 DEPTH = 100  # of the longest list that a figure looks at
 _QUERIES, _DOCUMENTS = 128, 8192  # of the matrix of cosines at a time: 8 MB, and what sorting it takes

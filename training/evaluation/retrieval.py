@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from training.errors import TrainingError
-
-from .encoding import Encode
-from .geometry import directions
-from .layouts import json_object
-from .lines import columns, numbered
-from .rankings import DEPTH, Ranking, judge, mean, nearest
+from training.evaluation.encoding import Encode
+from training.evaluation.geometry import directions
+from training.evaluation.layouts import json_object
+from training.evaluation.lines import columns, numbered
+from training.evaluation.rankings import DEPTH, Ranking, judge, mean, nearest
 
 _QRELS = ("qrels.test.tsv.gz", "qrels.test.tsv", "qrels/test.tsv.gz", "qrels/test.tsv")
 # Header names: ours, and BEIR's.

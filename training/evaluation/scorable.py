@@ -22,21 +22,20 @@ from typing import NamedTuple
 
 from models import cpus
 from models.__main__ import models_dir
-from models.builtin import publish_named
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.errors import UnknownVersion
 from models.manifest import FILE_NAME, is_version
-from models.publish import Say, silent
+from models.publishing.default import publish_named
+from models.publishing.publish import Say, silent
 from models.seal import check
 from models.store import Store
 from training.errors import TrainingError
+from training.evaluation.encoding import Encode
+from training.evaluation.server import Server
 from training.paths import expanded
 from training.runfile import best_of
-
-from .encoding import Encode
-from .server import Server
 
 
 class Scorable(NamedTuple):

@@ -11,9 +11,8 @@ import httpx2
 import numpy as np
 
 from training.errors import TrainingError
-from training.remote import key_header
-
-from .encoding import Encode, Vectors
+from training.evaluation.encoding import Encode, Vectors
+from training.text.service import key_header
 
 _BATCH = 256  # texts in one request
 _TRIES = 5

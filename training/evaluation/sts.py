@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from .data import Pairs
-from .encoding import Encode, Vectors
+from training.evaluation.data import Pairs
+from training.evaluation.encoding import Encode, Vectors
 
 Floats = NDArray[np.float64]
 

@@ -17,18 +17,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.publish import Say, silent
+from models.publishing.publish import Say, silent
 from training.errors import TrainingError
-
-from .data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
-from .encoding import Encode, encode_once
-from .geometry import geometry
-from .retrieval import Collection, collections, retrieval
-from .retrieval import load as load_collection
-from .sts import sample, similarity
-from .tasks import Task
-from .tasks import load as load_tasks
-from .transfer import transfer
+from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
+from training.evaluation.encoding import Encode, encode_once
+from training.evaluation.geometry import geometry
+from training.evaluation.retrieval import Collection, collections, retrieval
+from training.evaluation.retrieval import load as load_collection
+from training.evaluation.sts import sample, similarity
+from training.evaluation.tasks import Task
+from training.evaluation.tasks import load as load_tasks
+from training.evaluation.transfer import transfer
 
 SUITES = ("sts", "geometry", "retrieval", "transfer")
 DEFAULT = ("sts", "geometry")  # the quick ones, which a promotion gate compares

@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import TrainingError
-
-from .lines import columns
+from training.evaluation.lines import columns
 
 _BINARY = ("0", "1")
 _DOES = {"all": "trained and tested on", "train": "trained on", "dev": "chosen on", "test": "tested on"}

@@ -20,11 +20,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.publish import Say, silent
-
-from .classifier import FOLDS, Classifier, Floats, Labels, fit_by_dev, fit_by_folds, stratified
-from .encoding import Encode
-from .tasks import Split, Task
+from models.publishing.publish import Say, silent
+from training.evaluation.classifier import (
+    FOLDS,
+    Classifier,
+    Floats,
+    Labels,
+    fit_by_dev,
+    fit_by_folds,
+    stratified,
+)
+from training.evaluation.encoding import Encode
+from training.evaluation.tasks import Split, Task
 
 _NESTED = f"nested {FOLDS}-fold cross-validation"
 _FOLDS = f"l2 by {FOLDS}-fold cross-validation on train, scored on test"

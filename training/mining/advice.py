@@ -5,7 +5,7 @@ Nothing here refuses a corpus: these are reasons to look. Not here: how the figu
 
 from __future__ import annotations
 
-from .figures import OPENINGS, SHORT_TOKENS, Figures
+from training.mining.figures import OPENINGS, SHORT_TOKENS, Figures
 
 # Chosen by us where no source is named.
 REPEATED = 0.05  # of the lines

@@ -9,17 +9,16 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from training.corpus import read_corpus
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
+from training.mining.dedupe import THRESHOLD, near_duplicates
+from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
+from training.mining.negatives import MOST, Counts, Rules, Triple, mine_negatives
+from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
+from training.mining.write import lines, read_documents, writing
 from training.paths import expanded, target
-from training.records import layout, text_of
-
-from .dedupe import THRESHOLD, near_duplicates
-from .files import lines, read_documents, writing
-from .labelled import Labelled, read_beir, read_labelled_pairs
-from .negatives import MOST, Counts, Rules, Triple, mine_negatives
-from .pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
+from training.text.corpus import read_corpus
+from training.text.lines import layout, text_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example

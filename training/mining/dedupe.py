@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from training.errors import TrainingError
-
-from .minhash import Hashes, band_keys, banding, jaccard, shingles
+from training.mining.minhash import Hashes, band_keys, banding, jaccard, shingles
 
 THRESHOLD = 0.9  # Jaccard of character shingles: one word in about thirty differs; chosen by us
 _REMEMBERED = 512  # texts whose shingles are kept at hand

@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from models.normalize import normalized
-from models.tokenizer import Tokenizer
-from training.corpus import Corpus
-
-from .dedupe import near_duplicates
+from models.tokens.normalize import normalized
+from models.tokens.tokenizer import Tokenizer
+from training.mining.dedupe import near_duplicates
+from training.text.corpus import Corpus
 
 SAMPLE = 100_000  # texts that are looked into; a larger corpus is sampled
 DECLUTR_TOKENS = 2048  # two anchors, each from 2 · 512 tokens (Giorgi et al. 2021)

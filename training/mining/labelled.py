@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from training.corpus import ANCHOR, POSITIVE
 from training.errors import NothingToLearn, TrainingError
-from training.records import Record, layout, read_records, text_of
+from training.text.corpus import ANCHOR, POSITIVE
+from training.text.lines import Record, layout, read_records, text_of
 
 _ID = ("_id",)
 _QUERY, _DOCUMENT, _SCORE = ("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",)

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
-
-from .labelled import Labelled
-from .neighbours import cosine_blocks, highest, unit_vectors
+from training.mining.labelled import Labelled
+from training.mining.neighbours import cosine_blocks, highest, unit_vectors
 
 MOST = 10  # negatives of a pair
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from training.evaluation.encoding import Encode
-
-from .dedupe import THRESHOLD, near_duplicates
-from .labelled import folded
-from .neighbours import mutual_nearest, unit_vectors
+from training.mining.dedupe import THRESHOLD, near_duplicates
+from training.mining.labelled import folded
+from training.mining.neighbours import mutual_nearest, unit_vectors
 
 MIN_SCORE = 0.7  # cosine of the default model; chosen by us
 

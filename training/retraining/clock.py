@@ -9,8 +9,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 
 from training.errors import TrainingError
-
-from .config import ScheduleTable
+from training.retraining.config import ScheduleTable
 
 _FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")

@@ -12,9 +12,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from training import gate
 from training.errors import TrainingError
-from training.service_collections import ALL, ONLY_DEFAULT, is_name
+from training.retraining.gate import rules as gate
+from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 
 _BASES = ("active", "default")  # whatever folder there is of that name
 

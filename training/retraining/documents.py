@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from training.corpus import TEXTS
 from training.errors import NothingToLearn, TrainingError
-from training.records import Record, read_records, text_of, valid
-from training.remote import collections_of, documents_of, shown
-from training.service_collections import DEFAULT, ONLY_DEFAULT, is_name, qualified
+from training.text.corpus import TEXTS
+from training.text.lines import Record, read_records, text_of, valid
+from training.text.service import collections_of, documents_of, shown
+from training.text.service_collections import DEFAULT, ONLY_DEFAULT, is_name, qualified
 
 _ID = ("id", "_id")
 

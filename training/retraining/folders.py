@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.__main__ import models_dir
-
-from .config import Config
+from training.retraining.config import Config
 
 
 class Folders(NamedTuple):

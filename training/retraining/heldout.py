@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from training.mining.dedupe import near_duplicates
-
-from .documents import Document
+from training.retraining.documents import Document
 
 
 class Split(NamedTuple):

@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 from training.errors import TrainingError
 from training.mining.labelled import folded
-from training.records import Record, layout, read_records, text_of, valid
-from training.remote import collections_of, feedback_of, shown
-from training.service_collections import ONLY_DEFAULT, qualified
-
-from .documents import collection_of
-from .heldout import place
+from training.retraining.documents import collection_of
+from training.retraining.heldout import place
+from training.text.lines import Record, layout, read_records, text_of, valid
+from training.text.service import collections_of, feedback_of, shown
+from training.text.service_collections import ONLY_DEFAULT, qualified
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}

@@ -191,6 +191,7 @@ def test_the_table_is_seen_even_if_the_file_cannot_be_written(
 
 
 def test_evaluation_needs_no_torch() -> None:
-    program = "import sys, training.gate, training.evaluation.command; sys.exit('torch' in sys.modules)"
+    modules = "training.retraining.gate.rules, training.evaluation.command"
+    program = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

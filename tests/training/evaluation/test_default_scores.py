@@ -9,13 +9,13 @@ import pytest
 
 from models.store import Store
 from tests.evaldata import FOLDER, needs
-from training import gate
 from training.evaluation.data import BY_KEY, SETS, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.retrieval import Collection, retrieval
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import cosines, spearman
 from training.evaluation.suites import score
+from training.retraining.gate import rules
 
 pytestmark = pytest.mark.long
 
@@ -72,7 +72,7 @@ def test_korean_is_scored_beside_the_mean(default: Measured) -> None:
 def sampled(name: str) -> Collection:
     """Every fifth query, what is relevant to it, and every 25th of the other documents.
 
-    All of them take minutes: benchmarks/retrieval.py, and Cranfield in tests/service/test_retrieval.py.
+    All of them take minutes: benchmarks/retrieval.py; Cranfield in tests/service/corpus/test_retrieval.py.
     """
     whole = load_collection(FOLDER / name)
     queries = dict(list(whole.queries.items())[::5])
@@ -133,7 +133,7 @@ def test_the_means_limit_is_about_its_standard_error(default: Measured) -> None:
         found = np.array([spearman(cosine[draw], pairs.gold[draw]) for draw in draws])
         errors[key] = found.std()
         means += found / len(REFERENCE)
-    limits = gate.Thresholds()
+    limits = rules.Thresholds()
     assert 0.6 < means.std() / limits.mean_fall < 1.4
     assert 0.4 < max(errors.values()) / limits.set_fall < 1
 
@@ -146,7 +146,7 @@ def test_a_common_direction_is_seen_by_uniformity_alone(
     direction = np.random.default_rng(1).normal(size=384)
     common = (length * direction / np.linalg.norm(direction)).astype(np.float32)
     crowded = score(lambda texts: default.encode(texts) + common, FOLDER)
-    verdict = gate.compare(crowded, default.scores)
+    verdict = rules.compare(crowded, default.scores)
     assert verdict.accepted is accepted
     assert {row.name for row in verdict.rows if not row.passed} <= {"uniformity"}
     assert crowded["mean"]["spearman_all"] == pytest.approx(default.scores["mean"]["spearman_all"], abs=0.002)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from training.evaluation.geometry import uniformity
-from training.evaluation.plots import Curve, Mark, cosines, dev_scores, plane, spectra
-from training.evaluation.svg import DARK, LIGHT, PAPER, apart, colour, dashes, ticks
+from training.evaluation.report.plots import Curve, Mark, cosines, dev_scores, plane, spectra
+from training.evaluation.report.svg import DARK, LIGHT, PAPER, apart, colour, dashes, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 Place = tuple[float, float]

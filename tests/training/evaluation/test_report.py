@@ -11,11 +11,11 @@ import pytest
 from models.store import Store
 from tests.training.evaluation.pairs import small_data
 from tests.training.evaluation.written import scores, searched, shape, similar, tables, transferred
-from training import dev, record
 from training.__main__ import main
 from training.errors import TrainingError
-from training.evaluation.report import write_report
-from training.evaluation.runs import read_runs
+from training.evaluation.report.courses import read_runs
+from training.evaluation.report.one import write_report
+from training.runs import dev, log
 
 
 def _pictures(report: Path) -> list[str]:
@@ -205,7 +205,7 @@ def test_a_fitted_post_processor_makes_the_last_step_the_best(tmp_path: Path) ->
 
 
 def test_the_record_that_a_run_writes_is_the_one_that_is_read(tmp_path: Path) -> None:
-    with record.Record(tmp_path / record.FILE_NAME) as written:
+    with log.Record(tmp_path / log.FILE_NAME) as written:
         written.write(
             "start", method="pairs", seed=3, steps=2, texts=9, base_name="tiny", described={"post": []}
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.service.process import Service
 from tests.tiny import tiny_source

@@ -12,8 +12,8 @@ from tests.training.evaluation.beir import DOCUMENTS, write_collection
 from tests.training.evaluation.pairs import EAST, TWO_SOURCES, TWO_SOURCES_ALL, encode, write
 from training.errors import TrainingError
 from training.evaluation.encoding import Vectors, encode_once
+from training.evaluation.report.table import table
 from training.evaluation.suites import score
-from training.evaluation.table import table
 
 
 def _data(folder: Path, rows: Sequence[tuple[str, object, float]] = TWO_SOURCES) -> Path:

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.publish import publish
+from models.publishing.publish import publish
 from models.store import Store
 from tests.training.evaluation.pairs import EAST, encode
-from training.corpus import Corpus
 from training.errors import TrainingError
 from training.mining import neighbours
 from training.mining.labelled import Labelled
 from training.mining.negatives import Counts, Rules, Triple, mine_negatives
 from training.mining.neighbours import highest, mutual_nearest, unit_vectors
+from training.text.corpus import Corpus
 
 # A text is its cosine with the anchor. The positive has 0.8, so the ceiling is 0.76.
 CANDIDATES = ["0.8", "0.99", "0.77", "0.75", "0.1", "0.5", EAST, "-0.3"]

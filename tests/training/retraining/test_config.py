@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from training.errors import TrainingError
-from training.gate import Thresholds
 from training.retraining.clock import clock
 from training.retraining.config import Config, read_config
 from training.retraining.folders import folders
+from training.retraining.gate.rules import Thresholds
 
 
 def config(folder: Path, text: str) -> Config:

@@ -1,0 +1,1 @@
+"""The ONNX graph of a version: written by hand, adopted, quantised, checked."""

@@ -1,0 +1,146 @@
+"""What of a BERT checkpoint the graph needs: its sizes, and its tensors by their backbone names as float32.
+
+Nothing is unpickled: only safetensors are read. Unused tensors (the pooler, heads of the pre-training) are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from models.errors import Unsupported
+
+Tensors = dict[str, NDArray[np.float32]]
+
+_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings",
+    "types": "type_vocab_size",
+}
+_PREFIXES = ("bert.", "model.", "0.auto_model.", "")
+_OTHERS = "Others are published from an ONNX file in their folder, onnx/model.onnx."
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The sizes of a BERT encoder, from its config.json."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    vocabulary: int
+    positions: int
+    types: int
+    activation: str  # gelu, gelu_tanh or relu
+    epsilon: float
+
+    @classmethod
+    def knows(cls, config: Mapping[str, Any]) -> bool:
+        """Whether `from_config` takes it."""
+        try:
+            cls.from_config(config)
+        except Unsupported:
+            return False
+        return True
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Backbone:
+        family = config.get("model_type")
+        if family != "bert":
+            raise Unsupported(
+                f"Only BERT folders are published without an ONNX file, not {family!r}. {_OTHERS}"
+            )
+        activation = config.get("hidden_act", "gelu")
+        if activation not in _ACTIVATIONS:
+            raise Unsupported(f"The activation {activation!r} is not known here. {_OTHERS}")
+        position_type = config.get("position_embedding_type", "absolute")
+        if position_type != "absolute" or config.get("is_decoder"):
+            raise Unsupported(f"Only encoders with absolute positions are published here. {_OTHERS}")
+        sizes = {field: _size(config, name) for field, name in _SIZES.items()}
+        if sizes["width"] % sizes["heads"]:
+            raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
+        epsilon = float(config.get("layer_norm_eps", 1e-12))
+        return cls(**sizes, activation=_ACTIVATIONS[activation], epsilon=epsilon)
+
+    def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight.
+
+        tokens: which token vectors are pooled (head.py); `static` ones need the word table alone.
+        """
+        d = self.width
+        yield "embeddings.word_embeddings.weight", (self.vocabulary, d)
+        if tokens == "static":
+            return
+        yield "embeddings.position_embeddings.weight", (self.positions, d)
+        yield "embeddings.token_type_embeddings.weight", (self.types, d)
+        yield from _both("embeddings.LayerNorm", (d,), (d,))
+        for layer in range(self.layers):
+            at = f"encoder.layer.{layer}"
+            for part in ("self.query", "self.key", "self.value", "output.dense"):
+                yield from _both(f"{at}.attention.{part}", (d, d), (d,))
+            yield from _both(f"{at}.attention.output.LayerNorm", (d,), (d,))
+            yield from _both(f"{at}.intermediate.dense", (self.inner, d), (self.inner,))
+            yield from _both(f"{at}.output.dense", (d, self.inner), (d,))
+            yield from _both(f"{at}.output.LayerNorm", (d,), (d,))
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    size = config.get(name)
+    if not isinstance(size, int) or size < 1:
+        raise Unsupported(f"config.json does not give {name}, or not as a number above 0.")
+    return size
+
+
+def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{at}.weight", weight
+    yield f"{at}.bias", bias
+
+
+def read_backbone(files: Sequence[Path], backbone: Backbone, tokens: str = "last") -> Tensors:
+    """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
+    stored = {_modern(name): tensor for file in files for name, tensor in read_safetensors(file).items()}
+    prefix = next((p for p in _PREFIXES if f"{p}embeddings.word_embeddings.weight" in stored), "")
+    tensors: Tensors = {}
+    for name, shape in backbone.shapes(tokens):
+        tensor = stored.get(prefix + name)
+        if tensor is None:
+            raise Unsupported(f"The weights lack the tensor {name}: this is not a whole BERT encoder.")
+        if tensor.shape != shape:
+            raise Unsupported(f"The tensor {name} is {tensor.shape}; config.json says {shape}.")
+        tensors[name] = tensor
+    return tensors
+
+
+def read_safetensors(file: Path) -> Tensors:
+    """The floating-point tensors of a file, as float32."""
+    try:
+        entries = safetensors.deserialize(file.read_bytes())  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
+    return {name: _as_float32(entry) for name, entry in entries if entry["dtype"] in _DTYPES}
+
+
+def _as_float32(entry: Mapping[str, Any]) -> NDArray[np.float32]:
+    stored = np.frombuffer(entry["data"], dtype=_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    if entry["dtype"] == "BF16":  # the upper half of a float32
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)
+
+
+def _modern(name: str) -> str:
+    """Checkpoints converted from TensorFlow call a normalisation's weight and bias gamma and beta."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

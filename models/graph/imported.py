@@ -1,0 +1,107 @@
+"""Adopt an ONNX file that somebody else exported: check what it takes, append what it lacks.
+
+    outputs token embeddings only        ─▶ pooling, dense layers and normalisation are appended
+    outputs sentence_embedding as well   ─▶ normalisation is appended (doing it twice changes nothing)
+    outputs what Simile publishes        ─▶ as it is
+
+The graph is not trusted to be right: proof.py decides. Not here: graphs in half precision, or that take
+other inputs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, version_converter
+
+from models.errors import Unsupported
+from models.graph.bert import HIDDEN, INPUTS
+from models.graph.head import POOLED, SCOPE, SENTENCE, Head, append_head, append_normalise
+from models.graph.nodes import OPSET, Nodes
+
+_OLDEST = 13  # from here on Unsqueeze and ReduceSum take their axes as an input, as head.py writes them
+
+
+def load_onnx(file: Path) -> onnx.ModelProto:
+    """The model with its weights inside, at an operator set that head.py can append to."""
+    try:
+        model = onnx.load(file)
+        opset = _opset(model)
+        if opset < _OLDEST:
+            model = version_converter.convert_version(model, OPSET)
+    except Exception as error:  # noqa: BLE001  protobuf, the checker and the converter raise their own kinds
+        raise Unsupported(f"{file} cannot be read as ONNX: {error}") from None
+    return model
+
+
+def adopt(model: onnx.ModelProto, head: Head, width: int) -> int:
+    """Make `model` end in last_hidden_state, sentence_embedding and pooled_embedding; its dimension.
+
+    width: of a token embedding, where the file does not say.
+    """
+    graph = model.graph
+    _check_inputs(graph)
+    outputs = {output.name: output for output in graph.output}
+    for output in graph.output:
+        if output.type.tensor_type.elem_type != TensorProto.FLOAT:
+            raise Unsupported(f"The ONNX output {output.name} is not float32; publish the float32 export.")
+    tokens = next((output for output in graph.output if _rank(output) == 3), None)
+    if {SENTENCE, POOLED} <= outputs.keys():
+        return _last(outputs[SENTENCE], width)
+    nodes = Nodes(graph, SCOPE, _opset(model))
+    del graph.output[:]
+    if tokens is not None:
+        if tokens.name != HIDDEN:
+            nodes("Identity", tokens.name, out=HIDDEN)
+        hidden = onnx.ValueInfoProto()
+        hidden.CopyFrom(tokens)
+        hidden.name = HIDDEN
+        graph.output.append(hidden)
+    if SENTENCE in outputs:
+        dimension = _last(outputs[SENTENCE], width)
+        _rename(graph, SENTENCE, SCOPE + SENTENCE)
+        append_normalise(nodes, SCOPE + SENTENCE, dimension)
+    elif tokens is not None:
+        if head.tokens != "last":
+            raise Unsupported(
+                f"The pooling {'+'.join(head.names)} needs a graph written from a BERT's weights: "
+                "put model.safetensors beside the ONNX file."
+            )
+        dimension = head.dimension(_last(tokens, width))
+        append_head(graph, tokens.name, head, dimension, _opset(model))
+    else:
+        raise Unsupported(
+            f"The ONNX file outputs {', '.join(outputs)}: neither token embeddings nor {SENTENCE}."
+        )
+    return dimension
+
+
+def _check_inputs(graph: onnx.GraphProto) -> None:
+    weights = {initializer.name for initializer in graph.initializer}
+    inputs = {given.name for given in graph.input} - weights
+    if not {"input_ids", "attention_mask"} <= inputs <= set(INPUTS):
+        raise Unsupported(
+            f"The ONNX file takes {', '.join(sorted(inputs))}; published here are {', '.join(INPUTS)}."
+        )
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+
+def _rank(value: onnx.ValueInfoProto) -> int:
+    return len(value.type.tensor_type.shape.dim)
+
+
+def _last(value: onnx.ValueInfoProto, otherwise: int) -> int:
+    dims = value.type.tensor_type.shape.dim
+    return int(dims[-1].dim_value) if dims and dims[-1].dim_value else otherwise
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for at, name in enumerate(names):
+                if name == old:
+                    names[at] = new

@@ -1,0 +1,99 @@
+"""The int8 graph of a BERT: its linear layers as products of 8-bit integers, everything else as it was.
+
+    x ─▶ / smoothing ─▶ uint8 ─▶ MatMulIntegerToFloat, weights int8 ─▶ float32, with the bias
+
+Each input has one range for all texts (ranges.py), found when the version is published, so that a vector does
+not depend on its neighbours; each output column of a weight has its own. Columns that are much wider than the
+others would take the range for themselves, so each is divided by a number that its weights are multiplied
+with (SmoothQuant, Xiao et al. 2023, equation 4). Zero is exact on both sides.
+
+MatMulIntegerToFloat is ONNX Runtime's own operator, and products are exact only where the processor adds
+8-bit ones into 32 bits (VNNI; engines/opening.py). So this is a file beside onnx/model.onnx that other tools
+do not read, and is not named as they look for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from models.graph.backbone import Backbone, Tensors
+from models.graph.bert import POOLED_FROM, Writer, bert_graph
+from models.graph.head import Head, append_head
+from models.graph.nodes import CONTRIB, Nodes, model_of
+from models.graph.ranges import Span, Spans
+
+_WEIGHT_LEVELS, _INPUT_LEVELS = 127, 255
+_LEAST = 1e-5  # of what is divided by
+
+# How much of a column's width its weights take over: 0 none, 1 all. On all-MiniLM-L6-v2 the activation's
+# output, where single columns are ten times as wide as the rest, lost least at 0.9 and the others at 0.7;
+# what attention has mixed gained nothing.
+_SMOOTHING = {"attention.self.query": 0.7, "intermediate.dense": 0.7, "output.dense": 0.9}
+_MIXED = "attention.output.dense"
+
+
+def int8_model(backbone: Backbone, tensors: Tensors, head: Head, spans: Spans) -> onnx.ModelProto:
+    """The whole graph, with the inputs and outputs of the float32 one."""
+    writer = partial(Quantised, spans=spans)
+    graph = bert_graph(backbone, tensors, head.tokens, writer)
+    append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(backbone.width))
+    return model_of(graph, contrib=True)
+
+
+class Quantised(Writer):
+    """A writer of linear layers in 8 bits; spans: of every layer's input."""
+
+    def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes, *, spans: Spans) -> None:
+        super().__init__(backbone, tensors, nodes)
+        self._spans = spans
+
+    def words(self, ids: str = "input_ids", out: str = "") -> str:
+        """Half precision, which is finer than what follows: the table is most of a small model."""
+        table = self._nodes.tensor(self._tensors["embeddings.word_embeddings.weight"], np.float16)
+        return self._nodes("Cast", self._nodes("Gather", table, ids), to=TensorProto.FLOAT, out=out)
+
+    def linears(self, x: str, *layers: str) -> list[str]:
+        n, span = self._nodes, self._spans[layers[0]]
+        weights = [self._tensors[f"{at}.weight"] for at in layers]
+        smoothing = _smoothing(layers[0], span, weights)
+        if smoothing is not None:
+            x = n("Mul", x, n.tensor(1 / smoothing))
+            span = Span(span.least / smoothing, span.most / smoothing)
+            weights = [weight * smoothing for weight in weights]
+        step, zero = _range(span)
+        steps, zeros = n.tensor(step), n.tensor(zero, np.uint8)
+        rounded = n("QuantizeLinear", x, steps, zeros)
+        found = []
+        for at, weight in zip(layers, weights, strict=True):
+            widths = np.maximum(np.abs(weight).max(axis=1), np.float32(_LEAST)) / _WEIGHT_LEVELS
+            whole = n.tensor(np.rint(weight / widths[:, None]).T, np.int8, f"{at}.weight")
+            bias = n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias")
+            inputs = (rounded, whole, steps, n.tensor(widths), zeros, "", bias)
+            found.append(n("MatMulIntegerToFloat", *inputs, domain=CONTRIB))
+        return found
+
+
+def _smoothing(at: str, span: Span, weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
+    """(columns,): what each is divided by, 1 on average; None where nothing is."""
+    kind = at.split(".", 3)[3]  # behind encoder.layer.N
+    if kind == _MIXED:
+        return None
+    share = _SMOOTHING[kind]
+    widths = np.maximum(np.maximum(np.abs(span.least), np.abs(span.most)), _LEAST)
+    taken = np.maximum(np.max([np.abs(weight).max(axis=0) for weight in weights], axis=0), _LEAST)
+    smoothing = widths**share / taken ** (1 - share)
+    scaled: NDArray[np.float32] = (smoothing / np.exp(np.log(smoothing).mean())).astype(np.float32)
+    return scaled
+
+
+def _range(span: Span) -> tuple[float, int]:
+    """The size of a step and the number that stands for 0."""
+    least, most = min(float(span.least.min()), 0.0), max(float(span.most.max()), 0.0)
+    step = max(most - least, _LEAST) / _INPUT_LEVELS
+    return step, round(-least / step)

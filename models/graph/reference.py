@@ -1,0 +1,122 @@
+"""BERT in plain numpy, nothing padded: the formulas of the paper, to check a graph against.
+
+Slow and short on purpose. It shares no step with bert.py, so the same mistake would have to be made twice.
+Shapes: T tokens of one text, N tokens of all texts in a row, D width, H heads, d = D / H. Not for serving.
+"""
+
+# ruff: noqa: N803, N806  shapes live in names
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.graph.backbone import Backbone, Tensors
+from models.graph.head import Head, mask_distance
+
+Array = NDArray[Any]
+Rows = Sequence[Sequence[int]]
+
+
+def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
+    """The unit vectors of rows of token ids, float32 (rows, dimension)."""
+    vectors = np.stack(
+        [
+            np.concatenate([_pool(hidden_TD, mode) for mode in head.pooling])
+            for hidden_TD in token_vectors(backbone, tensors, head.tokens, rows)
+        ]
+    )
+    for dense in head.dense:
+        vectors = vectors @ dense.weight.T + (0 if dense.bias is None else dense.bias)
+        vectors = np.tanh(vectors) if dense.activation == "tanh" else vectors
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Array = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit
+
+
+def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows) -> list[Array]:
+    """What is pooled of each row, (T, D); tokens: as in head.py."""
+    ends = np.cumsum([len(row) for row in rows])[:-1]
+    words = tensors["embeddings.word_embeddings.weight"][np.concatenate(rows)]
+    if tokens == "static":
+        return np.split(words, ends)
+    outputs = _layers(backbone, tensors, rows, words, ends)
+    return np.split((outputs[0] + outputs[-1]) / 2 if tokens == "first_last" else outputs[-1], ends)
+
+
+def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends: Array) -> list[Array]:
+    """The output of every layer, (N, D)."""
+    places = tensors["embeddings.position_embeddings.weight"][
+        np.concatenate([np.arange(len(row)) for row in rows])
+    ]
+    kind = tensors["embeddings.token_type_embeddings.weight"][0]
+    x_ND = _norm(words + places + kind, backbone, tensors, "embeddings.LayerNorm")
+    outputs = []
+    for layer in range(backbone.layers):
+        x_ND = _layer(x_ND, ends, backbone, tensors, f"encoder.layer.{layer}")
+        outputs.append(x_ND)
+    return outputs
+
+
+def _pool(hidden_TD: Array, mode: str) -> Array:
+    distance = mask_distance(mode)
+    vector: Array = _POOL[mode](hidden_TD) if distance is None else hidden_TD[-1 - distance]
+    return vector
+
+
+def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
+    q_ND, k_ND, v_ND = (
+        _linear(x_ND, tensors, f"{at}.attention.self.{part}") for part in ("query", "key", "value")
+    )
+    texts = zip(np.split(q_ND, ends), np.split(k_ND, ends), np.split(v_ND, ends), strict=True)
+    mixed_ND = np.concatenate([_attend(*text, heads=backbone.heads) for text in texts])
+    attended_ND = _linear(mixed_ND, tensors, f"{at}.attention.output.dense")
+    x_ND = _norm(x_ND + attended_ND, backbone, tensors, f"{at}.attention.output.LayerNorm")
+    inner = _ACTIVATE[backbone.activation](_linear(x_ND, tensors, f"{at}.intermediate.dense"))
+    return _norm(
+        x_ND + _linear(inner, tensors, f"{at}.output.dense"), backbone, tensors, f"{at}.output.LayerNorm"
+    )
+
+
+def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int) -> Array:
+    q_THd, k_THd, v_THd = (x_TD.reshape(len(x_TD), heads, -1) for x_TD in (q_TD, k_TD, v_TD))
+    scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd, optimize=True) / np.sqrt(q_THd.shape[-1])
+    weights_HTT = np.exp(scores_HTT - scores_HTT.max(-1, keepdims=True))
+    weights_HTT /= weights_HTT.sum(-1, keepdims=True)
+    mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd, optimize=True).reshape(q_TD.shape)
+    return mixed_TD
+
+
+def _linear(x: Array, tensors: Tensors, at: str) -> Array:
+    product: Array = x @ tensors[f"{at}.weight"].T + tensors[f"{at}.bias"]
+    return product
+
+
+def _norm(x: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    spread = np.sqrt((centred**2).mean(-1, keepdims=True) + backbone.epsilon)
+    normed: Array = centred / spread * tensors[f"{at}.weight"] + tensors[f"{at}.bias"]
+    return normed
+
+
+def erf(x: Array) -> Array:
+    """Abramowitz and Stegun 7.1.26: within 1.5e-7. numpy has none, and scipy would come for one line."""
+    t = 1 / (1 + 0.3275911 * np.abs(x))
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    result: Array = np.sign(x) * (1 - series * np.exp(-(x**2)))
+    return result
+
+
+_ACTIVATE: dict[str, Callable[[Array], Array]] = {
+    "gelu": lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+}
+_POOL: dict[str, Callable[[Array], Array]] = {
+    "cls": lambda hidden_TD: hidden_TD[0],
+    "max": lambda hidden_TD: hidden_TD.max(0),
+    "mean": lambda hidden_TD: hidden_TD.mean(0),
+    "mean_sqrt_len_tokens": lambda hidden_TD: hidden_TD.sum(0) / np.sqrt(len(hidden_TD)),
+}

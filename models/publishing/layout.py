@@ -1,0 +1,129 @@
+"""The files beside the ONNX file: the sentence-transformers layout, written anew from what was understood.
+
+Files are copied by name from a list, so nothing that was not asked for, pickles first of all, comes along.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from models.graph.head import POOLINGS, Dense
+from models.sources.folder import Source, optional_json
+from models.sources.template import has_template
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_FROM_BACKBONE = ("config.json", "special_tokens_map.json", "vocab.txt")
+_FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
+_TYPES = "sentence_transformers.models."
+
+
+def write_layout(source: Source, folder: Path) -> None:
+    """Everything but onnx/, golden.json and manifest.json."""
+    for file in (
+        *(source.backbone / name for name in _FROM_BACKBONE),
+        *(source.folder / name for name in _FROM_FOLDER),
+    ):
+        if file.is_file() and file not in source.skipped:
+            shutil.copyfile(file, folder / file.name)
+    for weights in source.weights:
+        shutil.copyfile(weights, folder / weights.name)
+    if len(source.weights) > 1:
+        shutil.copyfile(
+            source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
+        )
+    _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
+    _write(folder / _TOKENIZER_CONFIG, _tokenizer_config(source))
+    _write_modules(source, folder)
+
+
+def write_backbone(source: Source, folder: Path) -> None:
+    """A raw Hugging Face folder, whose weights somebody else writes."""
+    for name in (*_FROM_BACKBONE, _TOKENIZER_CONFIG):
+        if (source.backbone / name).is_file():
+            shutil.copyfile(source.backbone / name, folder / name)
+    shutil.copyfile(source.backbone / TOKENIZER, folder / TOKENIZER)
+
+
+def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str, Any]:
+    """Without padding, and with truncation at the model's maximum: other readers of the file obey both."""
+    truncation = {"direction": "Right", "max_length": max_length, "strategy": "LongestFirst", "stride": 0}
+    return tokenizer | {"padding": None, "truncation": truncation}
+
+
+def _tokenizer_config(source: Source) -> dict[str, Any]:
+    """The source's own, saying where to cut and how to pad: some tools look for it here and nowhere else."""
+    config = optional_json(source.backbone / _TOKENIZER_CONFIG) | {"model_max_length": source.max_length}
+    for token in source.tokenizer.get("added_tokens") or []:
+        if token["id"] == source.config.get("pad_token_id"):
+            config["pad_token"] = token["content"]
+    if has_template(source.tokenizer):
+        # transformers' own class for a family makes a post-processor of its own, without the template.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return config
+
+
+def _write_modules(source: Source, folder: Path) -> None:
+    transformer = optional_json(source.backbone / "sentence_bert_config.json") | {
+        "max_seq_length": source.max_length
+    }
+    _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
+    settings = optional_json(source.folder / "config_sentence_transformers.json")
+    _write(
+        folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": None} | settings
+    )
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.names, source.width))
+    for dense in source.head.dense:
+        modules.append(("Dense", f"{len(modules)}_Dense"))
+        _write_dense(folder / modules[-1][1], dense)
+    modules.append(("Normalize", f"{len(modules)}_Normalize"))
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": _TYPES + kind}
+        for i, (kind, path) in enumerate(modules)
+    ]
+    _write(folder / "modules.json", listed)
+
+
+def _pooling_config(pooling: tuple[str, ...], width: int) -> dict[str, Any]:
+    """The flags that every release reads; they have no order, so another order needs the newer key.
+
+    A pooling that sentence-transformers does not know stands there too, since older releases refuse the key
+    and newer ones the name: none takes it for another pooling.
+    """
+    if list(pooling) != [mode for mode in POOLINGS if mode in pooling]:
+        return {"embedding_dimension": width, "pooling_mode": list(pooling)}
+    return {
+        "word_embedding_dimension": width,
+        "pooling_mode_cls_token": "cls" in pooling,
+        "pooling_mode_mean_tokens": "mean" in pooling,
+        "pooling_mode_max_tokens": "max" in pooling,
+        "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens" in pooling,
+    }
+
+
+def _write_dense(folder: Path, dense: Dense) -> None:
+    tensors = {"linear.weight": np.ascontiguousarray(dense.weight)}
+    if dense.bias is not None:
+        tensors["linear.bias"] = dense.bias
+    module = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn.modules.linear.Identity"}
+    out_features, in_features = dense.weight.shape
+    config = {
+        "in_features": in_features,
+        "out_features": out_features,
+        "bias": dense.bias is not None,
+        "activation_function": module[dense.activation],
+    }
+    _write(folder / "config.json", config)
+    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
+def _write(file: Path, content: object) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

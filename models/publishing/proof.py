@@ -1,0 +1,129 @@
+"""Prove that a built folder computes what it should, before anyone can serve it.
+
+    1  the ONNX file against an independent forward (numpy or torch)     cosine ≥ 0.99999, |difference| ≤ 1e-4
+    2  each text alone against the same text in padded batches           |difference| ≤ 1e-6
+    3  every value finite, every vector of length 1
+    4  known vectors, where there are some                               |difference| ≤ 1e-5
+
+The vectors are kept beside the model as golden.json, so that `check_golden` can ask again on any machine. All
+this is fp32's; a form of less precision has to point where those vectors point (`FORMS`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.encoder import Encoder, Turned
+from models.engines.form import Precision
+from models.errors import ProofFailed
+from models.publishing.texts import PROOF_TEXTS
+
+GOLDEN = "golden.json"
+Vectors = NDArray[np.float32]
+Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # ids of texts -> their unit vectors
+
+_COSINE, _PARITY, _INVARIANCE, _GOLDEN = 0.99999, 1e-4, 1e-6, 1e-5
+# The least cosine to the vectors of fp32. int8 is worst on just these texts; it is published from 0.95 on
+# (int8.py), and another machine may round otherwise.
+FORMS: dict[Precision, float] = {"bf16": 0.9995, "fp16": 0.9999, "int8": 0.94}
+
+
+def prove(
+    encoder: Encoder,
+    reference: Reference | None = None,
+    known: Vectors | None = None,
+    computed_in: str = "numpy",
+) -> Vectors:
+    """The vectors of PROOF_TEXTS, each computed alone. Raise ProofFailed.
+
+    known: what they must be, from elsewhere. computed_in: what `reference` computes with, for the message.
+    """
+    rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
+    alone = np.concatenate([encoder.forward([row]) for row in rows])
+    if alone.shape[1] != encoder.dimension:
+        raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
+    _prove_finite(alone)
+    if reference is not None:
+        _prove_parity(alone, reference(rows), computed_in)
+    _prove_invariance(encoder, rows, alone)
+    if known is not None:
+        _require(_worst(alone, known), _GOLDEN, "differs from the vectors known for this model")
+    return alone
+
+
+def write_golden(folder: Path, vectors: Vectors) -> None:
+    golden = {"texts": PROOF_TEXTS, "vectors": [[float(str(x)) for x in vector] for vector in vectors]}
+    (folder / GOLDEN).write_text(json.dumps(golden, ensure_ascii=True) + "\n", encoding="utf-8")
+
+
+def check_golden(encoder: Encoder, folder: Path) -> float:
+    """Compute the golden texts again; the largest difference, or in a form of less precision of 1 - cosine.
+
+    In such a form `encoder.turned` then says how far its vectors are from those of fp32.
+    Raise ProofFailed when the largest is above what the form allows.
+    """
+    golden = json.loads((folder / GOLDEN).read_bytes())
+    known = np.asarray(golden["vectors"], dtype=np.float32)
+    vectors = encoder.encode(golden["texts"]).vectors
+    least = FORMS.get(encoder.form.precision)
+    if least is None:
+        worst, allowed = _worst(vectors, known), _GOLDEN
+    else:
+        cosines = np.minimum(np.sum(vectors * known, axis=1), 1)
+        encoder.turned = Turned(len(cosines), float(cosines.mean()), float(cosines.min()))
+        worst, allowed = 1 - cosines, 1 - least
+    as_published = "no longer gives the vectors it was published with"
+    what = as_published if least is None else f"in {encoder.form} points elsewhere than it was published with"
+    _require(worst, allowed, what)
+    return float(worst.max())
+
+
+def _prove_finite(vectors: Vectors) -> None:
+    lengths = np.linalg.norm(vectors, axis=1)
+    if not np.isfinite(vectors).all() or abs(lengths - 1).max() > _PARITY:
+        broken = PROOF_TEXTS[int(np.argmax(~(abs(lengths - 1) <= _PARITY)))]
+        raise ProofFailed(f"The model gives no finite vector of length 1 for {_short(broken)}.")
+
+
+def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None:
+    cosines = np.sum(vectors * expected, axis=1)
+    other = f"the same weights computed in {computed_in}"
+    _require(1 - cosines, 1 - _COSINE, f"points elsewhere than {other}")
+    _require(_worst(vectors, expected), _PARITY, f"differs from {other}")
+
+
+def _prove_invariance(encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors) -> None:
+    """All together, then every text beside the longest one only: other row counts, other padding."""
+    together = encoder.forward(rows)
+    _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
+    for start in range(0, len(rows), 4):
+        batch = list(rows[start : start + 4])
+        _require(
+            _worst(encoder.forward(batch[::-1])[::-1], alone[start : start + 4]),
+            _INVARIANCE,
+            "depends on its padding",
+            start,
+        )
+
+
+def _worst(vectors: Vectors, expected: Vectors) -> Vectors:
+    """The largest difference of each row."""
+    worst: Vectors = np.abs(vectors - expected).max(axis=1)
+    return worst
+
+
+def _require(found: Vectors, allowed: float, what: str, first: int = 0) -> None:
+    at = int(np.argmax(found))
+    if not found[at] <= allowed:  # so that NaN fails too
+        raise ProofFailed(
+            f"The vector of {_short(PROOF_TEXTS[first + at])} {what}: {found[at]:.2g}, allowed {allowed:.2g}."
+        )
+
+
+def _short(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:40] + "…")

@@ -1,0 +1,195 @@
+"""Publish: a source folder becomes a proved version in the store.
+
+    source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
+
+The graph is written from a BERT's weights; of another family it is the ONNX file that the folder brings.
+Without torch. What was trained comes through `publish_prepared` too, with torch as the reference (export.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import onnx
+
+from models import cpus
+from models.encoder import ONNX, Encoder
+from models.errors import Unsupported
+from models.graph import file, reference
+from models.graph.backbone import Backbone, Tensors, read_backbone
+from models.graph.bert import POOLED_FROM, bert_graph
+from models.graph.head import append_head
+from models.graph.imported import adopt, load_onnx
+from models.graph.nodes import model_of
+from models.graph.packing import packs
+from models.manifest import Manifest, tidy_origin, version_name
+from models.publishing.calibration import calibrate
+from models.publishing.fingerprint import (
+    Space,
+    canonical,
+    fingerprint_of,
+    hash_initializers,
+    hash_tensors,
+    space_of,
+)
+from models.publishing.int8 import add_int8
+from models.publishing.layout import write_layout
+from models.publishing.proof import Reference, Vectors, prove, write_golden
+from models.sources.folder import Source, read_source
+from models.store import Store
+
+_LARGEST = 2_000_000_000  # bytes; one protobuf message, and so one ONNX file, cannot be larger
+
+Say = Callable[[str], None]  # told each long step as it begins
+
+
+def silent(step: str) -> None:
+    """Say nothing."""
+
+
+class Prepared(NamedTuple):
+    source: Source
+    model: onnx.ModelProto
+    space: Space
+    reference: Reference | None  # an independent forward, where the weights are there
+    computed_in: str = "numpy"  # by which library
+    weights: tuple[Backbone, Tensors] | None = None  # of a BERT
+
+
+def publish(
+    store: Store,
+    folder: Path,
+    *,
+    origin: str = "",
+    parent: str | None = None,
+    lineage: Mapping[str, Any] | None = None,
+    known: Vectors | None = None,
+    say: Say = silent,
+) -> Manifest:
+    """Publish a sentence-transformers or Hugging Face folder; the version already there if it is published.
+
+    known: vectors of texts.PROOF_TEXTS that the model must give, from elsewhere.
+    Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
+    """
+    say("reading the model")
+    source = read_source(folder)
+    for link in source.skipped:
+        say(f"skipping {link}: a link that leads out of the folder")
+    prepared = prepare(source)
+    origin = origin or _origin_of(folder)
+    return publish_prepared(
+        store, prepared, origin=origin, parent=parent, lineage=lineage or {}, known=known, say=say
+    )
+
+
+def publish_prepared(
+    store: Store,
+    prepared: Prepared,
+    *,
+    origin: str,
+    parent: str | None = None,
+    lineage: Mapping[str, Any],
+    known: Vectors | None = None,
+    say: Say = silent,
+) -> Manifest:
+    """`publish` from where the graph is ready."""
+    manifest = _manifest(prepared, origin, parent, lineage)
+    existing = store.find(manifest)
+    quantised = existing and (existing.quantised or not prepared.weights)
+    if existing and existing.calibration.int8 and existing.packed >= manifest.packed and quantised:
+        return existing  # else it is published anew, to have a calibration or a faster graph
+    return store.publish(partial(_build, prepared=prepared, manifest=manifest, known=known, say=say))
+
+
+def prepare(source: Source) -> Prepared:
+    """The graph and the space that it computes; nothing is written yet."""
+    if weights := _read_weights(source):  # an ONNX file beside them is left: ours leaves padding out
+        return _from_weights(source, *weights)
+    if source.onnx is None:
+        raise Unsupported(_no_weights(source))
+    model = load_onnx(source.onnx)
+    initializers = hash_initializers(model.graph)
+    dimension = adopt(model, source.head, source.width)
+    return Prepared(source, model, space_of(source, initializers, None, dimension), None)
+
+
+def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
+    graph = bert_graph(backbone, tensors, source.head.tokens)
+    dimension = source.head.dimension(backbone.width)
+    append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
+    space = space_of(source, hash_tensors(tensors), backbone, dimension)
+    computed = partial(reference.embed, backbone, tensors, source.head)
+    return Prepared(source, model_of(graph), space, computed, weights=(backbone, tensors))
+
+
+def _origin_of(folder: Path) -> str:
+    """Of a published version its own, else the folder's name."""
+    try:
+        return Manifest.read(folder).origin
+    except (OSError, ValueError):
+        return folder.resolve().name
+
+
+def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
+    """None where the folder has no safetensors, or has ONNX for an architecture that numpy is not taught."""
+    if not source.weights or (source.onnx and not Backbone.knows(source.config)):
+        return None
+    backbone = Backbone.from_config(source.config)
+    return backbone, read_backbone(source.weights, backbone, source.head.tokens)
+
+
+def _no_weights(source: Source) -> str:
+    if any(source.backbone.glob("pytorch_model*.bin")):
+        return f"{source.folder} has pickled weights only, which are never read. Save it as safetensors."
+    return f"{source.folder} has neither model.safetensors nor onnx/model.onnx."
+
+
+def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapping[str, Any]) -> Manifest:
+    source, space = prepared.source, prepared.space
+    created = datetime.now(UTC)
+    fingerprint = fingerprint_of(space)
+    return Manifest(
+        version=version_name(created, origin, fingerprint),
+        fingerprint=fingerprint,
+        created=created.isoformat(timespec="seconds"),
+        origin=tidy_origin(origin),
+        parent=parent,
+        lineage=dict(lineage),
+        dimension=space["dimension"],
+        max_length=source.max_length,
+        pooling=space["pooling"],
+        prompts=source.prompts,
+        search_prompt=source.search_prompt,
+        document_prompt=source.document_prompt,
+        packed=packs(prepared.model.graph),
+        portable="sentence-transformers" if source.head.portable else "simile",
+    )
+
+
+def _build(
+    folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say
+) -> Manifest:
+    if prepared.model.ByteSize() > _LARGEST:
+        raise Unsupported("The model is larger than 2 GB in float32, which one ONNX file cannot hold.")
+    say("writing the ONNX file")
+    write_layout(prepared.source, folder)
+    metadata = {
+        file.FINGERPRINT: manifest.fingerprint,
+        file.SPACE: canonical(prepared.space).decode(),
+    }
+    del prepared.model.metadata_props[:]
+    onnx.helper.set_model_props(prepared.model, metadata)
+    (folder / ONNX).parent.mkdir()
+    onnx.save(prepared.model, folder / ONNX)
+    say("proving that it computes what the weights say" if prepared.reference else "proving it")
+    encoder = Encoder(folder, manifest, threads=cpus.available())
+    proved = prove(encoder, prepared.reference, known, prepared.computed_in)
+    write_golden(folder, proved)
+    found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
+    if prepared.weights:
+        found["quantised"] = add_int8(folder, encoder, proved, *prepared.weights, prepared.source.head, say)
+    return manifest.model_copy(update=found)

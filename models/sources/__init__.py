@@ -1,0 +1,1 @@
+"""Folders and hub ids that a version is published from."""

@@ -1,0 +1,61 @@
+"""Fetch a model's folder from the Hugging Face hub: JSON, safetensors and ONNX, never a pickle, never code.
+
+Needs huggingface_hub, which comes with the tokenizers package. Serving never comes here: only an import
+that names a hub id does, and what was fetched once is found in the hub's own cache afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from models.errors import ModelUnavailable, Unsupported
+from models.graph.backbone import Backbone
+from models.sources.folder import read_source
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_WANTED = (
+    "*.json",
+    "*.safetensors",
+    "vocab.txt",
+    "README.md",
+    "LICENSE*",
+)
+_GRAPH = ("onnx/model.onnx", "onnx/model.onnx_data")
+_UNWANTED = ("openvino/*", "onnx/*.json")
+
+
+def is_hub_id(name: str) -> bool:
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def fetch(hub_id: str) -> Path:
+    """The folder of the model's newest revision. Raise ModelUnavailable without network or package.
+
+    An ONNX file, as large as the weights, comes only where the graph is not written from those (publish.py).
+    """
+    folder = _snapshot(hub_id, _WANTED)
+    return folder if _is_written_here(folder) else _snapshot(hub_id, (*_WANTED, *_GRAPH))
+
+
+def _is_written_here(folder: Path) -> bool:
+    try:
+        source = read_source(folder)
+    except Unsupported:
+        return False
+    return bool(source.weights) and Backbone.knows(source.config)
+
+
+def _snapshot(hub_id: str, wanted: tuple[str, ...]) -> Path:
+    try:
+        from huggingface_hub import snapshot_download  # noqa: PLC0415  slow to import, rarely needed
+    except ImportError:
+        message = f"{hub_id} is no folder, and fetching it from the hub needs: pip install huggingface_hub"
+        raise ModelUnavailable(message) from None
+    try:
+        folder = snapshot_download(hub_id, allow_patterns=list(wanted), ignore_patterns=list(_UNWANTED))
+    except Exception as error:  # noqa: BLE001  its own errors, the HTTP client's and the system's
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        message = f"{hub_id} is no folder on this machine and could not be fetched from the hub: {reason}"
+        raise ModelUnavailable(message) from None
+    return Path(folder)

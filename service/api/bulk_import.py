@@ -1,0 +1,198 @@
+"""Documents that come one by one and without end: stored in groups, a few of which are under way at a time.
+
+    add() ─▶ group ─▶ under way: embedded, then committed ─▶ settled, in their order
+
+So the encoder never waits for the next group, and memory holds a few groups whatever the whole weighs. A
+document that fails is reported and fails alone. What may pass (a full queue, a worker that died) is waited
+for.
+"""
+
+import asyncio
+import bisect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.corpus.corpus import Library, Stored
+from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
+from service.http.body_budget import Flow
+from service.lifecycle.builder import HARMLESS_TEXT
+from service.store.documents import Document
+
+GROUP_DOCUMENTS = 64  # of one commit
+GROUP_BYTES = 1 << 18  # read for one group; less than the least that all bodies may have together
+UNDER_WAY = 4  # groups: while one is committed, the others keep the encoder busy
+RETRY_SECONDS = 0.2
+MAX_ERRORS = 100  # that are kept, the first ones
+
+Stopping = Callable[[], bool]
+
+
+@dataclass(slots=True)
+class Group:
+    """Documents to be stored together, each with the number of its line."""
+
+    rows: list[tuple[int, Document]] = field(default_factory=list)
+    bytes: int = 0  # read since the group before
+    last_line: int = 0
+    ids: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of the documents so far."""
+
+    upserted: int = 0
+    failed: int = 0
+    truncated: int = 0
+    sequence: int = 0
+    tokens: int = 0
+    version: str = ""
+    last_line: int = 0  # every line up to this one is done
+    errors: list[tuple[int, str]] = field(default_factory=list)  # line and reason, the first ones
+
+    def fail(self, line: int, reason: str) -> None:
+        self.failed += 1
+        bisect.insort(self.errors, (line, reason))
+        del self.errors[MAX_ERRORS:]
+
+    def add(self, documents: int, stored: Stored) -> None:
+        self.upserted += documents
+        self.truncated += stored.truncated
+        self.sequence = max(self.sequence, stored.sequence)
+        self.tokens += stored.tokens
+        self.version = stored.version
+
+    def __str__(self) -> str:
+        """What a refusal says of what was done before it."""
+        if not self.upserted:
+            return "Nothing of the import was stored."
+        return (
+            f"Before that {self.upserted} documents were stored, and all lines up to {self.last_line} are "
+            "done. Send it again: text that is stored is not embedded again."
+        )
+
+
+class Import:
+    """One import. `close()` it at its end, however it ended."""
+
+    def __init__(self, library: Library, collection: str, flow: Flow, stopping: Stopping) -> None:
+        self._library = library
+        self._collection = collection
+        self._flow = flow
+        self._stopping = stopping
+        self._group = Group()
+        self._under_way: deque[tuple[Group, asyncio.Task[None]]] = deque()
+        self._claimed_bytes = 0  # of what the flow holds, that of the groups under way
+        self.tally = Tally()
+
+    async def add(self, line: int, document: Document) -> None:
+        """Take a document; waits while enough are under way.
+
+        Raises:
+            ServiceError: it cannot go on. The message says what was stored.
+
+        """
+        group = self._group
+        group.rows.append((line, document))
+        group.ids.add(document.id)
+        group.last_line = line
+        if len(group.rows) >= GROUP_DOCUMENTS:
+            await self._begin()
+
+    def fail(self, line: int, reason: str) -> None:
+        """A line that holds no document."""
+        self.tally.fail(line, reason)
+        self._group.last_line = line
+
+    async def look(self, *, idle: bool) -> None:
+        """Between two pieces: send on its way what is heavy or, when nothing comes, whatever is at hand.
+
+        Raises:
+            ServiceError: as `add`; also when the service stops.
+
+        """
+        if self._stopping():
+            await self._settle_all()
+            raise Unhealthy(
+                f"The service is stopping, and takes no more of the import. {self.tally}",
+                retry_after_seconds=1,
+            )
+        heavy = self._flow.held_bytes - self._claimed_bytes >= GROUP_BYTES
+        if heavy or (idle and self._group.rows and len(self._under_way) < UNDER_WAY):
+            await self._begin()
+        while self._under_way and self._under_way[0][1].done():
+            await self._settle()
+
+    async def finish(self) -> Tally:
+        """Store all that is left. Raises ServiceError as `add`."""
+        await self._begin()
+        await self._settle_all()
+        return self.tally
+
+    async def close(self) -> None:
+        """Nobody waits for what is under way any more."""
+        tasks = [task for _, task in self._under_way]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _begin(self) -> None:
+        """Send the group on its way, once fewer are under way and none of them has an id of its own."""
+        group, self._group = self._group, Group(last_line=self._group.last_line)
+        while len(self._under_way) >= UNDER_WAY or any(
+            not group.ids.isdisjoint(other.ids) for other, _ in self._under_way
+        ):
+            await self._settle()
+        group.bytes = self._flow.held_bytes - self._claimed_bytes
+        self._claimed_bytes += group.bytes
+        self._under_way.append((group, asyncio.ensure_future(self._store(group.rows))))
+
+    async def _settle_all(self) -> None:
+        while self._under_way:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait for the oldest group."""
+        group, task = self._under_way[0]
+        try:
+            await task
+        except ServiceError as error:
+            # So that the refusal counts all that is stored.
+            await asyncio.gather(*(task for _, task in self._under_way), return_exceptions=True)
+            raise type(error)(f"{error.message} {self.tally}", headers=error.headers) from error
+        self._under_way.popleft()
+        self.tally.last_line = group.last_line
+        self._claimed_bytes -= group.bytes
+        self._flow.release(group.bytes)
+        self._flow.done = str(self.tally)
+        self._flow.moved()
+
+    async def _store(self, rows: list[tuple[int, Document]]) -> None:
+        """Store the documents of a group; those that the model fails on are found by halving it."""
+        if not rows:
+            return
+        documents = {document.id: document for _, document in rows}  # of two equal ids the last wins
+        try:
+            stored = await self._patiently(list(documents.values()))
+        except (Backend, Tokenizer, Validation) as error:
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                await self._store(rows[:middle])
+                await self._store(rows[middle:])
+                return
+            if isinstance(error, Backend):  # is it this text, or the model?
+                with self._library.live.borrow() as generation:
+                    await self._library.embed(generation, [HARMLESS_TEXT])
+            self.tally.fail(rows[0][0], error.message)
+        else:
+            self.tally.add(len(rows), stored)
+
+    async def _patiently(self, documents: list[Document]) -> Stored:
+        while True:
+            try:
+                return await self._library.put(documents, self._collection)
+            except (Overloaded, Unhealthy):
+                if self._stopping():
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,1 @@
+"""Callers: keys, roles, rate limits and the audit log."""

@@ -1,0 +1,183 @@
+"""The keys file: who may do what, by name, role and hash; read again when it changes.
+
+    name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute]]
+
+One key per line; empty lines and lines that begin with # do not count. A limit that is left out or empty is
+the setting's; 0 is none. Nobody who reads the file can call the service: it holds hashes only. So that a key
+in the wrong place never reaches a log, a refusal names the line and repeats nothing of it.
+"""
+
+import logging
+import re
+import stat
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from service.auth.audit import audit
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # how long a change of the file may stay unseen
+MAX_BYTES = 1 << 20
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")  # a metric's label and a word in the audit
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+_LIMIT = re.compile(r"[0-9]{1,12}")
+_FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute]]"
+
+
+class Role(StrEnum):
+    """What a key must allow for a route. Each role includes the one before it."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+    @property
+    def allows(self) -> frozenset["Role"]:
+        roles = list(Role)
+        return frozenset(roles[: roles.index(self) + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One line. A limit of None is the setting's, of 0 none."""
+
+    name: str
+    role: Role
+    digest: bytes = field(repr=False)  # SHA-256 of the key
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+class KeysError(ValueError):
+    """The keys file cannot be used. The message says why, and repeats nothing of a line."""
+
+
+def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
+    """The keys of a file, in its order.
+
+    Raises:
+        KeysError: a line is wrong, a name or a hash stands twice, or there is no key at all.
+
+    """
+    keys: list[Key] = []
+    names: dict[str, int] = {}
+    digests: dict[bytes, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        given = line.strip()
+        if not given or given.startswith("#"):
+            continue
+        try:
+            key = _key(given)
+        except KeysError as error:
+            raise KeysError(f"line {number}: {error}") from None
+        twice = {"name": names.setdefault(key.name, number), "hash": digests.setdefault(key.digest, number)}
+        for what, first in twice.items():
+            if first != number:
+                raise KeysError(f"line {number}: its {what} stands on line {first} too. Keep one of them.")
+        keys.append(key)
+    if not keys and not may_be_empty:
+        raise KeysError("it holds no key. `python -m service keys add NAME --role ROLE` makes one.")
+    return keys
+
+
+def _key(line: str) -> Key:
+    fields = [part.strip() for part in line.split(":")]
+    if not 3 <= len(fields) <= 5:
+        raise KeysError(f"it has {len(fields)} fields; write {_FIELDS}.")
+    name, role, digest, *limits = fields
+    if not NAME.fullmatch(name):
+        raise KeysError("the name must be 1 to 64 letters, digits and . _ @ -, a letter or digit first.")
+    if role not in list(Role):
+        raise KeysError(f"the role must be one of {', '.join(Role)}.")
+    if not _HASH.fullmatch(digest):
+        raise KeysError(
+            "the third field must be the key's SHA-256, 64 hexadecimal digits. Never write a key itself; "
+            "`python -m service keys add` makes the line."
+        )
+    if not all(limit == "" or _LIMIT.fullmatch(limit) for limit in limits):
+        raise KeysError("a limit must be a whole number per minute, 0 for none, or empty for the setting's.")
+    requests, tokens = [int(limit) if limit else None for limit in (*limits, "", "")][:2]
+    return Key(name, Role(role), bytes.fromhex(digest), requests, tokens)
+
+
+def read_keys(file: Path) -> list[Key]:
+    """The keys of `file`.
+
+    Raises:
+        KeysError: it cannot be read, or a line is wrong.
+
+    """
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise KeysError("it is no regular file; it must be one that can be read again.")
+        if found.st_size > MAX_BYTES:
+            raise KeysError(f"it has {found.st_size} bytes; a keys file has at most {MAX_BYTES}.")
+        return parse(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise KeysError(
+            f"it cannot be read ({error.strerror}). Name a file that this process may read; "
+            "`python -m service keys add NAME --role ROLE` makes one."
+        ) from error
+    except UnicodeDecodeError:
+        raise KeysError("it is no UTF-8 text.") from None
+
+
+def _state(file: Path) -> tuple[int, ...] | None:
+    """Two states of a file that differ, differ in this; None for a file that is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+class KeysFile:
+    """The keys as the file had them when it could last be read.
+
+    Raises:
+        KeysError: it cannot be read now.
+
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seen = _state(file)  # before its content: a change between the two is seen at the next look
+        self._look_at = time.monotonic() + LOOK_SECONDS
+        self.keys = read_keys(file)
+
+    def changed(self) -> bool:
+        """Whether `keys` are others than at the last call. Looks once a second at most, else costs nothing.
+
+        A file that has become wrong or unreadable leaves the keys as they are, and one error in the log.
+        """
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + LOOK_SECONDS
+        seen = _state(self._file)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        try:
+            keys = read_keys(self._file)
+        except KeysError as error:
+            log.error("%s cannot be used, and the keys stay as they were: %s", self._file, error)  # noqa: TRY400
+            return False
+        _audit_changes(self.keys, keys)
+        self.keys = keys
+        return True
+
+
+def _audit_changes(before: list[Key], after: list[Key]) -> None:
+    old, new = ({key.name: key for key in keys} for keys in (before, after))
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            audit("key-removed", name=name)
+        elif name not in old:
+            audit("key-added", name=name, role=new[name].role)
+        elif old[name] != new[name]:
+            audit("key-changed", name=name, role=new[name].role)

@@ -1,0 +1,1 @@
+"""Many small requests become few encoder calls."""

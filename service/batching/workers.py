@@ -1,0 +1,124 @@
+"""The encoder's threads, and what each has in hand: who died is replaced, who hangs is known.
+
+One thread more than asked for is the spare. It works only while every other one has a candidate's rows in
+hand, and never takes such rows itself. So a candidate that is slow or hangs keeps nobody else waiting.
+
+A worker says what it begins and how long that may take. The supervisor's thread reads it without a lock and
+counts the seconds: a worker pays two assignments for each batch.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+
+from service.batching.request import Job
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One thread. It writes the first three itself; the others are the queue's and the supervisor's."""
+
+    def __init__(self, *, spare: bool = False) -> None:
+        self.spare = spare
+        self.on_candidate = False  # what it has in hand is a candidate's
+        self.given_up = False  # it hangs on a candidate, and another took its place
+        self.job: Job | None = None
+        self.may_take_seconds = math.inf
+        self.step = 0  # rises with each forward pass and each tokenising
+        self.thread: threading.Thread
+        self.hangs = False
+        self._seen = 0
+        self._seconds = 0.0  # that the step in hand has taken
+
+    def begin(self, may_take_seconds: float) -> None:
+        """A step of the job in hand begins."""
+        self.may_take_seconds = may_take_seconds
+        self.step += 1
+
+    def spend(self, seconds: float) -> bool:
+        """`seconds` more have passed. True when the step in hand is overdue and was not before."""
+        if self.job is None or self.step != self._seen:
+            self._seen, self._seconds, self.hangs = self.step, 0.0, False
+            return False
+        self._seconds += seconds
+        hung, self.hangs = self.hangs, self._seconds > self.may_take_seconds
+        return self.hangs and not hung
+
+
+class Workers:
+    """`work` runs on each thread, until the service stops."""
+
+    def __init__(self, count: int, work: Callable[[Worker], None]) -> None:
+        self._work = work
+        self.count = count
+        self._all = [Worker() for _ in range(count)]
+        self._all.append(Worker(spare=True))
+
+    @property
+    def all_on_candidates(self) -> bool:
+        """Whether none but the spare is left for the version in service."""
+        return all(worker.on_candidate for worker in self._all if not worker.spare)
+
+    def start(self) -> None:
+        for number, worker in enumerate(self._all):
+            self._start(worker, number)
+
+    def join(self) -> None:
+        for worker in self._all:
+            worker.thread.join()
+
+    def replace_dead(self) -> int:
+        """Start a new thread for each that died; how many those were."""
+        dead = [number for number, worker in enumerate(self._all) if not worker.thread.is_alive()]
+        for number in dead:
+            self._replace(number)
+        return len(dead)
+
+    def replace_hung_on_candidates(self) -> int:
+        """Start a new thread for each that hangs on a candidate; how many those were.
+
+        A thread cannot be ended: it ends by itself if it ever comes back.
+        """
+        hung = [n for n, worker in enumerate(self._all) if worker.hangs and worker.on_candidate]
+        for number in hung:
+            self._all[number].given_up = True
+            self._replace(number)
+        return len(hung)
+
+    def _replace(self, number: int) -> None:
+        self._all[number] = Worker(spare=self._all[number].spare)
+        self._start(self._all[number], number)
+
+    def overdue(self, seconds: float) -> list[Job]:
+        """`seconds` more have passed: the jobs that are overdue since now."""
+        jobs = [(worker.job, worker.spend(seconds)) for worker in self._all]
+        return [job for job, late in jobs if late and job is not None]
+
+    @property
+    def busy(self) -> int:
+        """How many have a job in hand."""
+        return sum(worker.job is not None for worker in self._all)
+
+    @property
+    def all_hang(self) -> bool:
+        """Whether none but the spare is left at all."""
+        return all(worker.hangs for worker in self._all if not worker.spare)
+
+    @property
+    def hanging(self) -> int:
+        """How many hang."""
+        return sum(worker.hangs for worker in self._all)
+
+    def _start(self, worker: Worker, number: int) -> None:
+        worker.thread = threading.Thread(
+            target=self._run, args=[worker], name=f"encode-{number}", daemon=True
+        )
+        worker.thread.start()
+
+    def _run(self, worker: Worker) -> None:
+        try:
+            self._work(worker)
+        except BaseException:  # the supervisor finds the thread dead; nothing else would say why
+            log.critical("A worker died", exc_info=True)

@@ -1,0 +1,89 @@
+"""`python -m service check`: each setting with its value and source, and what would run on this machine."""
+
+import os
+import shutil
+from pathlib import Path
+
+import onnxruntime
+
+from models import cpus
+from models.errors import ModelError
+from models.store import Store
+from service.auth.keys import Role, read_keys
+from service.batching import tuning
+from service.index import gpu
+from service.lifecycle.model_loader import require_device, wanted_form
+from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
+
+
+def report(settings: Settings) -> str:
+    """A text for people. Starts nothing and writes nothing.
+
+    Raises:
+        StartupError: a GPU that is asked for is not there.
+
+    """
+    width = max(len(name) for name in Settings.model_fields) + len(PREFIX)
+    lines = []
+    for name in Settings.model_fields:
+        variable = PREFIX + name.upper()
+        source = "environment" if variable in os.environ else "default"
+        if name == "otel" and source == "default" and settings.otel:
+            source = otlp_endpoints()[0]
+        lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
+    facts = {
+        "processors": f"{cpus.available()} (affinity and cgroup quota)",
+        "workers x threads": _workers(settings),
+        "device": require_device(settings),
+        "form": _form(settings),
+        "providers": ", ".join(onnxruntime.get_available_providers()),
+        "model": _model(settings),
+        "index": _index(settings),
+        "disk": _disk(settings.data_dir),
+        "keys": _keys(settings),
+    }
+    lines.append("")
+    lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    return "\n".join(lines)
+
+
+def _workers(settings: Settings) -> str:
+    known = tuning.known(settings)
+    return f"{known.layout} ({known.reason})"
+
+
+def _form(settings: Settings) -> str:
+    try:
+        form = wanted_form(settings)
+    except StartupError as error:
+        return f"none: {error}"
+    return f"{form}, deterministic" if settings.deterministic else str(form)
+
+
+def _keys(settings: Settings) -> str:
+    if settings.api_keys_file is None:
+        return "none, and SIMILE_INSECURE=1" if settings.insecure else "none: loopback only"
+    keys = read_keys(settings.api_keys_file)
+    counts = (f"{[key.role for key in keys].count(role)} {role}" for role in Role)
+    return f"{', '.join(counts)}: {', '.join(key.name for key in keys)}"
+
+
+def _model(settings: Settings) -> str:
+    try:
+        wanted = Store(settings.models_dir).wanted()
+    except ModelError as error:
+        return str(error)
+    return wanted or f"none published yet; the first start publishes {settings.model!r}"
+
+
+def _index(settings: Settings) -> str:
+    number = gpu.find(settings.index_device)
+    return "searched on the CPU" if number is None else f"large ones searched on GPU {number}"
+
+
+def _disk(folder: Path) -> str:
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    writable = "writable" if os.access(folder, os.W_OK) else "NOT writable"
+    return f"{free / 2**30:.1f} GiB free at {folder.resolve()}, {writable}"

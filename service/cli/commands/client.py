@@ -1,0 +1,96 @@
+"""A running service, as its commands talk to it: one connection, waits where it asks to, errors in words."""
+
+import http.client
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from service.cli.commands.errors import CommandError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT_SECONDS = 600.0  # a chunk of an import waits for the encoder
+PATIENCE = 10  # times that one request is sent again after a 429 or 503
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class Answer(NamedTuple):
+    status: int
+    value: Any  # its JSON
+
+    @property
+    def error(self) -> str:
+        found = self.value.get("error") if isinstance(self.value, dict) else None
+        return str(found or f"it answered {self.status}")
+
+
+class Remote:
+    """The service at `url`; `key_file` holds a key, alone in it.
+
+    `scoped`: the address names a collection, as in http://127.0.0.1:8000/collections/tickets.
+    """
+
+    def __init__(self, url: str, key_file: Path | None = None) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise CommandError(f"--url {url!r} is no address. Write it as {DEFAULT_URL}.") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise CommandError(f"--url {url!r} is no address. Write it as {DEFAULT_URL}.")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname, port, timeout=TIMEOUT_SECONDS)
+        self._base = parts.path.rstrip("/")
+        self.scoped = "/collections/" in self._base
+        self.url = url
+        self._headers = {} if key_file is None else {"Authorization": f"Bearer {_key(key_file)}"}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def send(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> Answer:
+        """The answer, whatever its status; a 429 or 503 is waited out for a while.
+
+        Raises:
+            CommandError: nobody answers, or what answers is no Simile.
+
+        """
+        answer, wait = self._once(method, path, body, kind)
+        for _ in range(PATIENCE):
+            if answer.status not in {429, 503}:
+                break
+            time.sleep(wait)
+            answer, wait = self._once(method, path, body, kind)
+        return answer
+
+    def _once(self, method: str, path: str, body: bytes | None, kind: str) -> tuple[Answer, float]:
+        headers = self._headers | ({"Content-Type": kind} if kind else {})
+        try:
+            self._connection.request(method, self._base + path, body, headers)
+            response = self._connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise CommandError(
+                f"{self.url} does not answer ({error or type(error).__name__}). Start the service, or name "
+                "its address with --url."
+            ) from error
+        wait = response.headers.get("retry-after", "1")
+        seconds = min(float(wait) if wait.isdigit() else 1.0, LONGEST_WAIT_SECONDS)
+        try:
+            return Answer(response.status, json.loads(content)), seconds
+        except ValueError as error:
+            raise CommandError(f"What answers at {self.url} is not Simile (it sent no JSON).") from error
+
+
+def path_of(collection: str | None) -> str:
+    """Where the routes of a collection begin; None: of that which the address names."""
+    return "" if collection is None else f"/collections/{collection}"
+
+
+def _key(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"The key file {file} cannot be read ({error}).") from error

@@ -1,0 +1,192 @@
+"""`python -m service export FILE`: every document, or those that pass a filter, as JSON lines.
+
+From a running service, a page at a time; or with --data-dir straight from the store, at one moment, whether a
+service runs there or not. Of the default collection, of another one, or of all; then each line names its own.
+The file appears whole or not at all.
+"""
+
+import argparse
+import contextlib
+import gzip
+import os
+import secrets
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from models.fsync import sync
+from service.cli.commands.client import Remote, path_of
+from service.cli.commands.errors import CommandError
+from service.cli.commands.file_formats import Bytes
+from service.cli.commands.import_files import connect_to, named_collection
+from service.cli.commands.progress_bar import Progress
+from service.store.documents import DEFAULT_COLLECTION, Record, collections, count, page
+from service.store.filters.grammar import FilterError, compile_filter, parse_filter
+from service.store.filters.predicate import Where
+from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION
+from service.store.schema_check import foreign, harden
+
+PAGE = 1000
+PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind `export`."""
+    parser.add_argument("file", metavar="FILE", help="`-` is stdout; a name that ends in .gz is packed")
+    parser.add_argument("--filter", metavar="JSON", help="only documents that pass, as in GET /documents")
+    parser.add_argument("--data-dir", type=Path, help="read the store there, and ask no service")
+    connect_to(parser)
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Do it; what to print.
+
+    Raises:
+        CommandError: it cannot be read or written. Nothing was left behind.
+
+    """
+    remote = Remote(arguments.url, arguments.key_file)
+    collection = named_collection(arguments, remote)
+    if arguments.data_dir is None:
+        found = _from_service(remote, arguments.filter, collection, every=arguments.all_collections)
+    else:
+        database = arguments.data_dir / DATABASE
+        found = _from_store(database, arguments.filter, collection, every=arguments.all_collections)
+    try:
+        with written(arguments.file) as out:
+            number = _write(found, out)
+    except OSError as error:
+        raise CommandError(f"{arguments.file} cannot be written ({error.strerror or error}).") from error
+    return "" if arguments.file == "-" else f"{number} documents are in {arguments.file}."
+
+
+def _write(pages: Iterator[tuple[list[dict[str, Any]], int]], out: Bytes) -> int:
+    number, progress = 0, None
+    try:
+        for documents, total in pages:
+            progress = progress or Progress("documents", total)
+            out.writelines(orjson.dumps(document) + b"\n" for document in documents)
+            number += len(documents)
+            progress.tell(number, number)
+    finally:
+        if progress is not None:
+            progress.end()
+    return number
+
+
+@contextlib.contextmanager
+def written(name: str) -> Iterator[Bytes]:
+    """A file that is written aside and renamed at the end; after an error there is none."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    file = Path(name)
+    aside = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
+    try:
+        with aside.open("xb") as raw:
+            if file.suffix == ".gz":
+                with gzip.open(raw, "wb", compresslevel=6) as out:
+                    yield out
+            else:
+                yield raw
+            raw.flush()
+            os.fsync(raw.fileno())
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync(file.parent)
+
+
+def _from_service(
+    remote: Remote, condition: str | None, collection: str | None, *, every: bool
+) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Pages of documents, each with the number of documents in all."""
+    asked = {} if condition is None else {"filter": condition}
+    with contextlib.closing(remote):
+        names = [collection]
+        if every:
+            names = [found["name"] for found in _asked(remote, "/collections", {})["collections"]]
+        paths = {name: f"{path_of(name)}/documents" for name in names}
+        total = sum(_asked(remote, f"{path}/count", asked)["count"] for path in paths.values())
+        for name, path in paths.items():
+            mark = {"collection": name} if every else {}
+            after: str | None = ""
+            while after is not None:
+                part = _asked(remote, path, asked | {"after": after, "limit": str(PAGE)})
+                yield [mark | document for document in part["documents"]], total
+                after = part["next"]
+
+
+def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
+    answer = remote.send("GET", f"{path}?{urlencode(parameters)}" if parameters else path)
+    if answer.status != 200:
+        raise CommandError(f"{remote.url} refused: {answer.error}")
+    found: dict[str, Any] = answer.value
+    return found
+
+
+def _from_store(
+    path: Path, condition: str | None, collection: str | None, *, every: bool
+) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """As `_from_service`."""
+    where = _compiled(condition)
+    with reading(path) as connection:
+        there = collections(connection)
+        if collection is not None and collection not in there:
+            raise CommandError(f"{path} has no collection {collection!r}; there are {', '.join(there)}.")
+        names = there if every else [collection or DEFAULT_COLLECTION]
+        total = sum(count(connection, where, name) for name in names)
+        for name in names:
+            mark = {"collection": name} if every else {}
+            after, more = "", True
+            while more:
+                part, more = page(connection, after, PAGE, where, PAGE_BYTES, name)
+                yield [mark | _raw(record) for record in part], total
+                after = part[-1].id if part else after
+
+
+def _raw(record: Record) -> dict[str, Any]:
+    """A document with text and metadata as the JSON that they are read as."""
+    text, metadata = orjson.Fragment(record.text_json), orjson.Fragment(record.metadata_json)
+    return {"id": record.id, "text": text, "metadata": metadata}
+
+
+def _compiled(condition: str | None) -> Where | None:
+    try:
+        return None if condition is None else compile_filter(parse_filter(condition))
+    except FilterError as error:
+        raise CommandError(f"--filter: {error}") from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[sqlite3.Connection]:
+    """The store at `path`, at one moment, while a service may be writing it.
+
+    Raises:
+        CommandError: there is none, it is of another schema, or it cannot be read.
+
+    """
+    if not path.is_file():
+        raise CommandError(f"There is no store at {path}. Name a data directory that a service has used.")
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = 1")
+            harden(connection)
+            [schema] = connection.execute("PRAGMA user_version").fetchone()
+            if schema != SCHEMA_VERSION:
+                what = "a newer Simile wrote it" if schema > SCHEMA_VERSION else "start the service once"
+                raise CommandError(
+                    f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
+                )
+            if (problem := foreign(connection, MIGRATIONS)) is not None:
+                raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
+            connection.execute("BEGIN")
+            yield connection
+    except sqlite3.Error as error:
+        raise CommandError(f"{path} cannot be read ({error}). `check --data` says more.") from error

@@ -1,0 +1,146 @@
+"""`python -m service keys add NAME --role ROLE | list | remove NAME`: the keys file, changed safely.
+
+A key is made here, shown once, and kept as its hash. The file is replaced in one step, readable by its owner
+only; two changes at once wait for each other (by a lock file beside it). A running service sees the change at
+its next request that comes a second later or more.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.fsync import sync
+from service.auth.audit import audit
+from service.auth.keys import NAME, Key, KeysError, Role, parse, read_keys
+from service.settings import PREFIX, keys_file
+
+SHOWN = "sk-simile-"  # so that a key is known as one wherever it turns up
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """What may stand behind `keys`."""
+    file = argparse.ArgumentParser(add_help=False)
+    file.add_argument(
+        "--file", type=Path, default=keys_file(), help=f"the keys file; {PREFIX}API_KEYS_FILE unless named"
+    )
+    commands = parser.add_subparsers(dest="change", required=True)
+    add = commands.add_parser("add", parents=[file], help="make a key and print it, this once")
+    add.add_argument("name", type=_name)
+    add.add_argument("--role", required=True, choices=list(Role), type=Role)
+    add.add_argument("--requests-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
+    add.add_argument("--tokens-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
+    commands.add_parser("list", parents=[file], help="names, roles and limits")
+    commands.add_parser("remove", parents=[file], help="the key stops working").add_argument("name")
+
+
+def _name(given: str) -> str:
+    if not NAME.fullmatch(given):
+        raise argparse.ArgumentTypeError(
+            "1 to 64 letters, digits and . _ @ -, a letter or digit first; a name, not a key"
+        )
+    return given
+
+
+def run(arguments: argparse.Namespace) -> str:
+    """Do it; what to print.
+
+    Raises:
+        KeysError: there is no file, it is wrong, or cannot be written; nothing was changed.
+
+    """
+    if arguments.file is None:
+        raise KeysError(f"Name the keys file: --file FILE, or {PREFIX}API_KEYS_FILE.")
+    file: Path = arguments.file.resolve()  # a link stays a link
+    try:
+        if arguments.change == "list":
+            return table(read_keys(file))
+        with _locked(file):
+            if arguments.change == "remove":
+                return remove(file, arguments.name)
+            limits = (arguments.requests_per_minute, arguments.tokens_per_minute)
+            return add(file, arguments.name, arguments.role, limits)
+    except KeysError as error:
+        raise KeysError(f"{file}: {error}") from error
+    except OSError as error:
+        raise KeysError(f"{file} cannot be changed ({error.strerror}).") from error
+
+
+def add(file: Path, name: str, role: Role, limits: tuple[int | None, int | None] = (None, None)) -> str:
+    """A new key, whose hash `file` now holds."""
+    text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
+    if any(key.name == name for key in parse(text, may_be_empty=True)):
+        raise KeysError(f"there is a key {name!r} already. Choose another name, or remove that one first.")
+    key = SHOWN + secrets.token_urlsafe(32)
+    numbers = ["" if limit is None else str(limit) for limit in limits]
+    line = ":".join([name, role, hashlib.sha256(key.encode()).hexdigest(), *numbers]).rstrip(":")
+    changed = text + ("\n" if text and not text.endswith("\n") else "") + line + "\n"
+    parse(changed)
+    _replace(file, changed)
+    audit("key-added", name=name, role=role)
+    return key
+
+
+def remove(file: Path, name: str) -> str:
+    """Take a key out of `file`; every other line stays as it is."""
+    names = [key.name for key in read_keys(file)]
+    if name not in names:
+        raise KeysError(f"there is no key {name[:64]!r}; there are {', '.join(names)}.")
+    if len(names) == 1:
+        raise KeysError(
+            f"{name!r} is its last key. A service does not start without a key, and one that runs would keep "
+            "this one. Add another first."
+        )
+    lines = file.read_text(encoding="utf-8-sig").splitlines(keepends=True)
+    _replace(file, "".join(line for line in lines if line.partition(":")[0].strip() != name))
+    audit("key-removed", name=name)
+    return f"{name} is removed."
+
+
+def table(keys: list[Key]) -> str:
+    """Names, roles and limits for people; never a hash."""
+    rows = [("name", "role", "requests/min", "tokens/min")]
+    rows += [
+        (key.name, key.role.value, _limit(key.requests_per_minute), _limit(key.tokens_per_minute))
+        for key in keys
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    )
+
+
+def _limit(given: int | None) -> str:
+    return "setting's" if given is None else str(given or "none")
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Wait for whoever else changes `file`."""
+    with (file.parent / f".{file.name}.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(file: Path, text: str) -> None:
+    """`file` holds `text`, in one step; its owner is kept, if we may, and nobody else may read it."""
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")  # of mode 0600
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as temporary:
+            temporary.write(text)
+            temporary.flush()
+            os.fsync(descriptor)
+        if file.exists():
+            with contextlib.suppress(PermissionError):
+                os.chown(name, file.stat().st_uid, file.stat().st_gid)
+        Path(name).replace(file)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync(file.parent)

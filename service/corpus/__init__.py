@@ -1,0 +1,1 @@
+"""Documents in, hits out: store, index and encoder used together."""

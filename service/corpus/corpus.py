@@ -1,0 +1,315 @@
+"""Documents and their search: the store, the index and the encoder, used together.
+
+A write is embedded by the version in service, committed and in its index before it is answered. What other
+versions have by then goes along; what they lack is filled in behind it (catch_up.py). A search borrows one
+generation for its whole life, so its query and the vectors it is compared with come from one model.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.batching.batcher import Batcher
+from service.batching.request import Lane
+from service.corpus.embedder import DocumentEncoder
+from service.corpus.search import HEAVY_CANDIDATES, Hit, Query, Search, find
+from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
+from service.live import Generation, Live
+from service.observability.logs import told
+from service.store.backfill import lacking
+from service.store.documents import DEFAULT_COLLECTION, Document, sequence, unchanged
+from service.store.filter_cache import Passing
+from service.store.filters.planner import matching
+from service.store.filters.predicate import Where
+from service.store.ids import revision_of
+from service.store.reader import Documents
+from service.store.vectors import Embedding
+from service.store.writer import Changes, Transaction, Writer
+from service.store.writes import (
+    DELETE_DOCUMENTS,
+    MAX_COLLECTIONS,
+    NeedsVectors,
+    delete,
+    delete_some,
+    drop_feedback,
+    drop_name,
+    upsert,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Hits: TypeAlias = list[list[Hit]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a write did: texts the model does not see whole, the operation sequence, tokens computed."""
+
+    truncated: int
+    sequence: int
+    tokens: int
+    version: str  # that was in service, and computed them
+
+
+class Library:
+    """The document side of the service."""
+
+    def __init__(
+        self,
+        live: Live,
+        batcher: Batcher,
+        documents: Documents,
+        writer: Writer,
+        *,
+        passages: bool = True,
+        max_collections: int = MAX_COLLECTIONS,
+    ) -> None:
+        """passages: texts that are longer than the model reads are split."""
+        self._max_collections = max_collections
+        self.live = live
+        self.documents = documents
+        self.writer = writer
+        self._batcher = batcher
+        self._passing = Passing()
+        self._encoder = DocumentEncoder(batcher, passages=passages)
+        self.on_gap: Callable[[], None] = _nothing  # told when a write left a follower without a vector
+
+    @property
+    def alone_threads(self) -> int:
+        """How many threads compute a lone text together; 1: it is computed as any other."""
+        return self._batcher.alone.threads
+
+    async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
+        """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
+
+        What changed is embedded by the live generation. Those that follow it embed it at the same time, and
+        nobody waits for them or fails with them: what they do not have at the commit is filled in later.
+        """
+        same = await self.documents.own(lambda connection: unchanged(connection, documents, collection))
+        changed = {*range(len(documents))} - same
+        embedded: dict[int, dict[int, Embedding]] = {}
+        while True:
+            with self.live.borrow_all() as generations:
+                live, *followers = generations
+                for generation in generations:  # the writer's thread goes through it
+                    embedded.setdefault(generation.number, {})
+                following = [
+                    asyncio.ensure_future(self._follow(follower, documents, changed, embedded))
+                    for follower in followers
+                    if follower.fault is None
+                ]
+                try:
+                    await self._embed_changed(live, documents, changed, embedded)
+                    stored_by, (truncated, number) = await self.writer.run(
+                        partial(self._upsert, documents=documents, embedded=embedded, collection=collection)
+                    )
+                    # The live generation's; what followers compute is the service's own affair.
+                    tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
+                    if any(changed - stored_by[follower.number].keys() for follower in followers):
+                        self.on_gap()
+                    return Stored(truncated, number, tokens, live.version)
+                except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
+                    changed.update(error.positions)
+                finally:
+                    for task in following:
+                        task.cancel()
+
+    def _upsert(
+        self,
+        transaction: Transaction,
+        documents: Sequence[Document],
+        embedded: Mapping[int, Mapping[int, Embedding]],
+        collection: str,
+    ) -> tuple[Mapping[int, Mapping[int, Embedding]], tuple[int, int]]:
+        """The write itself, with what there is at this moment; that, and what `upsert` returns."""
+        now = dict(embedded)  # on the event loop followers go on
+        split = self._encoder.passages
+        return now, upsert(
+            transaction,
+            documents,
+            now,
+            split=split,
+            collection=collection,
+            max_collections=self._max_collections,
+        )
+
+    async def _embed_changed(
+        self,
+        generation: Generation,
+        documents: Sequence[Document],
+        changed: set[int],
+        embedded: dict[int, dict[int, Embedding]],
+    ) -> None:
+        """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
+        rows = embedded[generation.number]
+        lacking = sorted(changed - rows.keys())
+        fresh = await self.embed(generation, [documents[at].text for at in lacking])
+        # In one assignment, since the writer's thread may be reading it.
+        embedded[generation.number] = rows | dict(zip(lacking, fresh, strict=True))
+
+    async def _follow(
+        self,
+        follower: Generation,
+        documents: Sequence[Document],
+        changed: set[int],
+        embedded: dict[int, dict[int, Embedding]],
+    ) -> None:
+        """A follower's part of a write. Its failures are its builder's, who meets them again."""
+        try:
+            await self._embed_changed(follower, documents, changed, embedded)
+        except Hung as error:
+            follower.fault = error.message
+        except ServiceError as error:
+            log.debug("%s left a write to its builder: %s", follower.version, error.error_type)
+        except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
+            log.warning("%s left a write to its builder: %s", follower.version, told(error))
+
+    async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""
+        where = Where("id = ?", [id])
+        return await self.writer.run(lambda transaction: delete(transaction, where, collection))
+
+    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete what passes `where` at this moment: how many were deleted, and the operation sequence.
+
+        In steps, with other writes between them. Each step is on disk before the next, oldest documents
+        first; a document that is stored or changed meanwhile stays.
+
+        Raises:
+            Storage: a step failed. The message says how many documents were deleted before.
+
+        """
+        revisions, number = await self.documents.read(
+            lambda connection: _found(connection, where, collection)
+        )
+        done = deleted = 0
+        while done < len(revisions):
+            some = revisions[done : done + DELETE_DOCUMENTS]
+            job = partial(delete_some, revisions=some, collection=collection)
+            try:
+                step = await self.writer.run(job)
+            except (Storage, Unhealthy) as error:
+                said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
+                raise type(error)(said, headers=error.headers) from error
+            done, deleted, number = done + step.done, deleted + step.deleted, step.sequence
+        return deleted, number
+
+    async def drop(self, collection: str) -> tuple[int, int]:
+        """Delete a collection with its documents and judgements, in steps. Returns and raises as `delete`.
+
+        The default one stays, and so does one to which documents were written meanwhile.
+        """
+        deleted = await self.delete(Where("1", []), collection)
+        while await self.writer.run(partial(drop_feedback, collection=collection)):
+            pass
+        await self.writer.run(partial(drop_name, collection=collection))
+        return deleted
+
+    def close(self) -> None:
+        """Embed nothing more."""
+        self._encoder.close()
+
+    async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
+        """Embed documents' texts with the model's document prompt, in the lane of its generation."""
+        return await self._encoder.embed(generation, documents, self._lane(generation))
+
+    def _lane(self, generation: Generation) -> Lane:
+        return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE
+
+    async def embed_queries(self, generation: Generation, queries: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors (n, dimension) of queries that no request waits for, with the model's search prompt."""
+        prompt = generation.manifest.search_prompt
+        encoded = await self._batcher.embed(
+            generation.encoder, [prompt + query for query in queries], lane=self._lane(generation)
+        )
+        return encoded.vectors
+
+    @staticmethod
+    def check_whole(generation: Generation) -> None:
+        """Refuse a search, before it costs anything, while the index does not hold every document.
+
+        Raises:
+            Unhealthy: it is being rebuilt.
+
+        """
+        if not generation.whole:
+            raise Unhealthy(
+                "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
+                retry_after_seconds=5,
+            )
+
+    async def check_kept(self, generation: Generation) -> None:
+        """Refuse to search a version that was asked for by name, unless it holds every document.
+
+        One that is not in service may lack what was written since: its failures fail no write.
+
+        Raises:
+            Unhealthy: it is in service, and being rebuilt.
+            Conflict: it is not in service, and lacks documents.
+
+        """
+        if generation is self.live.generation:
+            self.check_whole(generation)
+            return
+        number, after = generation.number, generation.complete_to
+        gaps = await self.documents.own(lambda connection: lacking(connection, number, after, 1))
+        if gaps or not generation.whole:
+            raise Conflict(
+                f"{generation.version} does not hold every document, so it cannot be searched; "
+                f"{self.live.generation.version} is in service."
+            )
+
+    async def search(
+        self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
+    ) -> T:
+        """`then` of each query's hits, made on the reading thread.
+
+        queries: their vectors were made with the encoder of `generation`.
+
+        Raises:
+            TooMuch: they have more than `search.most` bytes together.
+
+        """
+        scans = search.where is not None and not search.where.indexed
+        return await self.documents.read(
+            lambda connection: then(find(connection, generation, queries, search, self._passing)),
+            heavy=scans or len(queries) * search.candidates > HEAVY_CANDIDATES,
+        )
+
+
+def _nothing() -> None:
+    """When no follower is looked after."""
+
+
+def _found(connection: sqlite3.Connection, where: Where, collection: str) -> tuple[list[int], int]:
+    """The revisions that pass, rising, and the operation number of the same moment."""
+    connection.execute("BEGIN")
+    return matching(connection, where, collection).tolist(), sequence(connection)
+
+
+def apply(generation: Generation, changes: Changes) -> None:
+    """Bring a generation's indexes up to date with a commit; runs on the writer's thread."""
+    rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
+    if not rows and not changes.removed and changes.sequence <= generation.indexes.sequence:
+        return
+    place = changes.elsewhere.get
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for name in rows:
+        named[place(revision_of(name), DEFAULT_COLLECTION)].append(name)
+    removed: defaultdict[str, list[int]] = defaultdict(list)
+    for revision in changes.removed:
+        removed[place(revision, DEFAULT_COLLECTION)].append(revision)
+    added = {
+        collection: (np.array(names, np.int64), np.array([rows[name] for name in names], np.float32))
+        for collection, names in named.items()
+    }
+    generation.indexes.apply(added, removed, changes.sequence)

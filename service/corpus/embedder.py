@@ -1,0 +1,88 @@
+"""Documents' texts become vectors: the head of each, and of a long one its passages."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from service.batching.batcher import Batcher
+from service.batching.request import Answer, Lane
+from service.corpus.passages import Split, split
+from service.live import Generation
+from service.store.vectors import Embedding, Passage
+
+SPLITTERS = 2  # threads of each lane
+
+
+class DocumentEncoder:
+    """The model's document prompt, and whether texts are split into passages.
+
+    Each lane has a way of its own to split, so that a tokenizer that hangs keeps no other version waiting.
+    """
+
+    def __init__(self, batcher: Batcher, *, passages: bool) -> None:
+        self._batcher = batcher
+        self.passages = passages
+        self._splitting = {
+            lane: ThreadPoolExecutor(SPLITTERS, thread_name_prefix=f"split-{lane}") for lane in Lane
+        }
+
+    def close(self) -> None:
+        """Split nothing more; a thread that hangs is left alone."""
+        for pool in self._splitting.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def embed(self, generation: Generation, texts: Sequence[str], lane: Lane) -> list[Embedding]:
+        """One for each of `texts`.
+
+        The heads come first, and say which texts are too long; only those are looked at again.
+
+        Raises:
+            ServiceError: as `Batcher.embed`. Nothing of `texts` is embedded then.
+
+        """
+        prompt = generation.manifest.document_prompt
+        heads = await self._forward(generation, [prompt + text for text in texts], lane)
+        found = [
+            Embedding(vector, cut, tokens)
+            for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
+        ]
+        if self.passages and any(heads.truncated):
+            await self._split(generation, texts, prompt, found, lane)
+        return found
+
+    async def _split(
+        self,
+        generation: Generation,
+        texts: Sequence[str],
+        prompt: str,
+        found: list[Embedding],
+        lane: Lane,
+    ) -> None:
+        """Put passages behind the heads in `found` that are not the whole of their texts."""
+
+        def places() -> dict[int, Split]:
+            cut = [at for at, embedding in enumerate(found) if embedding.truncated]
+            split_texts = ((at, split(texts[at], generation.encoder, prompt)) for at in cut)
+            return {at: where for at, where in split_texts if where is not None}
+
+        split_at = await asyncio.get_running_loop().run_in_executor(self._splitting[lane], places)
+        spans = [(at, span) for at, where in split_at.items() for span in where.others]
+        parts = [prompt + texts[at][slice(*span)] for at, span in spans]
+        answer = await self._forward(generation, parts, lane)
+        others: dict[int, list[Passage]] = {at: [] for at in split_at}
+        tokens = dict.fromkeys(split_at, 0)
+        for (at, span), vector, count in zip(spans, answer.vectors, answer.tokens, strict=True):
+            others[at].append(Passage(vector, *span))
+            tokens[at] += count
+        for at, where in split_at.items():
+            found[at] = replace(
+                found[at],
+                truncated=not where.complete,
+                tokens=found[at].tokens + tokens[at],
+                end=where.head.end,
+                others=tuple(others[at]),
+            )
+
+    async def _forward(self, generation: Generation, texts: Sequence[str], lane: Lane) -> Answer:
+        return await self._batcher.embed(generation.encoder, texts, lane=lane)

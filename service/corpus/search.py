@@ -1,0 +1,292 @@
+"""A search: filter, rankings and documents at one moment of store and index.
+
+    dense      the vectors nearest to the query's            a generation's index
+    lexical    the words of the query, by BM25               fulltext.py; needs no vector
+    hybrid     both, fused                                   fusion.py
+
+It runs on a reading thread (reader.py), in one reading transaction. Each ranking is cut to the hits that are
+asked for before the next one is made, and between two of them other reads have their turn.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.corpus.fusion import fuse
+from service.errors import Conflict, NotFound
+from service.index.index import Index
+from service.index.index_set import Indexes
+from service.index.view import View
+from service.live import Generation
+from service.store import fulltext
+from service.store.documents import DEFAULT_COLLECTION, Record, TooMuch, ids_of, records, sequence, sizes
+from service.store.filter_cache import Passing
+from service.store.filters.predicate import Where
+from service.store.ids import Revisions, revisions_of
+from service.store.reader import SLICE_SECONDS, pause
+from service.store.vectors import passages, vector_of
+
+log = logging.getLogger(__name__)
+clock = time.perf_counter
+
+Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
+
+ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
+# What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
+# pages of them fit together; whoever looks further gets the most that anyone can ask for.
+CANDIDATES, ALL_CANDIDATES = 1000, 11_000
+# Queries whose vectors are compared in one call, before others have their turn: twice as many after a call
+# that was shorter than a slice, half as many after a longer one.
+FIRST_TOGETHER, TOGETHER = 4, 64
+TOGETHER_CANDIDATES = 65_536  # that are kept at a time
+HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
+
+
+class Query(NamedTuple):
+    """What to look for: the words of `text`; what is near `vector`; what is like the document `like`."""
+
+    text: str = ""
+    vector: NDArray[np.float32] | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
+
+    Without `passages` a document is compared by its head alone. `min_score` is for dense search.
+    `most`: bytes of all hits together. Without `with_text` their texts are not read, nor without
+    `with_metadata` their metadata.
+    """
+
+    collection: str = DEFAULT_COLLECTION
+    k: int = 10
+    offset: int = 0
+    mode: Mode = "dense"
+    where: Where | None = None
+    min_score: float | None = None
+    passages: bool = True
+    most: float = inf
+    with_text: bool = True
+    with_metadata: bool = True
+
+    @property
+    def reach(self) -> int:
+        return self.offset + self.k
+
+    @property
+    def candidates(self) -> int:
+        """Documents that one query is ranked over, in both rankings together."""
+        if self.mode != "hybrid":
+            return self.reach
+        return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One document found; `score` is a cosine, a bm25, or a fused score: larger is better.
+
+    `passage`: the characters of the nearest one, where the text was split and vectors were compared.
+    """
+
+    document: Record
+    score: np.float32
+    passage: tuple[int, int] | None = None
+
+
+class Ranked(NamedTuple):
+    """One of a ranking's documents, before it is read; `row` is the index's that was nearest, 0 for none."""
+
+    revision: int
+    score: np.float32
+    row: int = 0
+
+
+def find(
+    connection: sqlite3.Connection,
+    generation: Generation,
+    queries: Sequence[Query],
+    search: Search,
+    passing: Passing,
+) -> list[list[Hit]]:
+    """The hits of each query, best first, equal scores by id.
+
+    Raises:
+        TooMuch: they have more than `most` bytes together.
+        NotFound: a document that is asked for by id is not there.
+        Conflict: it has no vector, because the model fails on its text.
+
+    """
+    if search.mode == "lexical":
+        moment: Moment | None = None
+        connection.execute("BEGIN")  # it ends with the read, in reader.py
+    else:
+        moment = begin(connection, generation.indexes, search.collection)
+    queries, own = _resolved(connection, generation, queries, search.collection)
+    allowed = None if search.where is None else passing.of(connection, search.where, search.collection)
+    rankings = _rankings(connection, moment, queries, search, allowed)
+    pages = [
+        _page(connection, ranking, search, left_out) for ranking, left_out in zip(rankings, own, strict=True)
+    ]
+    shown = {"text": search.with_text, "metadata": search.with_metadata}
+    wanted = sorted({ranked.revision for page in pages for ranked in page})
+    _check_sizes(sizes(connection, wanted, search.most, **shown), pages, search.most)
+    documents = records(connection, wanted, search.most, **shown)
+    _check_sizes({revision: record.size for revision, record in documents.items()}, pages, search.most)
+    rows = [ranked.row for page in pages for ranked in page if ranked.row]
+    split = moment is not None and moment.view.rows > moment.view.documents
+    places = passages(connection, generation.number, rows) if split else {}
+    return [
+        [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
+    ]
+
+
+def _page(
+    connection: sqlite3.Connection, ranking: Sequence[Ranked], search: Search, left_out: int | None
+) -> list[Ranked]:
+    """The hits that are asked for, of all that rank; `left_out` is none."""
+    ranking = [ranked for ranked in ranking if ranked.revision != left_out]
+    best = _best(ranking, search.reach)
+    ids = ids_of(connection, [ranked.revision for ranked in best])
+    if len(ids) < len(best) < len(ranking):  # the index is ahead: some were deleted, others move up
+        best = ranking
+        ids = ids_of(connection, [ranked.revision for ranked in best])
+    return sorted(
+        (ranked for ranked in best if ranked.revision in ids),
+        key=lambda ranked: (-ranked.score, ids[ranked.revision]),
+    )[search.offset : search.reach]
+
+
+def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
+    """The `count` highest scores and all that tie with the last of them, in no order."""
+    if len(ranking) <= count:
+        return ranking
+    scores = np.array([ranked.score for ranked in ranking])
+    least = np.partition(scores, -count)[-count]
+    return [ranking[at] for at in np.flatnonzero(scores >= least).tolist()]
+
+
+def _check_sizes(sizes: dict[int, int], pages: Sequence[Sequence[Ranked]], most: float) -> None:
+    """Refuse too large an answer; a document that answers two queries is in it twice."""
+    if sum(sizes[ranked.revision] for page in pages for ranked in page) > most:
+        raise TooMuch
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """An index, and what it was when a transaction began."""
+
+    index: Index
+    view: View
+
+
+def begin(connection: sqlite3.Connection, indexes: Indexes, collection: str) -> Moment:
+    """Begin a reading transaction at the moment of a view of a collection's index, and return the two.
+
+    A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
+    """
+    for _ in range(ATTEMPTS):
+        reached = indexes.sequence
+        index = indexes.of(collection)
+        view = index.view
+        connection.execute("BEGIN")
+        if sequence(connection) == max(reached, view.sequence):
+            return Moment(index, view)
+        connection.execute("ROLLBACK")
+        time.sleep(PAUSE_SECONDS)
+    connection.execute("BEGIN")
+    log.warning("A search found no moment at which index and store agree")
+    return Moment(index, index.view)
+
+
+def _resolved(
+    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query], collection: str
+) -> tuple[list[Query], list[int | None]]:
+    """Queries by id with the vectors that are stored, and the revisions that are not to be their own hits."""
+    resolved, own = [], []
+    for query in queries:
+        revision = None
+        if query.like is not None:
+            stored = vector_of(connection, generation.number, query.like, collection)
+            if stored is None:
+                raise NotFound(f"There is no document {query.like[:512]!r}.")
+            revision, vector = stored
+            if vector is None:
+                raise Conflict(
+                    f"{query.like[:512]!r} has no vector of {generation.version}, whose model fails on its "
+                    "text, so nothing can be said to be like it."
+                )
+            resolved.append(Query(vector=vector))
+        else:
+            resolved.append(query)
+        own.append(revision)
+    return resolved, own
+
+
+def _rankings(
+    connection: sqlite3.Connection,
+    moment: Moment | None,
+    queries: Sequence[Query],
+    search: Search,
+    allowed: Revisions | None,
+) -> Iterator[list[Ranked]]:
+    """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
+    if moment is None:
+        for query in queries:
+            pause()
+            yield _lexical(connection, query, search.reach, allowed, search.collection)
+        return
+    hybrid = search.mode == "hybrid"
+    # One more, because a document is the first of those that are like it.
+    depth = search.candidates // 2 if hybrid else search.reach + 1
+    near = _dense(moment, queries, depth, allowed, firsts=not search.passages)
+    least = search.min_score
+    for query, ranking in zip(queries, near, strict=True):
+        pause()
+        if hybrid:
+            worded = _lexical(connection, query, depth, allowed, search.collection)
+            yield _fused(ranking[:depth], worded[:depth])
+        else:
+            yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
+
+
+def _dense(
+    moment: Moment, queries: Sequence[Query], depth: int, allowed: Revisions | None, *, firsts: bool
+) -> Iterator[list[Ranked]]:
+    """The ranking of each query, a few queries at a time."""
+    most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
+    together, start = min(FIRST_TOGETHER, most), 0
+    while start < len(queries):
+        pause()
+        vectors = np.array([query.vector for query in queries[start : start + together]])
+        began, start = clock(), start + together
+        found = moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts)
+        short = clock() - began < SLICE_SECONDS
+        together = min(2 * together, most) if short else max(1, together // 2)
+        for scores, names in found:
+            yield [
+                Ranked(revision, score, row)
+                for score, revision, row in zip(
+                    scores, revisions_of(names).tolist(), names.tolist(), strict=True
+                )
+            ]
+
+
+def _lexical(
+    connection: sqlite3.Connection, query: Query, depth: int, allowed: Revisions | None, collection: str
+) -> list[Ranked]:
+    revisions, scores = fulltext.nearest(connection, query.text, depth, allowed, collection)
+    return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
+
+
+def _fused(near: list[Ranked], worded: list[Ranked]) -> list[Ranked]:
+    scores = fuse(*({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded)))
+    rows = {ranked.revision: ranked.row for ranked in near}
+    return [Ranked(revision, score, rows.get(revision, 0)) for revision, score in scores.items()]

@@ -1,0 +1,320 @@
+"""The edge of the service: what happens to every request before and after its route.
+
+Request id in and out, the body's size enforced while it is read, bytes in flight bounded, one deadline over
+everything, work dropped when its client hangs up, counters and seconds, and a 500 with the request id for a
+bug of ours. Plain ASGI, because each layer of a framework's middleware costs every request.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import memory, outages
+from service.auth.access import Account
+from service.errors import Internal, ServiceError, Timeout, Validation, release_frames, response
+from service.http.body_budget import MEGABYTE, Bodies, Flow, is_ndjson
+from service.http.load_shedding import Entrance
+from service.observability.logs import request_id, request_id_of
+from service.observability.metrics import UNMATCHED, Metrics
+from service.observability.request_log import Seen, Step, steps
+from service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # what may be a label
+# Of a refused body, on a connection that ends with the answer: what is read to be thrown away, and how long.
+DRAIN_BYTES = 256 * MEGABYTE
+DRAIN_SECONDS = 10.0
+# Most requests end sooner; only then is it worth a task that listens for the client hanging up.
+WATCH_AFTER_SECONDS = 0.25
+HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
+NOSNIFF = (b"x-content-type-options", b"nosniff")  # a browser takes an answer for what it is called
+GONE = 499  # the status of a request whose client left before an answer began
+
+
+class Edge:
+    """Wraps the app."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        metrics: Metrics,
+        entrance: Entrance,
+        tellers: Sequence[Callable[[Seen], None]] = (),
+    ) -> None:
+        """tellers: who is told of each answered request."""
+        self._app = app
+        self.tellers = tellers
+        self._settings = settings
+        self._metrics = metrics
+        self._entrance = entrance
+        self.bodies = Bodies(settings)
+        self._in_flight = 0
+        metrics.admitted_bytes.set_function(lambda: self.bodies.admitted_bytes)
+        metrics.in_flight.set_function(lambda: self._in_flight)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(self, scope, receive, send)
+        self._in_flight += 1
+        try:
+            refusal = self._entrance.refusal(scope)
+            if refusal is None:
+                await exchange.run(self._app)
+            else:
+                await exchange.refuse(refusal)
+        finally:
+            self._in_flight -= 1
+            exchange.let_go()
+            exchange.count(self._metrics)
+            if exchange.read_bytes + exchange.sent_bytes >= HEAVY_BYTES:
+                memory.give_back()
+            if self.tellers:
+                seen = exchange.seen()
+                for tell in self.tellers:
+                    try:
+                        tell(seen)
+                    except Exception:  # the request was answered; that nobody heard of it is no failure of it
+                        log.exception("A request could not be told of")
+
+    def deadline_seconds(self, asked_ms: str | None) -> float:
+        """Seconds that a request may take: the caller's `x-timeout-ms`, at most the server's own."""
+        own = self._settings.timeout_seconds
+        if asked_ms is None:
+            return own
+        if not (asked_ms.isascii() and asked_ms.isdigit() and len(asked_ms) <= 12 and int(asked_ms)):
+            raise Validation(f"x-timeout-ms must be a number of milliseconds above 0, not {asked_ms[:20]!r}.")
+        return min(own, int(asked_ms) / 1000)
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
+        self._edge = edge
+        self._asked = scope["method"]
+        if self._asked == "HEAD":  # answered as GET is; the server leaves the body out
+            scope = {**scope, "method": "GET"}
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        headers = dict(scope["headers"])
+        self._length = headers.get(b"content-length")
+        self._timeout_ms = headers.get(b"x-timeout-ms")
+        self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
+        self._flow: Flow | None = None
+        if is_ndjson(headers.get(b"content-type", b"")):
+            self._flow = scope["flow"] = Flow(edge.bodies)
+        self._body_read = asyncio.Event()
+        if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
+            self._body_read.set()  # there is none, and no route will ask for it
+        self._gone = False
+        self._status = 0
+        self._error_type = ""
+        self._started = time.monotonic()
+        self._answered: dict[bytes, bytes] = {}  # the answer's headers, for who is told
+        self._steps: list[Step] = []
+        self.read_bytes = 0
+        self.sent_bytes = 0
+        request_id.set(self._request_id)
+        if edge.tellers:
+            steps.set(self._steps)
+
+    async def run(self, app: ASGIApp) -> None:
+        """Run `app`; answer what it refuses, what took too long, and what broke."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  an ASGI app always runs in a task
+        watch = _Later(WATCH_AFTER_SECONDS, lambda: self._watch(task))
+        try:
+            timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
+            seconds = self._edge.deadline_seconds(timeout_ms)
+            async with asyncio.timeout(seconds) as deadline:
+                if self._flow is not None:
+                    self._flow.begin(deadline, seconds)
+                _check_utf8(self._scope)
+                await app(self._scope, self._read, self._write)
+        except TimeoutError as error:
+            release_frames(error)
+            late = Timeout("The deadline passed (x-timeout-ms, or SIMILE_TIMEOUT_SECONDS).")
+            await self.refuse(late if self._flow is None else self._flow.timeout())
+        except ServiceError as error:
+            release_frames(error)
+            await self.refuse(error)
+        except asyncio.CancelledError as error:
+            if not self._gone:
+                raise
+            release_frames(error)
+            task.uncancel()
+        except ClientDisconnect as error:  # in the middle of its body: nobody is left to answer
+            release_frames(error)
+            self._gone = True
+        except Exception as error:
+            refusal = outages.refusal(log, "Requests fail", error)
+            if refusal is None:
+                log.exception(
+                    "Request %s failed: %s %s", self._request_id, self._scope["method"], self._route
+                )
+                refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
+            release_frames(error)
+            await self.refuse(refusal)
+        finally:
+            watch.cancel()
+
+    async def _read(self) -> Message:
+        bodies = self._edge.bodies
+        if self._flow is not None:
+            message = await self._flow.read(self._receive)
+        else:
+            declared, self._length = self._length, None
+            if declared is not None and declared.isdigit():  # before the first byte is asked for
+                bodies.admit(int(declared), 0)
+            message = await self._receive()
+        if message["type"] == "http.request":
+            count = len(message.get("body", b""))
+            if self._flow is None:
+                bodies.admit(count, self.read_bytes)
+                bodies.admitted_bytes += count
+            self.read_bytes += count
+            if not message.get("more_body", False):
+                self._body_read.set()
+        return message
+
+    def let_go(self) -> None:
+        """It is answered: its body is held no more."""
+        if self._flow is None:
+            self._edge.bodies.admitted_bytes -= self.read_bytes
+        else:
+            self._flow.release(self._flow.held_bytes)
+
+    async def _write(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            if self._edge.tellers:
+                self._answered = dict(message.get("headers", ()))
+            account: Account | None = self._scope.get("account")
+            if account is not None:
+                account.charge(message["headers"])
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"x-request-id", self._request_id.encode("latin-1")),
+                NOSNIFF,
+            ]
+        else:
+            self.sent_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+    async def refuse(self, error: ServiceError) -> None:
+        """Answer with `error`, unless an answer has begun."""
+        self._error_type = error.error_type
+        if self._status:  # an answer that has begun cannot be changed
+            return
+        answer = response(self._scope["path"], error)
+        # An open connection throws the rest away by itself; but a service that stops closes it.
+        if self._body_read.is_set() or not (self._closes or self._flow):
+            await answer(self._scope, self._receive, self._write)
+            return
+        # A connection closed over bytes that nobody read is reset, and the client may never see why.
+        start = {"status": answer.status_code, "headers": answer.raw_headers}
+        await self._write({"type": "http.response.start", **start})
+        await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        await self._drain()
+        await self._send({"type": "http.response.body", "body": b""})
+
+    @property
+    def _closes(self) -> bool:
+        """Whether the connection ends with this answer."""
+        asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
+        return b"close" in asked or self._scope["http_version"] == "1.0"
+
+    async def _drain(self) -> None:
+        """Read what is still sent of the body, within reason, and throw it away."""
+        left = DRAIN_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while left > 0 and (message := await self._receive()).get("more_body", False):
+                    left -= len(message["body"])
+
+    async def _watch(self, task: asyncio.Task[Any]) -> None:
+        """Cancel `task` when its client hangs up: nobody waits for the work."""
+        await self._body_read.wait()  # until then the route itself is listening
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        task.cancel()
+
+    @property
+    def _route(self) -> str:
+        """The route's template, so that a path never becomes a label."""
+        return getattr(self._scope.get("route"), "path", UNMATCHED)
+
+    @property
+    def _method(self) -> str:
+        return self._asked if self._asked in METHODS else "other"
+
+    def count(self, metrics: Metrics) -> None:
+        """One more request answered."""
+        status = self._status or GONE
+        metrics.requests.labels(self._method, self._route, str(status)).inc()
+        metrics.request_seconds.labels(self._route).observe(time.monotonic() - self._started)
+        if self._error_type:
+            metrics.errors.labels(self._error_type).inc()
+
+    def seen(self) -> Seen:
+        """What may be told of it."""
+        headers = dict(self._scope["headers"])
+        account: Account | None = self._scope.get("account")
+        version = self._answered.get(b"x-model-version")
+        tokens = self._answered.get(b"x-compute-tokens")
+        return Seen(
+            request_id=self._request_id,
+            method=self._method,
+            route=self._route,
+            status=self._status or GONE,
+            started=self._started,
+            seconds=time.monotonic() - self._started,
+            bytes=self.read_bytes,
+            error_type=self._error_type or None,
+            key=None if account is None else account.key.name,
+            version=None if version is None else version.decode("latin-1"),
+            tokens=None if tokens is None else int(tokens),
+            traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
+            tracestate=headers.get(b"tracestate", b"").decode("latin-1"),
+            steps=self._steps,
+        )
+
+
+class _Later:
+    """Start a task after some seconds, unless cancelled before: then it has cost one timer."""
+
+    def __init__(self, seconds: float, start: Callable[[], Awaitable[None]]) -> None:
+        self._task: asyncio.Future[None] | None = None
+        self._start = start
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._start())
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _check_utf8(scope: Scope) -> None:
+    """Refuse a path or a query in another encoding: decoded all the same, it would name something else."""
+    for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
+        if b"%" in part:
+            try:
+                unquote_to_bytes(part).decode()
+            except UnicodeDecodeError as error:
+                raise Validation(f"The {name} is not UTF-8, percent-encoded.") from error

@@ -1,0 +1,1 @@
+"""The vectors of one version, searched while they change."""

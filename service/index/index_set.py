@@ -1,0 +1,123 @@
+"""The indexes of one model version: one for each collection, all at the same moment of the store."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.index.gpu import Owner
+from service.index.index import Index
+from service.index.ivf_snapshots import Bases
+from service.index.snapshots import Origin
+from service.store.documents import DEFAULT_COLLECTION
+from service.store.ids import RowNames
+
+Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
+Read: TypeAlias = Callable[[str], Iterable[Added]]
+
+
+class Indexes:
+    """Changed by one thread at a time, the writer's; read by any."""
+
+    def __init__(
+        self,
+        dimension: int,
+        root: Path | None = None,
+        origin: Origin | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        """root: the folder of snapshots, each of which is of `origin`; without one there are none.
+
+        owner: of the GPU where large ones are searched.
+        """
+        self.dimension = dimension
+        self._root = root
+        self._origin = origin
+        self._owner = owner
+        # Never changed, always replaced: a reader goes through the one that it took.
+        self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
+        self._sequence = 0
+
+    def _new(self, collection: str) -> Index:
+        return Index(self.dimension, self._bases(collection))
+
+    def _bases(self, collection: str) -> Bases | None:
+        if self._root is None or self._origin is None:
+            return None
+        return Bases(self._root / collection, self._origin, self._owner)
+
+    def of(self, collection: str) -> Index:
+        """The index of a collection; of one that has no vector yet, an empty one."""
+        return self._of.get(collection) or Index(self.dimension)
+
+    @property
+    def sequence(self) -> int:
+        """The store's operation number that all of them have reached; one may be a step further.
+
+        The view of a collection that nothing was done to since is older, and still of this moment. Whoever
+        wants to know the moment of a view reads this first, and then the view: it is the later of the two.
+        """
+        return self._sequence
+
+    @property
+    def collections(self) -> Mapping[str, Index]:
+        return self._of
+
+    @property
+    def documents(self) -> int:
+        """Living documents of all collections."""
+        return sum(index.documents for index in self._of.values())
+
+    @property
+    def largest(self) -> Index:
+        """The one with the most rows, which says how well the service searches."""
+        return max(self._of.values(), key=lambda index: index.rows)
+
+    @property
+    def rows(self) -> int:
+        """Living rows: passages of all documents."""
+        return sum(index.rows for index in self._of.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of vectors and names, dead rows included, in bytes."""
+        return sum(index.nbytes for index in self._of.values())
+
+    def apply(self, added: Mapping[str, Added], removed: Mapping[str, list[int]], sequence: int) -> None:
+        """Bring all to the moment `sequence`: those that something was done to, as `Index.apply` says.
+
+        The others are not touched, so that thousands of collections cost a write nothing. A search that finds
+        an index a moment before the store looks again (search.py), so they need not change in one step.
+        An index left empty goes.
+        """
+        touched = {*added, *removed}
+        indexes = {**{name: self._new(name) for name in touched if name not in self._of}, **self._of}
+        for name in touched:
+            indexes[name].apply(added.get(name), removed.get(name, ()), sequence)
+        empty = [name for name in touched if not indexes[name].rows and name != DEFAULT_COLLECTION]
+        gone = [indexes.pop(name) for name in empty]
+        self._of = indexes
+        self._sequence = max(sequence, self._sequence)
+        for index in gone:
+            index.close(wait=False)
+
+    def load(self, collections: Iterable[str], read: Read, sequence: int) -> None:
+        """All of them anew, at the moment `sequence`; the default collection is among them.
+
+        read: the rows of a collection, as `Index.load` takes them.
+        """
+        loaded = {
+            collection: Index.load(self.dimension, read(collection), sequence, self._bases(collection))
+            for collection in collections
+        }
+        before, self._of = self._of, loaded
+        self._sequence = sequence
+        for index in before.values():
+            index.close()
+
+    def close(self) -> None:
+        """Stop merging. What is stored can still be searched."""
+        for index in self._of.values():
+            index.close()

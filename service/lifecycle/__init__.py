@@ -1,0 +1,1 @@
+"""The way of a version to live, and back."""

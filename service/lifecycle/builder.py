@@ -1,0 +1,194 @@
+"""Make a generation whole: its index from the stored vectors, then whatever those lack.
+
+    load()    every stored vector into the index          at start, or when a build goes on after a restart
+    embed()   every text that has no vector yet           in the background lane, a step at a time
+
+Writes go on meanwhile. Both work through the revisions in rising order, and a new or changed document always
+has a higher one, so the end is reached however much is written. Each step is on disk before the next begins:
+a build that is stopped goes on where it was. A vector is stored only while its revision lives.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from service.corpus.corpus import Library
+from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
+from service.lifecycle.progress import Progress
+from service.live import Generation, Retired
+from service.store import vectors
+from service.store.backfill import add_stored, add_vectors, count_skipped, forget, lacking, skip
+from service.store.documents import collections, count_all, last_revision, sequence, sizes, texts
+from service.store.vectors import Embedding
+from service.store.writer import Transaction
+
+log = logging.getLogger(__name__)
+
+STEP_DOCUMENTS = 64
+STEP_BYTES = 16 << 20  # of their texts together, unless one has more
+LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
+STORE_ROWS = 1024  # of one job; a document's passages stay together
+RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
+HARMLESS_TEXT = "A short sentence."
+
+Tell = Callable[[int, int], None]  # documents done, and of how many
+
+
+def load_all(transaction: Transaction, generation: Generation) -> bool:
+    """The generation's indexes from the stored vectors, in one job: while nothing is served from it.
+
+    Whatever they held before is replaced. A damaged vector is deleted, so that its text is embedded again.
+
+    Returns:
+        Whether every stored vector was sound, and is in the indexes.
+
+    """
+    number, dimension = generation.number, generation.encoder.dimension
+    connection = transaction.connection
+    damaged: list[int] = []
+    generation.indexes.load(
+        collections(connection),
+        lambda collection: vectors.read(connection, number, dimension, damaged, collection),
+        sequence(connection),
+    )
+    if damaged:
+        for index in generation.indexes.collections.values():
+            index.apply(remove=damaged)  # passages of them that are sound
+    forget(transaction, number, damaged)
+    return not damaged
+
+
+class Builder:
+    """Makes one generation whole.
+
+    documents_per_second: the most of what is stored when it begins; 0: as fast as the lane allows. What is
+    written meanwhile is not held back, or a slow pace would never come to an end.
+    """
+
+    def __init__(
+        self, library: Library, generation: Generation, tell: Tell, documents_per_second: float = 0
+    ) -> None:
+        self._library = library
+        self._generation = generation
+        self._tell = tell
+        self._pace = documents_per_second
+        self._paced_to: int | None = None  # the last revision there was at the beginning
+        self.progress = Progress(generation.version)
+
+    async def load(self) -> None:
+        """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
+        generation, number = self._generation, self._generation.number
+        await self._library.writer.run(lambda transaction: forget(transaction, number, []))
+        generation.complete_to = 0
+        after: int | None = 0
+        while after is not None:
+            step = partial(add_stored, generation=number, after=after, limit=LOAD_ROWS)
+            after = await self._library.writer.run(step)
+
+    async def warm(self) -> None:
+        """One forward pass. A failure here is the model's, and the caller's to deal with."""
+        await self._library.embed(self._generation, [HARMLESS_TEXT])
+
+    async def embed(self) -> None:
+        """Embed and index every document that lacks a vector, those written meanwhile included.
+
+        Can be called again after it failed, and goes on where it was.
+
+        Raises:
+            Retired: the generation follows no longer, so its index has a gap.
+            ServiceError: the model fails on any text, the queue is full, or the disk is.
+
+        """
+        generation = self._generation
+        total, counted = 0, float("-inf")
+        while True:
+            if generation.retired:  # its index could not follow a write
+                raise Retired(generation.version)
+            if generation.fault is not None:
+                raise Hung(generation.fault)
+            if time.monotonic() - counted > RECOUNT_SECONDS:
+                total, counted = await self._library.documents.own(count_all), time.monotonic()
+            step, last, left_out = await self._library.documents.own(self._next)
+            done = generation.indexes.documents + left_out
+            total = max(total, done) if step else done
+            self.progress.tell(done, total)
+            self._tell(done, total)
+            generation.left_out, generation.missing = left_out, max(total - done, 0) + left_out
+            if not step:
+                generation.complete_to, generation.missing = last, left_out
+                return
+            started = time.monotonic()
+            await self._embed(step)
+            generation.complete_to = step[-1]
+            if self._pace and step[0] <= (self._paced_to or 0):
+                await asyncio.sleep(max(0.0, len(step) / self._pace - (time.monotonic() - started)))
+            self.progress.worked(len(step), time.monotonic() - started)
+
+    def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int, int]:
+        """The next revisions to embed; of the same moment, the last revision and how many were skipped."""
+        connection.execute("BEGIN")
+        number, after = self._generation.number, self._generation.complete_to
+        last = last_revision(connection)
+        if self._paced_to is None:
+            self._paced_to = last
+        step = _at_hand(connection, lacking(connection, number, after, self._step()))
+        return step, last, count_skipped(connection, number)
+
+    def _step(self) -> int:
+        """Documents of one step: a slow pace keeps its pauses short."""
+        return min(STEP_DOCUMENTS, max(1, int(self._pace / 10))) if self._pace else STEP_DOCUMENTS
+
+    async def _embed(self, step: list[int]) -> None:
+        library, generation = self._library, self._generation
+        documents = await library.documents.own(lambda connection: texts(connection, step))
+        try:
+            embedded = await library.embed(generation, [text for _, text in documents.values()])
+        except Hung as error:
+            if generation is not library.live.generation:
+                generation.fault = error.message
+            raise
+        except (Backend, Tokenizer, Validation) as error:
+            if len(documents) > 1:
+                for revision in documents:
+                    await self._embed([revision])
+                return
+            await self.warm()  # is it this text, or the model?
+            for revision, (id, _) in documents.items():
+                await self._leave_out(revision, id, error)
+            return
+        for rows in _jobs(zip(documents, embedded, strict=True)):
+            job = partial(add_vectors, generation=generation.number, rows=rows)
+            await library.writer.run(job)
+
+    async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
+        log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
+        number, reason = self._generation.number, error.message
+        await self._library.writer.run(lambda transaction: skip(transaction, number, revision, reason))
+
+
+def _at_hand(connection: sqlite3.Connection, revisions: list[int]) -> list[int]:
+    """The first of `revisions`, as many as have `STEP_BYTES` of text together."""
+    found = sizes(connection, revisions, metadata=False)
+    left = STEP_BYTES
+    for at, revision in enumerate(revisions):
+        left -= found[revision]
+        if left < 0 and at:
+            return revisions[:at]
+    return revisions
+
+
+def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
+    """What is embedded, by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
+    rows: dict[int, Embedding] = {}
+    count = 0
+    for revision, embedding in embedded:
+        rows[revision] = embedding
+        count += len(embedding.passages)
+        if count >= STORE_ROWS:
+            yield rows
+            rows, count = {}, 0
+    if rows:
+        yield rows

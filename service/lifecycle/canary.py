@@ -1,0 +1,188 @@
+"""Canary queries: how much of what is found changes when another version comes to live.
+
+A few queries are answered by the version in service and by the one that is ready to take its place; the
+mean share of common ids among the first ten is the overlap. It says how different the new one is, not how
+good: nobody has judged these hits.
+
+Every collection is asked and has an overlap of its own, since a version may change one and leave another as
+it was. The queries are those of SIMILE_CANARY_FILE, else the beginnings of the collection's documents: those
+whose ids have the smallest hashes, so that the same documents give the same queries and a few writes change
+few of them. Many collections share MOST_QUERIES. Embedded in the background lane, searched one by one between
+other readers.
+"""
+
+import asyncio
+import heapq
+import logging
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+
+from service.corpus.corpus import Library
+from service.corpus.search import Hit, Query, Search
+from service.errors import Overloaded
+from service.live import Generation
+from service.settings import Settings, canary_lines
+from service.store.documents import counts, heads
+
+log = logging.getLogger(__name__)
+
+K = 10
+_TOP = Search(k=K, with_text=False, with_metadata=False)
+WORDS, CHARACTERS = 12, 100
+LEAST_WORDS = 3  # before a full stop is the end of a sentence: "Dr. Who" goes on
+ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
+HEAD_CHARACTERS = 2000  # of a text: its beginning is in them, unless it begins with so much white space
+PAGE = 1000  # ids looked at in one go: about a millisecond
+MOST_QUERIES = 2000  # of all collections together
+LISTED = 20  # collections
+
+
+@dataclass(frozen=True, slots=True)
+class InCollection:
+    """How alike two versions answer in one collection."""
+
+    collection: str
+    queries: int
+    overlap_at_10: float
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """How alike two versions answer: `overlap_at_10` is 1 when all hits are common, 0 when none is.
+
+    It is the mean over all queries; `collections` are those with the lowest overlap, lowest first.
+    """
+
+    queries: int
+    overlap_at_10: float
+    collections: tuple[InCollection, ...]
+
+    @property
+    def lowest(self) -> InCollection:
+        return self.collections[0]
+
+
+async def compare(library: Library, new: Generation, settings: Settings) -> Canary | None:
+    """The version in service and `new`, which is whole; None when there is nothing to ask or to find.
+
+    Raises:
+        ServiceError: the live index is not whole, a model fails, the queue stays full, or the disk fails.
+        ValueError: the file of queries cannot be read any more.
+
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await _compare(library, new, settings)
+        except Overloaded:
+            await asyncio.sleep(RETRY_SECONDS)
+    return await _compare(library, new, settings)
+
+
+async def _compare(library: Library, new: Generation, settings: Settings) -> Canary | None:
+    queries = await canary_queries(library, settings)
+    with library.live.borrow() as old:
+        library.check_whole(old)
+        asked = {name: some for name, some in queries.items() if some and old.indexes.of(name).documents}
+        if not asked:
+            return None
+        distinct = list(dict.fromkeys(query for some in asked.values() for query in some))
+        vectors = {}
+        for generation in (old, new):
+            rows = await library.embed_queries(generation, distinct)
+            vectors[generation] = dict(zip(distinct, rows, strict=True))
+        shares: dict[str, list[float]] = {}
+        for name, some in asked.items():
+            search = replace(_TOP, collection=name)
+            for query in some:
+                found: list[set[str]] = []
+                for generation, vector_of in vectors.items():
+                    asked_for = [Query(vector=vector_of[query])]
+                    found.append(await library.search(generation, asked_for, search, _ids))
+                if any(found):  # else it was emptied meanwhile
+                    common = len(found[0] & found[1]) / max(map(len, found))
+                    shares.setdefault(name, []).append(common)
+    if not shares:
+        return None
+    each = [InCollection(name, len(some), _mean(some)) for name, some in shares.items()]
+    each.sort(key=lambda one: (one.overlap_at_10, one.collection))
+    every = [share for some in shares.values() for share in some]
+    canary = Canary(len(every), _mean(every), tuple(each[:LISTED]))
+    log.info(
+        "%s finds %.0f %% of what %s finds, by %d canary queries in %d collections; least in %s: %.0f %%",
+        new.version,
+        100 * canary.overlap_at_10,
+        old.version,
+        canary.queries,
+        len(each),
+        canary.lowest.collection,
+        100 * canary.lowest.overlap_at_10,
+    )
+    return canary
+
+
+def _ids(found: list[list[Hit]]) -> set[str]:
+    """The ids of one query's hits."""
+    [hits] = found
+    return {hit.document.id for hit in hits}
+
+
+def _mean(shares: Sequence[float]) -> float:
+    return round(sum(shares) / len(shares), 4)
+
+
+async def canary_queries(library: Library, settings: Settings) -> dict[str, list[str]]:
+    """The queries to ask in each collection; empty when canaries are off, or when there are no documents."""
+    if not settings.canary_queries:
+        return {}
+    lines = None
+    if settings.canary_file is not None:
+        lines = await asyncio.to_thread(canary_lines, settings.canary_file)
+    sizes = [(name, size) for name, size in await library.documents.own(counts) if size]
+    largest = heapq.nlargest(MOST_QUERIES, sizes, key=lambda found: found[1])
+    share = max(1, MOST_QUERIES // max(1, len(largest)))
+    if lines is not None:
+        return {name: lines[:share] for name, _ in largest}
+    count = min(settings.canary_queries, share)
+    return {name: await _beginnings(library, name, count) for name, _ in largest}
+
+
+async def _beginnings(library: Library, collection: str, count: int) -> list[str]:
+    """The beginnings of `count` documents of a collection."""
+    chosen: list[tuple[bytes, str]] = []
+    after: str | None = ""
+    while after is not None:
+        page, after = await library.documents.own(
+            partial(_smallest, after=after, count=count, collection=collection)
+        )
+        chosen = heapq.nsmallest(count, [*chosen, *page])
+    ids = [id for _, id in chosen]
+    beginnings = partial(heads, ids=ids, characters=HEAD_CHARACTERS, collection=collection)
+    found = await library.documents.own(beginnings)
+    queries = [beginning(found[id]) for id in ids if id in found]
+    return list(dict.fromkeys(filter(None, queries)))
+
+
+def beginning(text: str) -> str:
+    """The title or the first sentence of a text, a dozen words at most."""
+    line = text.strip().partition("\n")[0]
+    words: Sequence[str] = line.split(maxsplit=WORDS)[:WORDS]
+    for at, word in enumerate(words, 1):
+        if at >= LEAST_WORDS and word.endswith((".", "!", "?")):
+            words = words[:at]
+            break
+    return " ".join(words)[:CHARACTERS]
+
+
+def _smallest(
+    connection: sqlite3.Connection, after: str, count: int, collection: str
+) -> tuple[list[tuple[bytes, str]], str | None]:
+    """Of the next ids those with the smallest hashes, and the last one looked at, None at the end."""
+    rows = connection.execute(
+        "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
+        (collection, after, PAGE),
+    ).fetchall()
+    hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in rows]
+    return heapq.nsmallest(count, hashed), rows[-1][0] if len(rows) == PAGE else None

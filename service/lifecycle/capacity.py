@@ -1,0 +1,85 @@
+"""Whether there is memory for another generation beside those that are kept.
+
+shortage()    why it does not fit; None when it does, or when nothing can be known
+├── needed()    the model and the index that it will make, at their largest
+└── memory.free()
+"""
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+
+from models.encoder import ONNX
+from models.manifest import Manifest
+from service.index.ivf import training_bytes
+from service.index.merge_policy import BASE_ROWS
+from service.live import Generation
+from service.memory import MACHINE, MODEL, free
+
+ALONE = 0.5  # what the session for lone texts takes, over the model's file
+# Measured with 20,000 to 200,000 vectors of 128 and 384 dimensions: an index at its largest, while it grows,
+# over its rows: what is merged stands beside the result for a moment, also where vectors are halved.
+GROWING = 2.5
+NAME_BYTES = 8  # of a row
+COLLECTION_BYTES = 8 * 1024  # of the index of a collection, whatever it holds: measured with 3,000 of them
+
+
+def shortage(
+    documents: int,
+    rows: Collection[int],
+    dimension: int,
+    folder: Path,
+    machine: Path = MACHINE,
+    *,
+    alone: bool = False,
+) -> str | None:
+    """Why the version in `folder` must wait with its index of so many documents, and what to do.
+
+    rows, alone: as of `needed`.
+    """
+    need, left = needed(rows, dimension, folder, alone=alone), free(machine)
+    if left is None or need <= left:
+        return None
+    passages = f" in {sum(rows)} passages" if sum(rows) > documents else ""
+    return (
+        f"Its model and the index of {documents} documents{passages} need about {_in_words(need)} of memory, "
+        f"and {_in_words(left)} are free. It is built as soon as there is room: give the service more memory "
+        "or end the grace of the version before sooner (SIMILE_GRACE_SECONDS). SIMILE_MEMORY_CHECK=0 builds "
+        "it all the same."
+    )
+
+
+def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool = False) -> int:
+    """Bytes that a generation takes at its largest, about.
+
+    Args:
+        rows: vectors of each collection: a document has one, or one for each of its passages.
+        alone: it is opened once more for lone texts (single_text.py).
+
+    """
+    onnx = folder / ONNX
+    beside = onnx.parent.glob(onnx.name + "*")  # weights may lie in a file of their own
+    model = (MODEL + (ALONE if alone else 0)) * sum(file.stat().st_size for file in beside)
+    return int(model + sum(_index(count, dimension) for count in rows))
+
+
+def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[int]:
+    """How many rows each collection will have, about: as many as now, or more where texts are cut shorter.
+
+    documents: stored ones of all collections; those that the index in service lacks yet count as well.
+    """
+    longer = max(1.0, live.manifest.max_length / manifest.max_length)
+    indexes = [index for index in live.indexes.collections.values() if index.rows]
+    rows = [index.documents + math.ceil(longer * (index.rows - index.documents)) for index in indexes]
+    lacking = documents - live.indexes.documents
+    return [*rows, lacking] if lacking > 0 else rows
+
+
+def _index(rows: int, dimension: int) -> float:
+    """Of one collection. A large one finds the centres of its base by a sample, which is copied for it."""
+    sample = training_bytes(rows, dimension) if rows > BASE_ROWS else 0
+    return COLLECTION_BYTES + GROWING * rows * (4 * dimension + NAME_BYTES) + sample
+
+
+def _in_words(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

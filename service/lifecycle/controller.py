@@ -1,0 +1,294 @@
+"""Follows what is wanted, tells how far it is, and tidies up behind a swap.
+
+Every half second, or at once when somebody asks over HTTP: read the wish, aim at it, drop the build in hand
+when another version is wanted, close the generation whose grace is over, delete vectors that nobody needs,
+and copy the state to MODELS_DIR/state.json, where `python -m models` and training read it.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from models.errors import ModelError, Unreadable
+from models.seal import read_manifest
+from models.store import Wish
+from service.corpus.corpus import Library
+from service.errors import ServiceError, machine_error
+from service.lifecycle.model_loader import Opener
+from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
+from service.lifecycle.target import aim, aim_at_form
+from service.live import Generation
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.store.generations import FAILED, Known, abandon, handled, known, purge
+from service.store.operation_log import is_long, trim
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+BUSY_SECONDS = 0.05  # between two looks while vectors are being deleted
+LINGER_SECONDS = 5.0  # a generation that left goes on following for the searches that began on it
+
+_READING, _FOLLOWING = "reading the models folder", "following what is wanted"  # steps of a look
+
+
+class Watcher:
+    """One per service. `run` is its task; `poke` makes it look at once."""
+
+    def __init__(self, opener: Opener, library: Library, settings: Settings, metrics: Metrics) -> None:
+        self.swap: Swap | None = None
+        self.published: set[str] = set()
+        self._opener = opener
+        self._store = opener.store
+        self._library = library
+        self._settings = settings
+        self._metrics = metrics
+        self._task: asyncio.Task[None] | None = None
+        self._poked = asyncio.Event()
+        self._expiry: dict[Generation, float] = {}  # time.monotonic() at which a follower may leave
+        self._written: dict[str, Any] = {}
+        self._complaints: dict[str, str] = {}  # step to what it last failed with
+        self._more_to_purge = False
+        self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
+        self._not_before = 0.0  # time.monotonic() before which no swap begins
+
+    @property
+    def waits(self) -> bool:
+        """Whether the version in the making waits: for memory, a disk, a queue, or somebody's decision."""
+        return self.swap is not None and (self.swap.reason is not None or self.swap.state == READY)
+
+    @property
+    def builds(self) -> bool:
+        """Whether a version is being opened or built, which takes memory until it is ready."""
+        swap = self.swap  # asked by other threads, too
+        return swap is not None and swap.state != READY
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the models folder, or what is wanted there, cannot be read now."""
+        return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)
+
+    def poke(self) -> None:
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Until cancelled; then the build in hand stops where it is and goes on at the next start."""
+        try:
+            while True:
+                busy = await self.look()
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the poke.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(BUSY_SECONDS if busy else POLL_SECONDS):
+                        await self._poked.wait()
+                self._poked.clear()
+        finally:
+            await self._stop_swap()
+
+    async def look(self) -> bool:
+        """One look. True when there is more to tidy up. A step that fails keeps no other from its turn."""
+        await self._step(_READING, self._read_folder)
+        await self._step(_FOLLOWING, self._follow)
+        await self._step("closing generations", self._expire)
+        await self._step("writing state.json", self._write_state)
+        await self._step("deleting what is not needed", self._purge)
+        return self._more_to_purge
+
+    async def _step(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """A failure is logged once, until it changes or passes: a look comes twice a second."""
+        try:
+            await work()
+        except (ServiceError, OSError) as error:
+            # Not the whole text: a file that could not be made has another name each time.
+            fault = machine_error(error)
+            complaint = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
+            if self._complaints.get(name) != complaint:
+                why = f"{type(error).__name__}: {error}" if fault is None else fault.message
+                log.warning("%s failed and is tried again: %s", name.capitalize(), why)
+            self._complaints[name] = complaint
+        except Exception as error:
+            if name not in self._complaints:
+                log.exception("%s failed and is tried again", name.capitalize())
+            self._complaints[name] = type(error).__name__
+        else:
+            self._complaints.pop(name, None)
+
+    async def _read_folder(self) -> None:
+        """A folder without the version in service is away, and what was known of it holds."""
+        published = await asyncio.to_thread(self._store.names)
+        if self._library.live.generation.version not in published:
+            raise FileNotFoundError(
+                errno.ENOENT, "The version in service is not there", str(self._store.root)
+            )
+        self.published = published
+
+    async def _purge(self) -> None:
+        """A few rows at a time; while a build is at work, deleting can wait."""
+        self._more_to_purge = False
+        idle = self.swap is None or self.swap.state == READY
+        if idle and (await self._known()).dropped:
+            self._more_to_purge = await self._library.writer.run(purge)
+        if idle and await self._library.documents.own(is_long):
+            self._more_to_purge |= await self._library.writer.run(trim)
+
+    async def _follow(self) -> None:
+        wish = await asyncio.to_thread(self._store.wish)
+        facts = await self._known()
+        if wish is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
+            return
+        if facts.live != self._library.live.generation.version:  # a swap is just coming through
+            self.poke()
+            return
+        target = aim(
+            wish,
+            live=facts.live,
+            handled=facts.handled,
+            judged=facts.verdicts,
+            refused=await asyncio.to_thread(self._refused, wish.version),
+        )
+        if target is None and not self._form_failed:
+            target = aim_at_form(facts.live, self._library.live.generation.encoder.form, self._opener.form)
+        if self.swap is not None:
+            await self._go_on(self.swap, target, facts.live)
+        elif target is not None:
+            self._begin(target)
+        elif facts.building:  # of a swap that ended with the process
+            await self._library.writer.run(abandon)
+        if wish.version == facts.live and wish.id not in {"", facts.handled}:
+            await self._library.writer.run(lambda transaction: handled(transaction, wish.id))
+
+    def _begin(self, target: Wish) -> None:
+        if time.monotonic() < self._not_before:
+            return
+        log.info("%s is wanted", target.version)
+        self.swap = Swap(target, self._opener, self._library, self._settings, self._metrics)
+        self._task = asyncio.create_task(self.swap.run())
+        self._task.add_done_callback(lambda _: self.poke())
+
+    async def _go_on(self, swap: Swap, target: Wish | None, live: str) -> None:
+        """The swap in hand: let it go on, drop it, or clear up after it."""
+        assert self._task is not None  # noqa: S101  they are set together
+        finished = self._task.done()
+        if finished:
+            self._form_failed |= swap.state == FAILED and swap.version == live
+            if self._task.exception() is not None:  # it could not even store its failure
+                log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
+                self._not_before = time.monotonic() + RETRY_SECONDS
+        elif target is not None and target.version == swap.version:
+            swap.renew(target)
+            return
+        await self._stop_swap()
+        await self._library.writer.run(abandon)  # behind a swap that may have come through meanwhile
+        if not finished and not swap.swapped:
+            log.info("%s is not wanted any more; its build is dropped", swap.version)
+            self._metrics.swaps.labels("dropped").inc()
+        self.poke()  # what was found out before may have changed with the task's end
+
+    def _refused(self, version: str) -> bool:
+        """Whether a promotion gate refused it. A manifest that is damaged is the swap's matter.
+
+        Raises:
+            OSError: it cannot be read now, so that nobody knows.
+
+        """
+        try:
+            gate = read_manifest(self._store.folder(version)).gate
+        except Unreadable as error:
+            raise OSError(str(error)) from error
+        except ModelError:
+            return False
+        return gate is not None and gate.verdict == "refused"
+
+    async def _stop_swap(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._task = self.swap = None
+
+    async def _known(self) -> Known:
+        return await self._library.documents.own(lambda connection: known(connection, self.published))
+
+    async def _expire(self) -> None:
+        """Let followers go: the one to go back to after its grace, any other but the build's own soon."""
+        facts = await self._known()
+        now = time.monotonic()
+        live = self._library.live
+        if facts.live != live.generation.version:
+            return
+        kept: dict[Generation, float] = {}
+        for follower in live.followers:
+            if self.swap is not None and follower is self.swap.generation:
+                continue
+            back = follower.version == facts.previous
+            if back and not follower.kept:
+                self._expiry.pop(follower, None)  # its grace begins
+            follower.kept = back
+            seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
+            expiry = min(self._expiry.get(follower, now + seconds), now + seconds)
+            if now < expiry:
+                kept[follower] = expiry
+            else:
+                log.info("%s is closed; its vectors stay for a rollback", follower.version)
+                live.leave(follower)
+        self._expiry = kept
+
+    async def previous(self) -> str | None:
+        """What a rollback would go to now."""
+        return (await self._known()).previous
+
+    async def states(self) -> dict[str, dict[str, Any]]:
+        """What `as_state` says of each version that is more than a `candidate`."""
+        facts = await self._known()
+        found: dict[str, dict[str, Any]] = {version: as_state("retired") for version in facts.past}
+        for version, verdict in facts.verdicts.items():
+            state = "failed" if verdict.state == FAILED else "retired"
+            found[version] = as_state(state, reason=verdict.reason)
+        live = self._library.live.generation
+        found[live.version] = as_state("active")
+        if self.swap is not None:
+            swap = self.swap
+            state = "active" if swap.version == live.version else swap.state  # it: in another form
+            found[swap.version] = as_state(
+                state, swap.done, swap.total, swap.reason, eta_seconds=swap.eta_seconds
+            )
+        for version, shown in found.items():
+            shown["canary"] = facts.canaries.get(version)
+        return found
+
+    async def _write_state(self) -> None:
+        """Copy for readers; the database wins. None is made where the models folder was."""
+        if _READING in self._complaints:
+            return
+        facts = await self._known()
+        if facts.live != self._library.live.generation.version:
+            return
+        state = {
+            "live": facts.live,
+            "previous": facts.previous,
+            "versions": await self.states(),
+        }
+        if state != self._written:
+            await asyncio.to_thread(self._store.write_state, state, make=False)
+            self._written = state
+
+
+def as_state(
+    state: str,
+    done: int | None = None,
+    total: int | None = None,
+    reason: str | None = None,
+    *,
+    eta_seconds: float | None = None,
+) -> dict[str, Any]:
+    """One version's state, as GET /models and state.json show it."""
+    return {
+        "state": state,
+        "done": done,
+        "total": total,
+        "eta_seconds": eta_seconds,
+        "reason": reason,
+        "canary": None,
+    }

@@ -1,0 +1,98 @@
+"""How this process opens versions: in which form, and for how many workers."""
+
+from models.encoder import Encoder
+from models.engines.form import FP32, Form
+from models.engines.nvidia import require_cuda
+from models.engines.opening import form_for
+from models.engines.place import CPU, Place
+from models.errors import DeviceUnavailable, FormUnavailable
+from models.publishing.proof import check_golden
+from models.store import Store
+from service.batching.tuning import Layout
+from service.settings import PREFIX, Settings, StartupError
+
+
+def wanted_form(settings: Settings) -> Form:
+    """The form in which every version is to be served.
+
+    Raises:
+        StartupError: this machine cannot compute it.
+
+    """
+    try:
+        return form_for(settings.precision, settings.place)
+    except FormUnavailable as error:
+        raise StartupError(f"{PREFIX}PRECISION={settings.precision}: {error}") from error
+
+
+def require_device(settings: Settings) -> str:
+    """What computes, in words.
+
+    Raises:
+        StartupError: the GPU that the settings name is not there.
+
+    """
+    place = settings.place
+    if place.device == "cpu":
+        return "cpu"
+    try:
+        return f"{place}: {require_cuda(place)}"
+    except DeviceUnavailable as error:
+        raise StartupError(str(error)) from error
+
+
+class Opener:
+    """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
+
+    def __init__(
+        self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False, place: Place = CPU
+    ) -> None:
+        """layout: of the workers that will compute; changed when another is found to be faster.
+
+        place: which GPU, for a form of one.
+        """
+        self.store = store
+        self.form = form
+        self.layout = layout
+        self._deterministic = deterministic
+        self._place = place
+
+    @property
+    def opens_alone(self) -> bool:
+        """Whether what it opens can be opened once more for lone texts (single_text.py)."""
+        return self.form.runtime == "onnxruntime" and not self._deterministic
+
+    def open(self, version: str, form: Form | None = None) -> Encoder:
+        """For a start: what was served before.
+
+        Raises:
+            ModelError: it cannot be served, or not in this form.
+
+        """
+        # In the form of the proof the bytes are enough; what another gives depends on the machine, too.
+        encoder = self._opened(version, form or self.form)
+        return encoder if encoder.form == FP32 else self._proved(encoder)
+
+    def open_proved(self, version: str) -> Encoder:
+        """For a swap: the vectors it was published with are computed again, as nearly as its form can.
+
+        Raises:
+            ModelError: as above, or they do not.
+
+        """
+        return self._proved(self._opened(version, self.form))
+
+    def _opened(self, version: str, form: Form) -> Encoder:
+        workers, threads = self.layout
+        return self.store.open(
+            version,
+            threads,
+            form=form,
+            callers=workers,
+            deterministic=self._deterministic,
+            place=self._place,
+        )
+
+    def _proved(self, encoder: Encoder) -> Encoder:
+        check_golden(encoder, self.store.folder(encoder.manifest.version))
+        return encoder

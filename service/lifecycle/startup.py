@@ -1,0 +1,94 @@
+"""Which model version a start serves: the one that was live, or on the very first start the one asked for.
+
+What is wanted meanwhile is worked towards afterwards (controller.py).
+"""
+
+import logging
+import sqlite3
+from functools import partial
+
+from models.encoder import Encoder
+from models.engines.form import read_form
+from models.errors import FormUnavailable, ModelError
+from service.corpus.examples import FACT, WANTED
+from service.errors import machine_error
+from service.index.gpu import Owner
+from service.lifecycle.model_loader import Opener
+from service.live import Generation
+from service.settings import Settings, StartupError
+from service.store.generations import ACTIVE, insert, replace_active
+from service.store.writer import Transaction
+
+log = logging.getLogger(__name__)
+
+
+def active_generation(
+    connection: sqlite3.Connection, opener: Opener, settings: Settings, owner: Owner | None = None
+) -> Generation:
+    """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
+
+    Raises:
+        StartupError: the model cannot be published or opened, or its folder is not what it was.
+
+    """
+    try:
+        row = connection.execute(
+            "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
+        ).fetchone()
+        if row is None:
+            number, encoder = _first(connection, opener, settings)
+        else:
+            number, encoder = _again(connection, opener, *row)
+    except ModelError as error:
+        raise StartupError(str(error)) from error
+    except sqlite3.Error as error:
+        fault = machine_error(error)
+        raise StartupError(f"{settings.data_dir}: {fault.message if fault else error}") from error
+    except OSError as error:
+        raise StartupError(f"{opener.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+    return Generation(number, encoder, settings.snapshots_dir, owner)
+
+
+def _again(
+    connection: sqlite3.Connection, opener: Opener, number: int, version: str, fingerprint: str, stored: str
+) -> tuple[int, Encoder]:
+    """What was live when the service stopped, in the form of its stored vectors.
+
+    The watcher then builds it in the form asked for and swaps. Where the one before can be computed no more,
+    there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
+    """
+    form = read_form(stored)
+    try:
+        encoder = opener.open(version, form)
+    except FormUnavailable as error:
+        log.warning("The documents of %s are embedded anew in %s: %s", version, opener.form, error)
+        encoder = opener.open(version)
+    if encoder.manifest.fingerprint != fingerprint:
+        raise StartupError(
+            f"{version} is not the model that made the stored vectors: its fingerprint differs."
+        )
+    if encoder.form != form:
+        connection.execute("BEGIN IMMEDIATE")
+        number = replace_active(Transaction(connection), encoder.manifest, str(encoder.form))
+        connection.execute("COMMIT")
+    return number, encoder
+
+
+def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -> tuple[int, Encoder]:
+    """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
+    store = opener.store
+    version = store.wanted() if settings.model == "default" else None
+    if version is None:
+        # Publishing loads the onnx package, a third of a second that no later start should pay.
+        from models.publishing.default import publish_named  # noqa: PLC0415
+
+        say = partial(log.info, "Publishing %s: %s", settings.model)
+        version = publish_named(store, settings.model, say=say).version
+        store.want(version)
+    encoder = opener.open(version)
+    connection.execute("BEGIN IMMEDIATE")
+    number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
+    if settings.examples:
+        connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
+    connection.execute("COMMIT")
+    return number, encoder

@@ -1,0 +1,312 @@
+"""One version on its way to live: open, verify, warm, build its index, swap.
+
+    memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
+
+It waits in `building` while there is no memory for it, and in `ready` for somebody's decision when
+SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
+
+While its documents are embedded it follows every write, and no write waits for it: what it does not have in
+time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
+vector. The swap itself is a row in the database, then one assignment,
+both on the writer's thread between two commits: whoever borrowed before keeps the old model with the old
+index, whoever comes after gets the new ones.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from models.encoder import Encoder
+from models.errors import ModelError
+from models.seal import read_manifest
+from models.store import Wish
+from service.corpus.corpus import Library
+from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
+from service.lifecycle import canary, capacity
+from service.lifecycle.away import read_when_there
+from service.lifecycle.builder import Builder
+from service.lifecycle.capacity import expected_rows
+from service.lifecycle.model_loader import Opener
+from service.lifecycle.progress import Progress
+from service.live import Generation, Retired
+from service.observability.logs import told
+from service.observability.metrics import Metrics
+from service.settings import Settings
+from service.store.backfill import lacking
+from service.store.documents import count_all, last_revision
+from service.store.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
+from service.store.writer import Transaction
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+BUILDING, READY = "building", "ready"
+RETRY_SECONDS = 2.0
+MEMORY_LOOK_SECONDS = 5.0
+MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
+ATTEMPTS = 5  # at an index that cannot follow the writes
+LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
+
+
+class Swap:
+    """One attempt. `state`, `done`, `total` and `reason` tell how far it is."""
+
+    def __init__(
+        self, wish: Wish, opener: Opener, library: Library, settings: Settings, metrics: Metrics
+    ) -> None:
+        self.wish = wish
+        self.state = BUILDING
+        self.done, self.total = 0, 0
+        self.reason: str | None = None
+        self.swapped = False  # it is live; its task may have a moment to go
+        self.generation: Generation | None = None
+        self._opener = opener
+        self._library = library
+        self._settings = settings
+        self._metrics = metrics
+        self._progress: Progress | None = None
+        self._compared = False
+        self._too_different: str | None = None
+        self._decided = asyncio.Event()
+        self.renew(wish)
+
+    @property
+    def version(self) -> str:
+        return self.wish.version
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """How long the rest of the build takes, None while it waits or that is not known."""
+        if self.state != BUILDING or self.reason is not None or self._progress is None:
+            return None
+        eta = self._progress.eta_seconds
+        return None if eta is None else round(eta, 1)
+
+    def renew(self, wish: Wish) -> None:
+        """The same version, perhaps asked for more firmly; never less."""
+        if self.wish.kind == "want":
+            self.wish = wish
+        if wish.kind != "want":
+            self._decided.set()
+
+    async def run(self) -> None:
+        """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
+        self._metrics.canary.set(math.nan)  # what was compared before says nothing of this one
+        try:
+            await self._attempts()
+        except (ModelError, Backend) as error:
+            await self._fail(getattr(error, "message", None) or str(error))
+        except Exception as error:
+            log.exception("The swap to %s failed", self.version)
+            await self._fail(told(error))
+        finally:
+            self._metrics.build(0, 0)
+            if not self.swapped:
+                self._metrics.canary.set(math.nan)
+                self._give_up()
+
+    async def _attempts(self) -> None:
+        """Until it is live, or a ModelError when none of some attempts came to an end."""
+        for _ in range(ATTEMPTS):
+            if await self._attempt():
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+        raise ModelError(self.reason or "Its index could not follow the writes.")
+
+    async def _attempt(self) -> bool:
+        """Open, build and swap. False when it must begin anew with what is stored."""
+        try:
+            generation = self.generation = await self._open()
+            with generation.held():
+                await self._build(generation)
+        except Retired:
+            log.warning("The index of %s has a gap; it is loaded again", self.version)
+            return False
+        return True
+
+    async def _build(self, generation: Generation) -> None:
+        """Until it is live."""
+        builder = Builder(self._library, generation, self._tell, self._settings.build_rate)
+        self.state, self._progress = BUILDING, builder.progress
+        await self._patiently(builder.warm)
+        if not generation.loaded:
+            await self._patiently(builder.load)
+            generation.loaded = True
+        while True:
+            await self._patiently(builder.embed)
+            left_out = generation.left_out
+            if left_out > LEFT_OUT_SHARE * generation.indexes.documents:
+                raise ModelError(f"It fails on {left_out} of the documents; the log names them.")
+            generation.whole = True
+            await self._compare(generation)
+            notes = [f"{left_out} documents left out"] if left_out else []
+            notes += [self._too_different] if self._too_different else []
+            self.state, self.reason = READY, "; ".join(notes) or None
+            if self._settings.activate == "manual" or self._too_different:
+                await self._decided.wait()
+            swap = partial(self._library.writer.run, partial(self._swap, generation))
+            if await self._patiently(swap):
+                return
+
+    async def _compare(self, generation: Generation) -> None:
+        """Ask the canary queries, once; a way back must be quick, and was compared on its way here.
+
+        What keeps them from being asked keeps no version from coming to live.
+        """
+        if self._compared or self.wish.kind == "rollback":
+            return
+        self._compared = True
+        try:
+            found = await canary.compare(self._library, generation, self._settings)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is no reason to fail
+            log.warning("The canary queries could not be asked of %s: %s", self.version, told(error))
+            return
+        if found is None:
+            return
+        self._metrics.canary.set(found.overlap_at_10)
+        keep = partial(remember_canary, version=self.version, canary=asdict(found))
+        await self._patiently(partial(self._library.writer.run, keep))
+        least = self._settings.canary_min_overlap
+        lowest = found.lowest
+        if lowest.overlap_at_10 < least:
+            self._too_different = (
+                f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
+                f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g}); "
+                f"POST /models/{self.version}/activate makes it live"
+            )
+            log.warning("%s waits: %s", self.version, self._too_different)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do it, waiting for what may pass: a full queue, a full disk, no file descriptor."""
+        while True:
+            try:
+                return await work()
+            except (Overloaded, Storage, Unhealthy, OSError) as error:
+                fault = machine_error(error) if isinstance(error, OSError) else error
+                if fault is None:
+                    raise
+                await self._wait(fault.message, RETRY_SECONDS)
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        """`work` on the version's folder, as soon as that can be read."""
+        found = await read_when_there(self._opener.store, self.version, work, self._wait)
+        self.reason = None
+        return found
+
+    async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
+        """For what may pass."""
+        if not said and reason != self.reason:
+            log.warning("%s waits: %s", self.version, reason)
+        self.reason = reason
+        self._metrics.build(self.done, self.total)
+        await asyncio.sleep(seconds)
+
+    async def _wait_for_memory(self) -> None:
+        """Until there is room for the generation; documents may go meanwhile, and other generations."""
+        store, live = self._opener.store, self._library.live.generation
+        manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
+        folder, dimension = store.root / self.version, manifest.dimension
+        alone = self._library.alone_threads > 1 and self._opener.opens_alone
+        said = False  # its numbers change from look to look
+        while self._settings.memory_check:
+            documents = await self._patiently(partial(self._library.documents.own, count_all))
+            rows = expected_rows(live, documents, manifest)
+            look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
+            shortage = await self._read(look)
+            if shortage is None:
+                break
+            await self._wait(shortage, MEMORY_LOOK_SECONDS, said=said)
+            said = True
+        self.reason = None
+
+    async def _open(self) -> Generation:
+        """The generation, following every write from now on: the one still kept warm, or opened anew."""
+        live = self._library.live
+        for follower in live.followers:
+            if follower.version == self.version and not follower.loaded:  # its index may have a gap
+                live.leave(follower)
+            elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
+                return follower
+        await self._patiently(self._wait_for_memory)
+        opened = partial(self._read, partial(self._opener.open_proved, self.version))
+        encoder = await self._patiently(opened)
+        number = await self._begin(encoder)
+        generation = live.generation.another(number, encoder)
+        live.follow(generation)
+        self._metrics.versions({other.version for other in live.generations})
+        return generation
+
+    async def _begin(self, encoder: Encoder) -> int:
+        """The number of the version's generation in the store."""
+        job = partial(begin, manifest=encoder.manifest, form=str(encoder.form))
+        return await self._patiently(partial(self._library.writer.run, job))
+
+    def _swap(self, generation: Generation, transaction: Transaction) -> bool:
+        """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
+        started = time.monotonic()
+        connection, live = transaction.connection, self._library.live
+        if generation.retired or generation.fault is not None:
+            return False
+        if lacking(connection, generation.number, generation.complete_to, 1):
+            return False
+        rollback = self.wish.kind == "rollback"
+        go_live(transaction, generation.number, self.wish.id, rollback=rollback)
+        left, last = live.generation, last_revision(connection)
+
+        def replace() -> None:
+            left.complete_to = last  # what it lacks after a rollback can only be newer
+            live.replace(generation)
+            self.swapped = True
+            log.info("%s is live", self.version)
+            self._metrics.swaps.labels("rollback" if rollback else "done").inc()
+            self._metrics.serve(generation.manifest, generation.encoder.form)
+            self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
+
+        transaction.then.append(replace)
+        return True
+
+    def _tell(self, done: int, total: int) -> None:
+        self.done, self.total, self.reason = done, total, None
+        self._metrics.build(done, total, self.eta_seconds)
+
+    async def _fail(self, reason: str) -> None:
+        log.error("%s does not come to live: %s", self.version, reason)
+        self.state, self.reason = FAILED, reason
+        self._metrics.swaps.labels("failed").inc()
+        if self.version == self._library.live.generation.version:  # in another form: it stays as it is
+            return
+        verdict = partial(judge, version=self.version, verdict=Verdict(FAILED, reason), wish=self.wish.id)
+        while True:
+            try:
+                await self._library.writer.run(verdict)
+            except Storage:
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    def _give_up(self) -> None:
+        """Follow writes no longer, unless it is kept for a rollback anyway.
+
+        On the writer's thread, behind a swap that may have begun in the moment when it was dropped.
+        """
+        live, generation = self._library.live, self.generation
+        if generation is None or generation.kept:
+            return
+
+        def leave(_: object) -> None:
+            if live.generation is not generation:
+                live.leave(generation)
+
+        with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
+            self._library.writer.submit(_nothing).add_done_callback(leave)
+
+
+def _nothing(transaction: Transaction) -> None:
+    """A job that only has its turn."""

@@ -1,0 +1,87 @@
+"""One request as the access log and the traces tell of it, once it is answered.
+
+Names of routes and keys, numbers and the caller's own request id: never a text, never a path or a query
+string, since both hold what people wrote.
+"""
+
+import logging
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from service.batching.request import Timing
+
+log = logging.getLogger("simile.access")
+log.setLevel(logging.INFO)  # whatever SIMILE_LOG_LEVEL is; SIMILE_ACCESS_LOG turns it on
+
+MAX_STEPS = 300  # of one request; an import embeds thousands of times
+
+
+class Step(NamedTuple):
+    """What happened from `started` (time.monotonic) on, for so many seconds."""
+
+    name: str
+    started: float
+    seconds: float
+
+
+# Of the request in hand; None when nobody wants to know.
+steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An answered request. `started` is of time.monotonic; `status` is 499 when the client had left."""
+
+    request_id: str
+    method: str
+    route: str
+    status: int
+    started: float
+    seconds: float
+    bytes: int  # of its body
+    error_type: str | None
+    key: str | None  # the name of the caller's key
+    version: str | None  # that made the answer
+    tokens: int | None
+    traceparent: str  # of the caller, and below; empty when it sent none
+    tracestate: str
+    steps: list[Step]
+
+
+def note(arrived: float, timing: Timing) -> None:
+    """The request in hand had texts embedded, that came at `arrived`.
+
+    `timing` is of the mean text, so its parts are laid one behind the other.
+    """
+    noted = steps.get()
+    if noted is None or len(noted) >= MAX_STEPS:
+        return
+    started = arrived
+    for name, seconds in (
+        ("queue", timing.queue_seconds),
+        ("tokenise", timing.tokenize_seconds),
+        ("inference", timing.inference_seconds),
+    ):
+        noted.append(Step(name, started, seconds))
+        started += seconds
+
+
+def write_line(seen: Seen) -> None:
+    """One line of the access log."""
+    fields = {
+        "request_id": seen.request_id,
+        "method": seen.method,
+        "route": seen.route,
+        "status": seen.status,
+        "seconds": round(seen.seconds, 6),
+        "bytes": seen.bytes,
+    }
+    others = {
+        "error_type": seen.error_type,
+        "key": seen.key,
+        "model_version": seen.version,
+        "tokens": seen.tokens,
+    }
+    fields |= {name: value for name, value in others.items() if value is not None}
+    log.info("answered", extra={"fields": fields})

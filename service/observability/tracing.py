@@ -1,0 +1,117 @@
+"""OpenTelemetry traces: one span for each request, and under it what its texts waited for.
+
+    POST /embed ──▶ queue, tokenise, inference
+
+A span is made when its request is answered, from moments that were noted on the way; sending is the SDK's,
+on a thread of its own. So nobody waits for a trace, and a collector that is down costs spans and nothing
+else. Where to send, how often and how much is said by the standard OTEL_ variables, which the SDK reads.
+
+The provider is ours alone and not the process's: what other libraries would trace by themselves (FastAPI the
+path and the query string of every request) holds users' texts.
+"""
+
+import threading
+import time
+from importlib.metadata import version as package_version
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from service.observability.request_log import Seen
+from service.settings import StartupError
+
+CLOSE_SECONDS = 5.0  # for the last spans to be sent, when the service stops
+
+
+class Tracing:
+    """Of one service: `start`, then `tell` for each request, then `stop`.
+
+    Raises:
+        StartupError: the extra is not installed.
+
+    """
+
+    def __init__(self) -> None:
+        try:
+            import opentelemetry.exporter.otlp.proto.http  # noqa: PLC0415
+            import opentelemetry.sdk.trace  # noqa: F401, PLC0415
+        except ImportError as error:
+            raise StartupError(
+                "Traces are asked for (SIMILE_OTEL, or OTEL_EXPORTER_OTLP_ENDPOINT), and what sends them is "
+                "not installed. In the project's folder: pip install -c constraints.txt '.[otel]'. Or set "
+                "SIMILE_OTEL=0."
+            ) from error
+        self._exporter: Any = None
+        self._provider: Any = None
+        self._tracer: trace.Tracer = trace.NoOpTracer()
+        self._propagator = TraceContextTextMapPropagator()
+
+    def start(self) -> None:
+        """Read the OTEL_ variables and begin to send.
+
+        Raises:
+            StartupError: one of them has a value that the SDK does not take.
+
+        """
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+        try:
+            resource = Resource.create()
+            if str(resource.attributes["service.name"]).startswith("unknown_service"):
+                resource = resource.merge(Resource({"service.name": "simile"}))
+            self._exporter = OTLPSpanExporter()
+            self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+            self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        except ValueError as error:
+            raise StartupError(f"An OTEL_ variable has a value that cannot be used: {error}") from error
+        self._tracer = self._provider.get_tracer("simile", package_version("simile"))
+
+    def tell(self, seen: Seen) -> None:
+        """Make the spans of an answered request, under the span that its caller names, if any."""
+        carrier = {"traceparent": seen.traceparent, "tracestate": seen.tracestate}
+        epoch = time.time() - time.monotonic()
+        attributes: dict[str, str | int | None] = {
+            "http.request.method": seen.method,
+            "http.route": seen.route,
+            "http.response.status_code": seen.status,
+            "http.request.body.size": seen.bytes,
+            "simile.request_id": seen.request_id,
+            "error.type": seen.error_type,
+            "simile.key": seen.key,
+            "simile.model_version": seen.version,
+            "simile.tokens": seen.tokens,
+        }
+        span = self._tracer.start_span(
+            f"{seen.method} {seen.route}",
+            self._propagator.extract(carrier),
+            trace.SpanKind.SERVER,
+            {name: value for name, value in attributes.items() if value is not None},
+            start_time=_nanoseconds(epoch + seen.started),
+        )
+        if seen.status >= 500:
+            span.set_status(trace.StatusCode.ERROR)
+        within = trace.set_span_in_context(span)
+        for step in seen.steps:
+            began = epoch + step.started
+            child = self._tracer.start_span(step.name, within, start_time=_nanoseconds(began))
+            child.end(_nanoseconds(began + step.seconds))
+        span.end(_nanoseconds(epoch + seen.started + seen.seconds))
+
+    def stop(self) -> None:
+        """Send what is left, for some seconds at most. Blocks."""
+        if self._provider is None:
+            return
+        # A collector that is down must not hold up a stop: from then on the exporter tries nothing again.
+        timer = threading.Timer(CLOSE_SECONDS, self._exporter.shutdown)
+        timer.daemon = True
+        timer.start()
+        self._provider.shutdown()
+        timer.cancel()
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,99 @@
+"""The series that are looked up when somebody scrapes, rather than counted when something happens.
+
+show()      once, at the start: gauges that are one number of one object
+show_machine()    likewise, those of the machine: disk and memory
+scrape()    at each scrape: series of the versions in memory, then everything as text
+sample()    for as long as the service runs: how late the event loop is
+"""
+
+import asyncio
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import generate_latest
+
+from service import memory
+from service.live import Generation, Live
+from service.observability.metrics import GENERATION_STATES, Metrics
+from service.runtime.health import Health
+
+SAMPLE_SECONDS = 0.5
+
+
+def show(metrics: Metrics, live: Live, health: Health, not_ready: Callable[[], str | None]) -> None:
+    """Point the gauges at what they show."""
+    encoder = live.generation.encoder
+    metrics.serve(encoder.manifest, encoder.form)
+    metrics.documents.set_function(lambda: live.generation.indexes.documents + live.generation.missing)
+    metrics.index_missing.set_function(lambda: live.generation.missing)
+    metrics.index_recall.set_function(lambda: _recall(live))
+    loop = asyncio.get_running_loop()
+    metrics.tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+    metrics.healthy.set_function(lambda: health.illness is None)
+    metrics.ready.set_function(lambda: not_ready() is None)
+
+
+def show_machine(metrics: Metrics, folders: Mapping[str, Path]) -> None:
+    """Point the gauges at the disks of `folders`, each under its name, and at the memory."""
+    for name, folder in folders.items():
+        metrics.disk_free.labels(name).set_function(partial(_disk, folder, "free"))
+        metrics.disk_total.labels(name).set_function(partial(_disk, folder, "total"))
+    metrics.memory_limit.set_function(_memory_limit)
+
+
+def _disk(folder: Path, what: str) -> float:
+    try:
+        return float(getattr(shutil.disk_usage(folder), what))
+    except OSError:  # the folder is away
+        return math.nan
+
+
+def _memory_limit() -> float:
+    limit = memory.limit()
+    return math.nan if limit is None else limit
+
+
+def _recall(live: Live) -> float:
+    measured = live.generation.indexes.largest.measured
+    return math.nan if measured is None else measured.recall
+
+
+def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:
+    """Every series as Prometheus text; some milliseconds of work, so not for the event loop's thread.
+
+    Args:
+        building: the generation of the version in the making.
+
+    """
+    generations = live.generations
+    metrics.versions({generation.version for generation in generations})
+    sizes: dict[str, int] = {}
+    states = dict.fromkeys(GENERATION_STATES, 0)
+    for generation in generations:
+        sizes[generation.version] = sizes.get(generation.version, 0) + generation.indexes.nbytes
+        states[_state(generation, live.generation, building)] += 1
+    for version, size in sizes.items():
+        metrics.index_bytes.labels(version).set(size)
+    for state, count in states.items():
+        metrics.generations.labels(state).set(count)
+    return generate_latest(metrics.registry)
+
+
+def _state(generation: Generation, active: Generation, building: Generation | None) -> str:
+    if generation is active:
+        return "active"
+    if generation is building:
+        return "building"
+    return "kept" if generation.kept else "leaving"
+
+
+async def sample(metrics: Metrics) -> None:
+    """Until cancelled: how much later than asked for the event loop wakes a sleeper."""
+    while True:
+        asleep = time.monotonic()
+        await asyncio.sleep(SAMPLE_SECONDS)
+        metrics.loop_lag_seconds.observe(max(0.0, time.monotonic() - asleep - SAMPLE_SECONDS))

@@ -1,0 +1,169 @@
+"""The service in this process: listen, serve, say where it is, and end cleanly at a signal."""
+
+import gc
+import logging
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from service import memory
+from service.app import create_app
+from service.http.connections import bounded_by_files
+from service.http.handshake import encrypted
+from service.http.protocol import Protocol
+from service.observability import logs
+from service.runtime.interpreter_watchdog import InterpreterWatchdog
+from service.runtime.runtime import Runtime
+from service.settings import Settings, StartupError
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30
+
+
+class Server(uvicorn.Server):
+    """Turns `/ready` red the moment a stop signal arrives, and only then drains and closes connections.
+
+    A second signal ends the process at once. One within a second of the first does not count: a signal to a
+    whole group of processes, or to one and its parent, often arrives twice.
+    """
+
+    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
+        super().__init__(config)
+        self._runtime = runtime
+        self._told_at = math.inf  # time.monotonic() of the first signal
+        self._close_at = math.inf
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  uvicorn's signature
+        now = time.monotonic()
+        if self._runtime.leaving:
+            if now - self._told_at > 1.0:
+                os._exit(128 + sig)  # what was acknowledged is on disk
+            return
+        self._runtime.leaving, self._told_at = True, now
+        delay = self._runtime.settings.stop_delay_seconds if sig == signal.SIGTERM else 0
+        self._close_at = now + delay
+
+    async def on_tick(self, counter: int) -> bool:
+        if time.monotonic() >= self._close_at:
+            self._runtime.stopping = self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As any server's; but an idle TLS connection is dropped.
+
+        Its other side would be waited for to say goodbye, which one that only keeps it at hand does not do.
+        """
+        over_tls = self._runtime.settings.tls_cert_file is not None
+        for connection in list(self.server_state.connections) if over_tls else ():
+            cycle = getattr(connection, "cycle", None)
+            if cycle is None or cycle.response_complete:
+                connection.transport.abort()
+        await super().shutdown(sockets)
+
+
+def serve(settings: Settings) -> None:
+    """Run until a signal; raises StartupError when the service cannot start."""
+    logs.install(settings.log_level, settings.log_format)
+    memory.few_arenas()
+    with bound(settings) as listener:
+        app = create_app(settings)
+        app.state.runtime.open()
+        app.state.runtime.tune()
+        run(app, listener)
+
+
+def bound(settings: Settings) -> socket.socket:
+    """A socket on the address, before anything else is touched; it listens once the service has started."""
+    host, port = settings.host.strip("[]"), settings.port
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}. Set SIMILE_HOST or SIMILE_PORT."
+        ) from error
+    return listener
+
+
+def run(app: FastAPI, listener: socket.socket) -> None:
+    """Serve until a stop signal."""
+    runtime: Runtime = app.state.runtime
+    settings = runtime.settings
+    app.state.connections.most = bounded_by_files(settings.max_connections)
+    certificate = settings.tls_cert_file
+    http: Any = Protocol if certificate is None else encrypted(certificate, settings.tls_key_file)
+    config = uvicorn.Config(
+        app,
+        log_config=None,  # its messages go where ours go
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        http=http,
+        ws="none",
+        proxy_headers=False,  # nothing here reads them, and anyone may send them
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+    server = Server(config, runtime)
+    # uvicorn listens to signals once its loop runs, and puts back what was there when it has stopped: one
+    # that comes before is a stop as well, and one that comes after finds all of it ended.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
+    threading.Thread(target=_once_ready, args=(runtime, listener.getsockname()[1]), daemon=True).start()
+    with InterpreterWatchdog(runtime.settings.hang_seconds, runtime.settings.log_format) as watchdog:
+        runtime.beat = watchdog.beat
+        server.run(sockets=[listener])
+    if not server.started:
+        sys.exit(1)
+
+
+def _once_ready(runtime: Runtime, port: int) -> None:
+    runtime.ready.wait()
+    calm_collector()
+    _welcome(runtime, port)
+
+
+def calm_collector() -> None:
+    """Let the garbage collector leave alone what was loaded, and come less often for what requests leave.
+
+    Under overload it walked through every waiting request again and again: with this the service keeps 0.88
+    of its best throughput at three times its capacity instead of 0.67 to 0.79 (benchmarks/overload.py).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+
+def _welcome(runtime: Runtime, port: int) -> None:
+    """Say where it is, and what to try."""
+    settings = runtime.settings
+    host = f"[{settings.host.strip('[]')}]" if ":" in settings.host else settings.host
+    address = f"{'http' if settings.tls_cert_file is None else 'https'}://{host}:{port}"
+    if settings.log_format == "json":  # whoever reads stdout as JSON gets nothing else
+        log.info("Simile is ready at %s, serving %s", address, runtime.live.generation.version)
+        return
+    # In the caller's shell; the service has no key to show.
+    key = "" if settings.api_keys_file is None else ' -H "Authorization: Bearer $KEY"'
+    json = f"-H 'Content-Type: application/json'{key}"
+    print(
+        f"""
+Simile is ready at {address}, serving {runtime.live.generation.version}. Its API: {address}/docs. Try:
+
+  curl {address}/embed {json} -d '{{"inputs": "A first sentence."}}'
+  curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'
+  curl '{address}/search?q=how+do+I+get+my+money+back&k=3'{key}
+
+Ctrl-C stops it.""",
+        flush=True,
+    )

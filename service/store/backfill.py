@@ -1,0 +1,91 @@
+"""What a generation lacks of the store, and how its builder fills that in."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from service.store import vectors
+from service.store.documents import elsewhere, ids_of, sequence
+from service.store.generations import kept_numbers
+from service.store.ids import row_of
+from service.store.vectors import Embedding, is_sound
+from service.store.writer import Transaction
+
+
+def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
+    """Store a builder's vectors for those of its revisions that still live. Returns how many."""
+    if generation not in kept_numbers(transaction.connection):  # dropped while they were made
+        return 0
+    alive = ids_of(transaction.connection, list(rows))
+    transaction.changes.elsewhere.update(elsewhere(transaction.connection, list(alive)))
+    for revision in sorted(alive):
+        vectors.add(transaction, generation, revision, rows[revision])
+    return len(alive)
+
+
+def add_stored(transaction: Transaction, generation: int, after: int, limit: int) -> int | None:
+    """Bring about `limit` stored vectors into a generation's index, of the revisions after `after`.
+
+    Those of a revision of which one is damaged are deleted, so that its text is embedded again.
+
+    Returns:
+        The last revision looked at, None when there are no more.
+
+    """
+    execute = transaction.connection.execute
+    end = execute(
+        "SELECT revision FROM vectors WHERE generation = ? AND revision > ? "
+        "ORDER BY revision LIMIT 1 OFFSET ?",
+        (generation, after, limit - 1),
+    ).fetchone()
+    last = None if end is None else int(end[0])
+    rows = execute(
+        "SELECT v.revision, passage, vector, checksum, dimension, d.collection FROM vectors v "
+        "JOIN generations ON number = generation LEFT JOIN documents d ON d.revision = v.revision "
+        "WHERE generation = ?1 AND v.revision > ?2 AND (?3 IS NULL OR v.revision <= ?3) "
+        "ORDER BY v.revision, passage",
+        (generation, after, last),
+    ).fetchall()
+    unusable = {row[0] for row in rows if row[5] is None or not is_sound(*row[2:5])}
+    added = transaction.changes.added.setdefault(generation, [])
+    for revision, passage, blob, _, _, collection in rows:
+        if revision not in unusable:
+            added.append((row_of(revision, passage), np.frombuffer(blob, dtype="<f4")))
+            transaction.changes.note(revision, collection)
+    vectors.remove(transaction, generation, unusable)
+    transaction.changes.sequence = sequence(transaction.connection)
+    return last
+
+
+def forget(transaction: Transaction, generation: int, damaged: Iterable[int]) -> None:
+    """Before a generation is made whole: damaged vectors go, and texts that were skipped get a new chance."""
+    transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
+    vectors.remove(transaction, generation, damaged)
+
+
+def skip(transaction: Transaction, generation: int, revision: int, reason: str) -> None:
+    """Note that a generation's model fails on a text, if it still lives."""
+    transaction.connection.execute(
+        "INSERT OR REPLACE INTO skipped (generation, revision, reason) "
+        "SELECT ?, revision, ? FROM documents WHERE revision = ?",
+        (generation, reason, revision),
+    )
+
+
+def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
+    """How many living texts the generation's model fails on."""
+    row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
+    return int(row[0])
+
+
+def lacking(connection: sqlite3.Connection, generation: int, after: int, limit: int) -> list[int]:
+    """The first revisions after `after` that have no vector of `generation` and were not skipped, rising."""
+    rows = connection.execute(
+        "SELECT revision FROM documents d WHERE revision > ?2 "
+        "AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = ?1 AND v.revision = d.revision) "
+        "AND NOT EXISTS (SELECT 1 FROM skipped s WHERE s.generation = ?1 AND s.revision = d.revision) "
+        "ORDER BY revision LIMIT ?3",
+        (generation, after, limit),
+    )
+    return [row[0] for row in rows]

@@ -1,0 +1,294 @@
+"""Queries of the durable document store (SQLite): the truth that every index is derived from.
+
+A document's text is an immutable revision: an upsert deletes the old revision and puts a new one, in one
+transaction with its vectors and its entry in the operation log. Sizes are counted in SQL before texts are
+read, and metadata is handed on as the JSON that it is stored as.
+
+Not here: the threads that read (reader.py), the writes (writes.py), embedding, the index, what a filter
+means (grammar.py).
+"""
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.store.filters.planner import matching, scoped
+from service.store.filters.predicate import Where
+from service.store.reader import pause
+
+Vector = NDArray[np.float32]
+
+DEFAULT_COLLECTION = "default"
+COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
+FEW_REVISIONS = 10_000  # that SQLite is given one by one
+# SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
+_BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
+
+
+class TooMuch(Exception):
+    """More text than an answer may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it."""
+
+    id: str
+    text: str
+    metadata_json: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored document as it is sent: text and metadata are JSON, and not parsed."""
+
+    id: str
+    text_json: bytes
+    metadata_json: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of both in an answer."""
+        return len(self.text_json) + len(self.metadata_json)
+
+    @property
+    def text(self) -> str:
+        text: str = orjson.loads(self.text_json)
+        return text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = orjson.loads(self.metadata_json)
+        return metadata
+
+
+def json_of(metadata: dict[str, Any]) -> str:
+    """`metadata` as it is stored."""
+    return orjson.dumps(metadata).decode()
+
+
+# Used so: `await documents.read(lambda connection: get(connection, …))`.
+
+
+def collections(connection: sqlite3.Connection) -> list[str]:
+    """The names of all, sorted; the default one is always there."""
+    return [name for (name,) in connection.execute("SELECT name FROM collections ORDER BY name")]
+
+
+def number_of(connection: sqlite3.Connection, name: str) -> int | None:
+    """The number of a collection, which no other ever has; None when there is no such collection."""
+    row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
+    row = connection.execute(
+        "SELECT id, text, CAST(metadata AS BLOB) FROM documents WHERE collection = ? AND id = ?",
+        (collection, id),
+    ).fetchone()
+    return None if row is None else _record(row)
+
+
+def page(
+    connection: sqlite3.Connection,
+    after: str,
+    limit: int,
+    where: Where | None,
+    most: float = inf,
+    collection: str = DEFAULT_COLLECTION,
+) -> tuple[list[Record], bool]:
+    """At most `limit` documents in id order, those after the id `after`; and whether others follow.
+
+    Fewer when they would have more than `most` bytes together, but the first one always.
+    """
+    if not connection.in_transaction:
+        connection.execute("BEGIN")  # two queries of one moment; it ends with the read, in reader.py
+    sql, parameters = scoped(where, collection)
+    if where is not None and where.indexed:
+        passing = matching(connection, where, collection)
+        if len(passing) <= FEW_REVISIONS:  # else enough of them come soon by the order of ids
+            listed = orjson.dumps(passing, option=orjson.OPT_SERIALIZE_NUMPY).decode()
+            sql, parameters = "revision IN (SELECT value FROM json_each(?))", [listed]
+    rows = connection.execute(
+        f"SELECT revision, {_BYTES} FROM documents WHERE {sql} AND id > ? ORDER BY id LIMIT ?",
+        [*parameters, after, limit + 1],
+    )
+    found: list[Record] = []
+    for revision, size in rows:
+        if len(found) == limit or (found and most < size):
+            return found, True
+        [one] = records(connection, [revision]).values()
+        most -= max(size, one.size)
+        if found and most < 0:  # control characters are longer in JSON
+            return found, True
+        found.append(one)
+        pause()
+    return found, False
+
+
+def counts(connection: sqlite3.Connection) -> list[tuple[str, int]]:
+    """Every collection and how many documents it has, by name."""
+    rows = connection.execute(
+        "SELECT name, count(id) FROM collections LEFT JOIN documents ON collection = name "
+        "GROUP BY name ORDER BY name"
+    )
+    return rows.fetchall()
+
+
+def count_all(connection: sqlite3.Connection) -> int:
+    """Documents of every collection."""
+    return int(connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+
+
+def count(
+    connection: sqlite3.Connection, where: Where | None = None, collection: str = DEFAULT_COLLECTION
+) -> int:
+    if where is not None and where.indexed:
+        return len(matching(connection, where, collection))
+    sql, parameters = scoped(where, collection)
+    return int(connection.execute(f"SELECT count(*) FROM documents WHERE {sql}", parameters).fetchone()[0])
+
+
+def unchanged(
+    connection: sqlite3.Connection, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION
+) -> set[int]:
+    """The positions of those of `documents` whose text is stored under their ids. SQLite compares them."""
+    same = (
+        "SELECT 1 FROM documents WHERE collection = ?1 AND id = ?2 "
+        "AND length(CAST(text AS BLOB)) = length(CAST(?3 AS BLOB)) AND text = ?3"
+    )
+    return {
+        at
+        for at, document in enumerate(documents)
+        if connection.execute(same, (collection, document.id, document.text)).fetchone()
+    }
+
+
+def heads(
+    connection: sqlite3.Connection, ids: Sequence[str], characters: int, collection: str = DEFAULT_COLLECTION
+) -> dict[str, str]:
+    """The first `characters` of the stored texts of those of `ids` that exist."""
+    rows = connection.execute(
+        "SELECT id, substr(text, 1, ?) FROM documents "
+        "WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
+        (characters, collection, orjson.dumps(ids).decode()),
+    )
+    return dict(rows.fetchall())
+
+
+def sizes(
+    connection: sqlite3.Connection,
+    revisions: Sequence[int],
+    most: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, int]:
+    """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`.
+
+    Raises:
+        TooMuch: they have more than `most` together; the others are not looked at.
+
+    """
+    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
+    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
+    rows = connection.execute(
+        f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    found: dict[int, int] = {}
+    for revision, size in rows:
+        found[revision] = size
+        most -= size
+        if most < 0:
+            raise TooMuch
+    return found
+
+
+def records(
+    connection: sqlite3.Connection,
+    revisions: Sequence[int],
+    most: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, Record]:
+    """The documents whose current revision is one of `revisions`; a revision that is gone is absent.
+
+    text, metadata: else it is not read, and is empty here.
+
+    Raises:
+        TooMuch: they have more than `most` bytes together.
+
+    """
+    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
+    rows = connection.execute(
+        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    found: dict[int, Record] = {}
+    for revision, *row in rows:
+        found[revision] = _record(row)
+        most -= found[revision].size
+        if most < 0:
+            raise TooMuch
+        pause()
+    return found
+
+
+def texts(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """The id and the text of those of `revisions` that are current."""
+    rows = connection.execute(
+        "SELECT revision, id, text FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    return {revision: (id, text) for revision, id, text in rows}
+
+
+def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
+    """The ids of those of `revisions` that are current."""
+    rows = connection.execute(
+        "SELECT revision, id FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(revisions).decode(),),
+    )
+    return dict(rows.fetchall())
+
+
+def last_revision(connection: sqlite3.Connection) -> int:
+    """The highest revision of a living document, 0 when there is none."""
+    return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
+
+
+def sequence(connection: sqlite3.Connection) -> int:
+    """The number of the latest operation, 0 before the first."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'operations'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def fact(connection: sqlite3.Connection, name: str) -> str | None:
+    """A single stored value."""
+    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def elsewhere(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
+    """The collections of those of `revisions` that are not of the default one."""
+    rows = connection.execute(
+        "SELECT revision, collection FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?)) AND collection != ?",
+        (orjson.dumps(revisions).decode(), DEFAULT_COLLECTION),
+    )
+    return dict(rows.fetchall())
+
+
+def _record(row: Sequence[Any]) -> Record:
+    id, text, metadata = row
+    return Record(id, orjson.dumps(text or ""), metadata or b"{}")

@@ -1,0 +1,207 @@
+"""Judgements of searches, stored beside the documents: was this document what that query looked for?
+
+A judgement is of a key: one per collection, query's exact text, document's id and name of the key, which is
+empty where the service has no keys. The same key's newest replaces its earlier one and takes the next number,
+so that a reader who follows the numbers meets it; other keys' judgements of the pair stay. A number is never
+used twice.
+
+A judgement can be made only of a document that is there. Once made, it outlives the document's text: after an
+update it still counts, and after a delete it stays, unlisted, until a document is stored under that id again.
+A reader who wants every judgement that counts now therefore begins at 0. What shall be gone is forgotten by
+name (`forget`), whether its document is there or not.
+
+Judgements teach models, so each key's are bounded (`Limits`). Each bound counts one key's own judgements:
+no key can use up the room of another.
+
+Writes are jobs for the writer; reads go through `Documents.read`.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.errors import Conflict, Forbidden, NotFound
+from service.store.documents import DEFAULT_COLLECTION
+from service.store.writer import Transaction
+
+NAMED = 10  # unknown ids that a refusal names at most
+SHOWN_CHARACTERS = 80  # of a query or an id in a refusal
+NO_KEY = ""  # the name that stands for no key
+_LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether the document `id` is relevant to `query`, as `key` said."""
+
+    query: str
+    id: str
+    relevant: bool
+    key: str = NO_KEY
+    collection: str = DEFAULT_COLLECTION
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many judgements of one key there may be: in all, of one query, of one document. 0: no bound."""
+
+    per_key: int = 0
+    per_query: int = 0
+    per_document: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The judgements that have all of these; None: whichever."""
+
+    collection: str | None = None
+    query: str | None = None
+    id: str | None = None
+    key: str | None = None
+
+    def condition(self, *, in_order: bool = False) -> tuple[str, list[str]]:
+        """SQL over the table `feedback`, and what fills its question marks.
+
+        in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection,
+        after which every page would sort all judgements.
+        """
+        collection = "+collection" if in_order else "collection"
+        columns = {collection: self.collection, "query": self.query, "id": self.id, "key": self.key}
+        given = {name: value for name, value in columns.items() if value is not None}
+        return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
+
+
+def store(
+    transaction: Transaction,
+    judgements: Sequence[Judgement],
+    collection: str,
+    key: str = NO_KEY,
+    limits: Limits | None = None,
+) -> int:
+    """Store `judgements` as `key`'s, all or none; of two about the same query and document the last wins.
+
+    Returns:
+        The number of the last one.
+
+    Raises:
+        NotFound: some are of documents that are not there; the ids are named.
+        Conflict: the key would have more than a limit allows.
+
+    """
+    connection = transaction.connection
+    distinct = dict.fromkeys(judgement.id for judgement in judgements)
+    unknown = [id for id in distinct if not _exists(connection, id, collection)]
+    if unknown:
+        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+        raise NotFound(
+            f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
+            "since the search. Nothing was stored; leave out what was said of it."
+        )
+    more_than_before = [given for given in judgements if not _judged(connection, given, collection, key)]
+    connection.executemany(
+        "INSERT OR REPLACE INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
+        ((collection, given.query, given.id, key, given.relevant) for given in judgements),
+    )
+    if limits is not None and more_than_before:  # a refusal takes back what the job has written
+        _refuse_too_many(connection, more_than_before, collection, key, limits)
+    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0])
+
+
+def _refuse_too_many(
+    connection: sqlite3.Connection,
+    judgements: Sequence[Judgement],
+    collection: str,
+    key: str,
+    limits: Limits,
+) -> None:
+    whose = f"the key {key!r}" if key else "callers without a key"
+    in_all = [("in all", Selection(key=key))]
+    of_queries = [
+        (f"of the query {query[:SHOWN_CHARACTERS]!r}", Selection(collection, query=query, key=key))
+        for query in dict.fromkeys(given.query for given in judgements)
+    ]
+    of_documents = [
+        (f"of the document {id[:SHOWN_CHARACTERS]!r}", Selection(collection, id=id, key=key))
+        for id in dict.fromkeys(given.id for given in judgements)
+    ]
+    for limit, setting, counted in (
+        (limits.per_key, "KEY", in_all),
+        (limits.per_query, "QUERY", of_queries),
+        (limits.per_document, "DOCUMENT", of_documents),
+    ):
+        for what, selection in counted if limit else ():
+            condition, parameters = selection.condition()
+            sql = f"SELECT 1 FROM feedback WHERE {condition} LIMIT 1 OFFSET ?"
+            if connection.execute(sql, [*parameters, limit]).fetchone() is not None:
+                raise Conflict(
+                    f"With these there would be more than {limit} judgements {what} from {whose} "
+                    f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
+                    "raise the setting."
+                )
+
+
+def forget(transaction: Transaction, selection: Selection, own: str | None = None) -> int:
+    """Delete judgements. Returns how many there were.
+
+    own: the name of the key that asks and may delete no other's; None: it may delete all.
+
+    Raises:
+        Forbidden: some are another key's. Nothing was deleted.
+
+    """
+    condition, parameters = selection.condition()
+    execute = transaction.connection.execute
+    if own is not None:
+        others = execute(
+            f"SELECT 1 FROM feedback WHERE {condition} AND key <> ? LIMIT 1", [*parameters, own]
+        ).fetchone()
+        if others is not None:
+            raise Forbidden(
+                f"Some of these judgements are not of the key {own!r}, and deleting another's needs a key of "
+                f"role admin. Nothing was deleted; key={own} deletes your own."
+            )
+    return execute(f"DELETE FROM feedback WHERE {condition}", parameters).rowcount
+
+
+def page(
+    connection: sqlite3.Connection, after: int, limit: int, selection: Selection
+) -> list[tuple[int, Judgement]]:
+    """At most `limit` judgements of living documents, each with its number, in order, those after `after`."""
+    condition, parameters = _listed(selection)
+    rows = connection.execute(
+        "SELECT sequence, query, id, relevant, key, collection FROM feedback f "
+        f"WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
+        [after, *parameters, limit],
+    )
+    return [
+        (number, Judgement(query, id, bool(relevant), key, collection))
+        for number, query, id, relevant, key, collection in rows
+    ]
+
+
+def count(connection: sqlite3.Connection, selection: Selection) -> int:
+    """How many judgements `page` lists in all."""
+    condition, parameters = _listed(selection)
+    sql = f"SELECT count(*) FROM feedback f WHERE {condition}"
+    return int(connection.execute(sql, parameters).fetchone()[0])
+
+
+def _listed(selection: Selection) -> tuple[str, list[str]]:
+    condition, parameters = selection.condition(in_order=True)
+    return f"{condition} AND {_LIVING}", parameters
+
+
+def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, key: str) -> bool:
+    """Whether there is an earlier judgement that this one replaces."""
+    row = connection.execute(
+        "SELECT 1 FROM feedback WHERE collection = ? AND query = ? AND key = ? AND id = ?",
+        (collection, given.query, key, given.id),
+    ).fetchone()
+    return row is not None
+
+
+def _exists(connection: sqlite3.Connection, id: str, collection: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM documents WHERE collection = ? AND id = ?", (collection, id)
+    ).fetchone()
+    return row is not None

@@ -1,0 +1,1 @@
+"""Metadata filters: from JSON to SQL."""

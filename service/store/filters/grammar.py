@@ -1,0 +1,232 @@
+"""Metadata filters, compiled to SQL.
+
+    {"topic": "birds", "year": {"$gte": 1990, "$lt": 2000}, "$or": [{"tags": "owl"}, {"source.page": 7}]}
+
+    filter     {condition, …}                              all of them hold
+    condition  "$and" | "$or": [filter, …]                 one filter at least
+               "field": scalar | {operator: operand, …}    dots lead into objects: "source.page"
+    operator   $in [scalar, …]   $ne scalar   $gt $gte $lt $lte number | string   $exists true | false
+    scalar     string, number, true, false, null
+
+Comparison is typed: `1` equals `1.0` but neither `true` nor `"1"`, and null equals only null. An array is
+compared by its members: one that matches is enough, and `$ne` wants none that is equal. A field that is
+missing passes `$ne` and `{"$exists": false}` only.
+
+Every name and value is a bound parameter. Names are compared as `json_each` reports them, because SQLite's
+JSON paths cannot express a name with a quote or a backslash.
+
+Each condition on a declared field (field_index.py) also says where to look it up; any other reads each
+row's JSON.
+
+Not here: a name that itself has a dot, whole objects or arrays as values, and members of objects within
+arrays.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Literal
+
+import orjson
+
+from service.store.filters.field_index import PRESENT, levels
+from service.store.filters.operands import (
+    MAX_VALUES,
+    RANGES,
+    Test,
+    among,
+    compare,
+    equal,
+    kind_of,
+    listed_in_words,
+    plain_text,
+    shown,
+)
+from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
+from service.store.filters.predicate import Lookup, Where
+
+MAX_DEPTH = 16  # of $and and $or, and of the names in one field
+MAX_CONDITIONS = 256
+MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
+OPERATORS = ("$in", "$ne", *RANGES, "$exists")
+JOINS: dict[str, Literal["and", "or"]] = {"$and": "and", "$or": "or"}
+EXAMPLE = '{"topic": "birds"}'
+
+
+def parse_filter(text: str) -> dict[str, Any]:
+    """The filter in a query parameter.
+
+    Raises:
+        FilterError: it is no JSON object.
+
+    """
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise FilterError(f"This is not JSON ({error}). Give an object such as {EXAMPLE}.") from error
+    return _object(parsed)
+
+
+def compile_filter(filter: object, declared: Container[str] = ()) -> Where:
+    """`filter` as SQL. `{}` has no condition, so every document passes.
+
+    declared: the fields that can be looked up.
+
+    Raises:
+        FilterError: it breaks the grammar above, or a limit.
+
+    """
+    conditions = _object(filter)
+    _check_size(conditions)
+    return _Compiler(declared).all_of(conditions, depth=0)
+
+
+def _check_size(filter: dict[str, Any]) -> None:
+    try:
+        size = len(orjson.dumps(filter))
+    except orjson.JSONEncodeError:  # what cannot be JSON breaks the grammar, which says where
+        return
+    if size > MAX_BYTES:
+        raise FilterError(f"It has {size} bytes of JSON; at most {MAX_BYTES >> 20} MiB are looked through.")
+
+
+def check_field(name: str) -> None:
+    """Whether a filter can name this field.
+
+    Raises:
+        FilterError: it cannot.
+
+    """
+    if name.startswith("$"):
+        raise FilterError(f"{shown(name)} begins as an operator does.")
+    _path(name)
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise FilterError(f"A filter is an object such as {EXAMPLE}, not {kind_of(value)}.")
+    return value
+
+
+class _Compiler:
+    """Counts the conditions of one filter."""
+
+    def __init__(self, declared: Container[str]) -> None:
+        self._declared = declared
+        self._conditions = 0
+
+    def all_of(self, filter: dict[str, Any], depth: int) -> Where:
+        return _joined("and", [self._condition(key, value, depth) for key, value in filter.items()])
+
+    def _condition(self, key: object, value: object, depth: int) -> Where:
+        if not isinstance(key, str) or not key:
+            raise FilterError("A field name is a string of at least one character.")
+        if key in JOINS:
+            return self._join(key, value, depth + 1)
+        if key.startswith("$"):
+            raise FilterError(
+                f"{shown(key)} cannot stand in the place of a field; allowed there are $and and $or. "
+                f'Operators follow a field: {{"year": {{"$gt": 1990}}}}.'
+            )
+        path = _path(key)
+        if not isinstance(value, dict):
+            return self._exists(path, equal(key, "equality", [value]))
+        if not value:
+            raise FilterError(
+                f"Field {shown(key)}: {{}} has no operator. Allowed are {listed_in_words(OPERATORS)}."
+            )
+        both = _joined("and", [self._operation(key, path, name, operand) for name, operand in value.items()])
+        return _between(both, key, value) if key in self._declared else both
+
+    def _operation(self, key: str, path: Sequence[str], operator: object, operand: object) -> Where:
+        if operator == "$in":
+            return self._exists(path, among(key, operand))
+        if operator == "$ne":
+            return _not(self._exists(path, equal(key, "$ne", [operand])))
+        if operator == "$exists":
+            if not isinstance(operand, bool):
+                raise FilterError(f"Field {shown(key)}: $exists needs true or false, not {kind_of(operand)}.")
+            present = self._exists(path, None)
+            return present if operand else _not(present)
+        if isinstance(operator, str) and operator in RANGES:
+            return self._exists(path, compare(key, operator, operand))
+        raise FilterError(
+            f"Field {shown(key)}: unknown operator {shown(operator)}. Allowed are "
+            f"{listed_in_words(OPERATORS)}; a value inside an object is named with dots, such as source.page."
+        )
+
+    def _exists(self, path: Sequence[str], test: Test | None) -> Where:
+        """Whether there is a value at `path`; with a `test`, whether it, or a member of the array, passes."""
+        self._conditions += 1
+        if self._conditions > MAX_CONDITIONS:
+            raise FilterError(
+                f"There are more than {MAX_CONDITIONS} conditions; one $in takes {MAX_VALUES} values."
+            )
+        tables, condition = levels(len(path))
+        parameters: list[Any] = [*path]
+        if test is not None:
+            last = f"f{len(path) - 1}"
+            members = f"SELECT 1 FROM json_each({last}.value) AS member WHERE {test.on('member')}"
+            condition += (
+                f" AND CASE {last}.type WHEN 'array' THEN EXISTS ({members}) ELSE {test.on(last)} END"
+            )
+            parameters += [*test.parameters, *test.parameters]
+        sql = f"EXISTS (SELECT 1 FROM {tables} WHERE {condition})"
+        name = ".".join(path)
+        if name not in self._declared:
+            return Where(sql, parameters)
+        lookups = [Lookup("1", [])] if test is None else test.lookups
+        of_field = tuple(Lookup(f"field = ? AND {one}", [name, *bound]) for one, bound in lookups)
+        return Where(sql, parameters, "lookup", lookups=of_field)
+
+    def _join(self, key: str, value: object, depth: int) -> Where:
+        if depth > MAX_DEPTH:
+            raise FilterError(f"$and and $or are nested more than {MAX_DEPTH} deep.")
+        if not isinstance(value, list) or not value:
+            given = "an empty one" if value == [] else kind_of(value)
+            raise FilterError(f"{key} needs a list of at least one filter, not {given}.")
+        for part in value:
+            if not _object(part):
+                raise FilterError(f"{key} holds an empty filter; leave it out.")
+        return _joined(JOINS[key], [self.all_of(part, depth) for part in value])
+
+
+def _joined(kind: Literal["and", "or"], parts: Sequence[Where]) -> Where:
+    if len(parts) == 1:
+        return parts[0]
+    sql = f"({f' {kind.upper()} '.join(part.sql for part in parts)})" if parts else "1"
+    return Where(sql, [parameter for part in parts for parameter in part.parameters], kind, tuple(parts))
+
+
+def _between(both: Where, field: str, bounds: Mapping[str, Any]) -> Where:
+    """Two bounds of a declared field as one lookup, where each by itself might pass almost everything.
+
+    Of an array one member may pass the one bound and one the other, so the metadata of those that have an
+    array there is read.
+    """
+    lower, upper = (sorted(bounds.keys() & {*names}) for names in (("$gt", "$gte"), ("$lt", "$lte")))
+    if len(bounds) != 2 or len(lower) != 1 or len(upper) != 1:
+        return both
+    low, high = bounds[lower[0]], bounds[upper[0]]
+    if isinstance(low, str) != isinstance(high, str):
+        return both
+    sql, parameters = both.sql, both.parameters
+    between = f"field = ? AND value {RANGES[lower[0]]} ? AND value {RANGES[upper[0]]} ?"
+    inside = Where(sql, parameters, "lookup", lookups=(Lookup(between, [field, low, high]),))
+    # Scanned for, it passes everything: what comes behind it is exact.
+    arrays = Where("1", [], "lookup", lookups=(Lookup(f"field = ? AND value = {PRESENT}", [field]),))
+    of_arrays = Where(sql, parameters, "and", (arrays, Where(sql, parameters)))
+    return Where(sql, parameters, "or", (inside, of_arrays))
+
+
+def _not(where: Where) -> Where:
+    return Where(f"NOT {where.sql}", where.parameters, "not", (where,))
+
+
+def _path(key: str) -> list[str]:
+    path = key.split(".")
+    if not all(path):
+        raise FilterError(f"Field {shown(key)}: there is no name before or after a dot.")
+    if len(path) > MAX_DEPTH:
+        raise FilterError(f"Field {shown(key)} leads more than {MAX_DEPTH} objects deep.")
+    for name in path:
+        plain_text(f"The field name {shown(key)}", name)
+    return path

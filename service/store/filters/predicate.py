@@ -1,0 +1,35 @@
+"""What a filter is compiled to: a condition for SQL, and where to look its parts up."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+
+class Lookup(NamedTuple):
+    """A condition over the table `fields` (field_index.py); `parameters` fill its question marks."""
+
+    sql: str
+    parameters: list[Any]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A condition over the table `documents`, for use after WHERE; `parameters` fill its question marks.
+
+    What passes is also to be had by `kind`:
+
+        scan      from `sql` alone, which reads the metadata of every document
+        lookup    from `lookups`: what passes one of them passes
+        and, or   from `parts`; of none of them, `and` passes everything
+        not       from the one of `parts`
+    """
+
+    sql: str
+    parameters: list[Any]
+    kind: Literal["scan", "lookup", "and", "or", "not"] = "scan"
+    parts: tuple["Where", ...] = ()
+    lookups: tuple[Lookup, ...] = field(default=())
+
+    @property
+    def indexed(self) -> bool:
+        """Whether a part of it need not be scanned for."""
+        return self.kind == "lookup" or any(part.indexed for part in self.parts)

@@ -1,0 +1,30 @@
+"""The operation log, kept short: its numbers are what counts, and the latest is kept by SQLite itself.
+
+Whoever wants to follow from a moment reads the rows behind it, and looks first whether the log reaches back
+so far; where it does not, loading the vectors anew is faster than that many steps.
+"""
+
+import sqlite3
+
+from service.store.documents import sequence
+from service.store.writer import Transaction
+
+KEPT_OPERATIONS = 100_000  # the latest ones; as many vectors are loaded anew in about a second
+TRIM_ROWS = 1024  # of one step: a write waits a few milliseconds for it
+
+
+def is_long(connection: sqlite3.Connection) -> bool:
+    """Whether there is enough to trim for a step to be worth its commit."""
+    [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
+    return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
+
+
+def trim(transaction: Transaction) -> bool:
+    """Delete some operations, the oldest first; whether there are more."""
+    execute, last = transaction.connection.execute, sequence(transaction.connection)
+    deleted = execute(
+        "DELETE FROM operations WHERE sequence IN "
+        "(SELECT sequence FROM operations WHERE sequence <= ? ORDER BY sequence LIMIT ?)",
+        (last - KEPT_OPERATIONS, TRIM_ROWS),
+    ).rowcount
+    return deleted == TRIM_ROWS

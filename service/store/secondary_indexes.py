@@ -1,0 +1,184 @@
+"""Rows kept beside the documents to find them: words (fulltext.py), declared fields (field_index.py).
+
+Words are in a table per collection, made and dropped with the collection.
+
+It changes in the transaction of its document, so it is always equal to the store. What it was made by is
+noted; where that has changed, it is made anew at the next start.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from service.errors import machine_error
+from service.settings import StartupError
+from service.store import fulltext
+from service.store.documents import fact, number_of
+from service.store.filters import field_index
+
+log = logging.getLogger(__name__)
+
+LEXICAL_RULES = "lexical rules"  # the fact that names what the words were cut by
+INDEXED_FIELDS = "indexed fields"  # the fact that lists them, as JSON
+STEP_DOCUMENTS = 10_000
+SAY_SECONDS = 5.0
+
+
+def add(connection: sqlite3.Connection, revision: int) -> None:
+    """A document was stored under `revision`."""
+    number, text = _placed(connection, revision)
+    fulltext.add(connection, number, revision, text)
+    field_index.add(connection, _declared(connection), (revision, revision))
+
+
+def remove(connection: sqlite3.Connection, revision: int) -> None:
+    """The document of `revision` is about to be deleted, and is still there."""
+    number, text = _placed(connection, revision)
+    fulltext.remove(connection, number, revision, text)
+    field_index.remove(connection, _declared(connection), revision)
+
+
+def add_collection(connection: sqlite3.Connection, name: str) -> None:
+    """Make the collection `name`, which is not there."""
+    number = connection.execute("INSERT INTO collections (name) VALUES (?)", (name,)).lastrowid
+    assert number is not None  # noqa: S101  an INSERT always has one
+    fulltext.make(connection, number)
+
+
+def remove_collection(connection: sqlite3.Connection, name: str) -> None:
+    """Remove the collection `name`, which has no document any more."""
+    number = number_of(connection, name)
+    if number is not None:
+        connection.execute("DELETE FROM collections WHERE number = ?", (number,))
+        fulltext.drop(connection, number)
+
+
+def optimize(connection: sqlite3.Connection) -> None:
+    """Merge the tables of words, so that words of deleted documents go."""
+    for number in fulltext.numbers(connection):
+        fulltext.optimize(connection, number)
+
+
+def unequal(connection: sqlite3.Connection) -> list[str]:
+    """What is not as the documents say, in words; nothing when all is as it should be."""
+    found = []
+    there = fulltext.numbers(connection)
+    for number, name in _collections(connection):
+        if number not in there:
+            found.append(f"no document of the collection {name!r} can be found by its words")
+            continue
+        documents = "SELECT revision FROM documents WHERE collection = ?1"
+        words = f"SELECT id FROM {fulltext.table(number)}_docsize"
+        for what, one, other in (
+            ("documents cannot be", documents, words),
+            ("deleted documents are", words, documents),
+        ):
+            sql = f"SELECT count(*) FROM ({one} EXCEPT {other})"
+            [count] = connection.execute(sql, (name,)).fetchone()
+            if count:
+                found.append(f"{count} {what} found by their words in the collection {name!r}")
+    differing = {name: field_index.differing(connection, name) for name in _declared(connection)}
+    found += [
+        f"{count} values of the field {name!r} are looked up wrongly"
+        for name, count in differing.items()
+        if count
+    ]
+    return found
+
+
+def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = ()) -> None:
+    """Make anew what was made by other rules, in one transaction; blocks as long as that takes.
+
+    declared: the fields that filters are to look up.
+
+    Raises:
+        StartupError: the disk fails.
+
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            _bring_up_to_date(connection, declared)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    except sqlite3.Error as error:
+        problem = machine_error(error)
+        raise StartupError(problem.message if problem else f"The document store: {error}") from error
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -> None:
+    there, wanted = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
+    if there != wanted or fact(connection, LEXICAL_RULES) != fulltext.RULES:
+        for number in there - wanted:
+            fulltext.drop(connection, number)
+        for number in there & wanted:
+            fulltext.clear(connection, number)
+        for number in wanted - there:
+            fulltext.make(connection, number)
+        _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
+        _note(connection, LEXICAL_RULES, fulltext.RULES)
+    before = _declared(connection)
+    for name in {*before} - {*declared}:
+        field_index.forget(connection, name)
+    new = sorted({*declared} - {*before})
+    if new:
+        words = f"fields {', '.join(new)}"
+        _each_step(connection, words, lambda first, last: field_index.add(connection, new, (first, last)))
+    if {*before} != {*declared}:
+        _note(connection, INDEXED_FIELDS, orjson.dumps(sorted({*declared})).decode())
+
+
+def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, int], None]) -> None:
+    """Call `add` with the first and the last revision of each few documents; say how far it is."""
+    [total] = connection.execute("SELECT count(*) FROM documents").fetchone()
+    done, first, said = 0, 0, time.monotonic()
+    while done < total:
+        step = "SELECT revision FROM documents WHERE revision >= ? ORDER BY revision LIMIT ?"
+        [last, count] = connection.execute(
+            f"SELECT max(revision), count(*) FROM ({step})", (first, STEP_DOCUMENTS)
+        ).fetchone()
+        add(first, last)
+        done, first = done + count, last + 1
+        if time.monotonic() - said > SAY_SECONDS or done == total:
+            said = time.monotonic()
+            log.info("Indexing the %s of the documents: %d of %d are done", noun, done, total)
+
+
+def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
+    rows = connection.execute(
+        "SELECT number, revision, text FROM documents JOIN collections ON name = collection "
+        "WHERE revision BETWEEN ? AND ?",
+        (first, last),
+    )
+    for number, revision, text in rows:
+        fulltext.add(connection, number, revision, text)
+
+
+def _declared(connection: sqlite3.Connection) -> list[str]:
+    """The fields that are looked up, as the store has them."""
+    listed: list[str] = orjson.loads(fact(connection, INDEXED_FIELDS) or "[]")
+    return listed
+
+
+def _note(connection: sqlite3.Connection, name: str, value: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value))
+
+
+def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
+    """Number and name of each."""
+    return connection.execute("SELECT number, name FROM collections ORDER BY number").fetchall()
+
+
+def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:
+    """The number of the collection that holds a document, and the document's text."""
+    [number, text] = connection.execute(
+        "SELECT number, text FROM documents JOIN collections ON name = collection WHERE revision = ?",
+        (revision,),
+    ).fetchone()
+    return int(number), str(text)

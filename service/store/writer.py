@@ -1,0 +1,231 @@
+"""One thread writes. What waits together is committed together.
+
+A job is a function of a `Transaction`. The writer runs all jobs that wait, each in a savepoint of its own,
+commits once (one fsync for all of them), brings the indexes up to date, and only then answers. So a 200
+means: on disk, and in the next search. A job that fails takes back its own work and nobody else's.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service import outages
+from service.errors import Unhealthy, machine_error
+from service.store.documents import DEFAULT_COLLECTION
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+GROUP_JOBS = 256  # jobs of one commit at most
+
+
+@dataclass
+class Changes:
+    """What a commit did to the vectors: `added[generation]` are (name of a row, vector).
+
+    `removed` are revisions; `elsewhere` names the collection of those that are not of the default one.
+    `sequence` is the operation number after it, 0 when nothing was operated on.
+    """
+
+    added: dict[int, list[tuple[int, NDArray[np.float32]]]] = field(default_factory=dict)
+    removed: list[int] = field(default_factory=list)
+    elsewhere: dict[int, str] = field(default_factory=dict)
+    sequence: int = 0
+
+    def note(self, revision: int, collection: str) -> None:
+        """Say whose a revision is."""
+        if collection != DEFAULT_COLLECTION:
+            self.elsewhere[revision] = collection
+
+    def merge(self, later: "Changes") -> None:
+        for generation, rows in later.added.items():
+            self.added.setdefault(generation, []).extend(rows)
+        self.removed.extend(later.removed)
+        self.elsewhere.update(later.elsewhere)
+        self.sequence = max(self.sequence, later.sequence)
+
+
+@dataclass
+class Transaction:
+    """What a job works with."""
+
+    connection: sqlite3.Connection
+    changes: Changes = field(default_factory=Changes)
+    then: list[Callable[[], None]] = field(default_factory=list)  # between the commit and the indexes' step
+
+
+class Writer:
+    """`on_commit` runs on the writer's thread after each commit, before its jobs are answered."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        on_commit: Callable[[Changes], None],
+        observe_seconds: Callable[[float], None],
+    ) -> None:
+        self._connection = connection
+        self._on_commit = on_commit
+        self._observe_seconds = observe_seconds
+        self._queue: queue.SimpleQueue[tuple[Callable[[Transaction], Any], Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._closed = False
+        self._closing = threading.Lock()  # no job may slip in behind the stop mark
+        self._in_hand: list[Future[Any]] = []
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, job: Callable[[Transaction], T]) -> T:
+        """What `job` returns, once it is on disk and in the indexes.
+
+        A caller that is cancelled before its job's turn takes the job back.
+
+        Raises:
+            Storage: the disk is full, read-only or failing. Nothing of the job was stored.
+            Unhealthy: there is no file descriptor left; as above.
+
+        """
+        return await asyncio.wrap_future(self.submit(job))
+
+    def submit(self, job: Callable[[Transaction], T]) -> Future[T]:
+        """Queue `job` from any thread."""
+        future: Future[T] = Future()
+        with self._closing:
+            if self._closed:
+                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+            if not self._thread.is_alive():
+                raise _died()
+            self._queue.put((job, future))
+        return future
+
+    def stop(self) -> None:
+        """Finish every queued job, then close the connection."""
+        with self._closing:
+            self._closed = True
+            self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
+
+    def check(self, _seconds: float, /) -> str | None:
+        """For the supervisor: a thread that died is not replaced.
+
+        It died between two steps that belong together, so store and index may disagree until the next start.
+        """
+        with self._closing:
+            if self._closed or self._thread.is_alive():
+                return None
+            for future in self._in_hand:
+                _fail(future, _died())
+            with contextlib.suppress(queue.Empty):
+                while (waiting := self._queue.get_nowait()) is not None:
+                    _fail(waiting[1], _died())
+        return "the thread that writes has died"
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException:  # the supervisor finds the thread dead; nothing else would say why
+            log.critical("The thread that writes died", exc_info=True)
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            waiting = [self._queue.get()]
+            while len(waiting) < GROUP_JOBS:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except queue.Empty:
+                    break
+            stopping = None in waiting
+            jobs = [
+                (job, future)
+                for job, future in filter(None, waiting)
+                if future.set_running_or_notify_cancel()
+            ]
+            self._in_hand = [future for _, future in jobs]
+            if not jobs:
+                continue
+            try:
+                self._commit(jobs)
+            except Exception as error:  # the writer outlives whatever this was
+                log.exception("The writer failed outside a job")
+                for _, future in jobs:
+                    _fail(future, error)
+
+    def _commit(self, jobs: list[tuple[Callable[[Transaction], Any], Future[Any]]]) -> None:
+        started = time.monotonic()
+        whole = Transaction(self._connection)
+        results: list[tuple[Future[Any], Any]] = []
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for job, future in jobs:
+                self._attempt(job, future, whole, results)
+            self._connection.execute("COMMIT")
+        except Exception as error:
+            if outages.refusal(log, "Writes fail", error) is None:
+                log.exception("A commit of %d jobs failed", len(jobs))
+            with contextlib.suppress(sqlite3.Error):  # a full disk may have ended it already
+                self._connection.execute("ROLLBACK")
+            for _, future in jobs:
+                _fail(future, _worded(error))
+            return
+        self._observe_seconds(time.monotonic() - started)
+        for call in whole.then:
+            try:
+                call()
+            except Exception:  # the commit stands, and its jobs are answered all the same
+                log.exception("A step behind a commit failed")
+        self._on_commit(whole.changes)
+        for future, result in results:
+            future.set_result(result)
+
+    def _attempt(
+        self,
+        job: Callable[[Transaction], Any],
+        future: Future[Any],
+        whole: Transaction,
+        results: list[tuple[Future[Any], Any]],
+    ) -> None:
+        self._connection.execute("SAVEPOINT job")
+        transaction = Transaction(self._connection)
+        try:
+            result = job(transaction)
+        except Exception as error:
+            if not self._connection.in_transaction:  # SQLite gave up the whole transaction: a full disk
+                raise
+            self._connection.execute("ROLLBACK TO job")
+            self._connection.execute("RELEASE job")
+            _fail(future, _worded(error))
+            return
+        self._connection.execute("RELEASE job")
+        whole.changes.merge(transaction.changes)
+        whole.then += transaction.then
+        results.append((future, result))
+
+
+def _worded(error: Exception) -> Exception:
+    """What the machine denied as the refusal that says so; anything else as it is."""
+    return machine_error(error) or error
+
+
+def _died() -> Unhealthy:
+    words = "Writing broke, by a bug of ours; the service is about to start anew. Send again then."
+    return Unhealthy(words, retry_after_seconds=30)
+
+
+def _fail(future: Future[Any], error: Exception) -> None:
+    try:
+        future.set_exception(error)
+    except InvalidStateError:  # its own job failed before the commit did
+        return

@@ -1,0 +1,219 @@
+"""What a write does to the store: jobs for the writer, each inside one transaction.
+
+A document's text is an immutable revision. An upsert removes the old revision and puts a new one, with a
+vector of the live generation and, where they are at hand, of the one that is being built or kept for a
+rollback; a builder's vector is stored only while its revision lives, so it can never undo an update or a
+delete that came after it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from service.errors import Conflict
+from service.store import secondary_indexes, vectors
+from service.store.documents import DEFAULT_COLLECTION, Document, collections, number_of, sequence
+from service.store.filters.planner import matching
+from service.store.filters.predicate import Where
+from service.store.generations import kept_numbers, live_number
+from service.store.vectors import Embedding
+from service.store.writer import Transaction
+
+# Of one job, so that other writes wait some tens of milliseconds for it and no longer.
+DELETE_DOCUMENTS, DELETE_CHARACTERS = 128, 1 << 18
+DELETE_JUDGEMENTS = 4096
+MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
+
+
+class NeedsVectors(Exception):
+    """These documents (positions in the request) must first be embedded by the live generation.
+
+    Nothing was stored.
+    """
+
+    def __init__(self, positions: list[int]) -> None:
+        super().__init__(f"{len(positions)} documents lack a vector")
+        self.positions = positions
+
+
+def upsert(
+    transaction: Transaction,
+    documents: Sequence[Document],
+    embedded: Mapping[int, Mapping[int, Embedding]],
+    *,
+    split: bool = False,
+    collection: str = DEFAULT_COLLECTION,
+    max_collections: int = MAX_COLLECTIONS,
+) -> tuple[int, int]:
+    """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
+
+    Args:
+        embedded: generation to position in `documents` to its embedding. A position may be absent where
+            the stored text is the same: the stored vectors are kept.
+        split: where those are of a text that was cut, it is to be embedded anew.
+        collection: made when it is not there.
+        max_collections: no more are made than this.
+
+    Returns:
+        How many texts are longer than the live model sees, and the operation sequence.
+
+    Raises:
+        NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged. It may
+            have come to live since they were embedded.
+        Conflict: the collection would be one too many.
+
+    """
+    live = live_number(transaction.connection)
+    others = kept_numbers(transaction.connection) - {live}
+    job = _Upsert(transaction, collection, live, others, split)
+    if number_of(transaction.connection, collection) is None:
+        if len(collections(transaction.connection)) >= max_collections:
+            raise Conflict(
+                f"There are {max_collections} collections, and {collection!r} would be one more than "
+                f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
+            )
+        secondary_indexes.add_collection(transaction.connection, collection)
+    truncated = 0
+    lacking = []
+    for position, document in enumerate(documents):
+        given = {number: rows[position] for number, rows in embedded.items() if position in rows}
+        cut = _put(job, document, given)
+        if cut is None:
+            lacking.append(position)
+        else:
+            truncated += cut
+    if lacking:
+        raise NeedsVectors(lacking)
+    return truncated, _sequence(transaction)
+
+
+def delete(transaction: Transaction, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+    """Delete what passes `where`. Returns how many there were, and the operation sequence."""
+    revisions = matching(transaction.connection, where, collection).tolist()
+    for revision in revisions:
+        _remove(transaction, revision, collection)
+    return len(revisions), _sequence(transaction)
+
+
+class Step(NamedTuple):
+    """Part of a deletion: revisions looked at, how many of them were still there, the operation sequence."""
+
+    done: int
+    deleted: int
+    sequence: int
+
+
+def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
+    """Delete the first of `revisions`, as many as one job should; those that are gone already are passed by.
+
+    The text and the metadata of a revision never change, so what a filter passed once is right for as long as
+    the revision lives.
+    """
+    done = deleted = characters = 0
+    for revision in revisions[:DELETE_DOCUMENTS]:
+        row = transaction.connection.execute(
+            "SELECT length(text) FROM documents WHERE revision = ?", (revision,)
+        ).fetchone()
+        if row is not None:
+            _remove(transaction, revision, collection)
+            deleted += 1
+            characters += row[0]
+        done += 1
+        if characters >= DELETE_CHARACTERS:
+            break
+    return Step(done, deleted, _sequence(transaction))
+
+
+def drop_feedback(transaction: Transaction, collection: str) -> bool:
+    """Delete some of a collection's judgements. Returns whether there are more."""
+    deleted = transaction.connection.execute(
+        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
+        (collection, DELETE_JUDGEMENTS),
+    ).rowcount
+    return deleted == DELETE_JUDGEMENTS
+
+
+def drop_name(transaction: Transaction, collection: str) -> None:
+    """Delete a collection that is empty; the default one stays, and so does one that was written to."""
+    transaction.connection.execute(
+        "DELETE FROM collections WHERE name = ?1 AND name != ?2 "
+        "AND NOT EXISTS (SELECT 1 FROM documents WHERE collection = ?1)",
+        (collection, DEFAULT_COLLECTION),
+    )
+
+
+def _sequence(transaction: Transaction) -> int:
+    """The operation number that this job leads to; the index learns it with the rows."""
+    transaction.changes.sequence = sequence(transaction.connection)
+    return transaction.changes.sequence
+
+
+class _Upsert(NamedTuple):
+    """What the documents of one request have in common."""
+
+    transaction: Transaction
+    collection: str
+    live: int  # generation
+    others: Iterable[int]
+    split: bool
+
+
+def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bool | None:
+    """Store one document. Returns whether the live model cuts its text, None when its vector is missing.
+
+    A generation of `others` whose vector is not at hand is left to its builder, which looks for such gaps.
+    """
+    transaction = job.transaction
+    execute = transaction.connection.execute
+    metadata = document.metadata_json
+    old = execute(
+        "SELECT revision, text, metadata FROM documents WHERE collection = ? AND id = ?",
+        (job.collection, document.id),
+    ).fetchone()
+    same_text = old is not None and old[1] == document.text
+    embeddings: dict[int, Embedding] = {}
+    for number in (job.live, *job.others):
+        found = given.get(number) or (_kept(job, number, old[0]) if same_text else None)
+        if found is not None:
+            embeddings[number] = found
+    if job.live not in embeddings:
+        return None
+    cut = embeddings[job.live].truncated
+    if same_text and old[2] == metadata:
+        for number, embedding in embeddings.items():
+            if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
+                vectors.add(transaction, number, old[0], embedding)
+                transaction.changes.note(old[0], job.collection)
+        return cut
+    if old is not None:
+        _remove(transaction, old[0], job.collection)
+    revision = execute(
+        "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, ?)",
+        (job.collection, document.id, document.text, metadata),
+    ).lastrowid
+    assert revision is not None  # noqa: S101  an INSERT always has one
+    secondary_indexes.add(transaction.connection, revision)
+    execute("INSERT INTO operations (kind, revision) VALUES ('put', ?)", (revision,))
+    transaction.changes.note(revision, job.collection)
+    for number, embedding in embeddings.items():
+        vectors.add(transaction, number, revision, embedding)
+    return cut
+
+
+def _remove(transaction: Transaction, revision: int, collection: str) -> None:
+    execute = transaction.connection.execute
+    secondary_indexes.remove(transaction.connection, revision)
+    execute("DELETE FROM documents WHERE revision = ?", (revision,))
+    for table in ("vectors", "skipped"):
+        execute(
+            f"DELETE FROM {table} WHERE generation IN (SELECT number FROM generations) AND revision = ?",
+            (revision,),
+        )
+    execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
+    transaction.changes.removed.append(revision)
+    transaction.changes.note(revision, collection)
+
+
+def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:
+    """A revision's stored vectors; None when they are absent, damaged, or of less of the text than wanted."""
+    stored = vectors.stored(job.transaction, generation, revision)
+    return None if stored is None or (job.split and stored.cut) else stored

@@ -1,0 +1,250 @@
+"""The ONNX graph against the formulas in numpy, for every pooling, activation and head."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.errors import Unsupported
+from models.graph import reference
+from models.graph.backbone import Backbone, read_backbone, read_safetensors
+from models.graph.bert import HIDDEN, POOLED_FROM, bert_graph
+from models.graph.head import Dense, Head, append_head
+from models.graph.nodes import model_of
+from models.graph.packing import packs
+from tests.tiny import ROUNDING, WIDTH
+from tests.tiny import tiny_source as make_tiny_source
+
+ROWS = [[2, 7, 3], [2, 40, 41, 42, 43, 44, 3], [2, *range(50, 110), 3]]
+
+
+def _backbone(source: Path, **changed: object) -> Backbone:
+    return Backbone.from_config(json.loads((source / "config.json").read_bytes()) | changed)
+
+
+def _run(model: onnx.ModelProto, rows: list[list[int]], output: str, length: int = 0) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    shape = (len(rows), length or max(map(len, rows)))
+    ids, mask = np.full(shape, 9), np.zeros(shape, np.int64)  # whatever the padding is, it must not count
+    for at, row in enumerate(rows):
+        ids[at, : len(row)], mask[at, : len(row)] = row, 1
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros(shape, np.int64)}
+    taken = {given.name: feed[given.name] for given in session.get_inputs()}
+    found: np.ndarray = session.run([output], taken)[0]
+    return found
+
+
+def _dense(generator: np.random.Generator, out: int, inner: int, activation: str, bias: bool) -> Dense:
+    # What comes in keeps its size, as in a trained head: larger weights would enlarge rounding too.
+    weight = generator.normal(0, inner**-0.5, (out, inner)).astype(np.float32)
+    return Dense(weight, generator.normal(size=out).astype(np.float32) if bias else None, activation)
+
+
+GENERATOR = np.random.default_rng(5)
+HEADS = {
+    "mean": Head(("mean",), ()),
+    "cls": Head(("cls",), ()),
+    "max": Head(("max",), ()),
+    "mean_sqrt_len_tokens": Head(("mean_sqrt_len_tokens",), ()),
+    "several": Head(("cls", "max", "mean"), ()),
+    "dense": Head(("mean",), (_dense(GENERATOR, 20, WIDTH, "tanh", bias=True),)),
+    "two dense": Head(
+        ("mean",),
+        (_dense(GENERATOR, 20, WIDTH, "identity", bias=False), _dense(GENERATOR, 12, 20, "tanh", bias=True)),
+    ),
+    "mask": Head(("mask:2",), ()),
+    "the last token": Head(("mask:0",), ()),
+    "first and last": Head(("mean",), (), "first_last"),
+    "several of first and last": Head(("max", "mask:1", "cls"), (), "first_last"),
+    "static": Head(("mean",), (), "static"),
+    "static with dense": Head(
+        ("max", "mean"), (_dense(GENERATOR, 20, 2 * WIDTH, "tanh", bias=True),), "static"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    # Heads come after all layers, so each activation is tried with one plain head and one of dense layers.
+    [*(("gelu", name) for name in HEADS), *product(["gelu_new", "relu"], ["mean", "two dense"])],
+)
+def test_the_graph_gives_the_vectors_of_the_formulas(tiny_source: Path, name: str, activation: str) -> None:
+    head = HEADS[name]
+    backbone = _backbone(tiny_source, hidden_act=activation)
+    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
+    graph = bert_graph(backbone, tensors, head.tokens)
+    append_head(graph, POOLED_FROM[head.tokens], head, head.dimension(WIDTH))
+    model = model_of(graph)
+    onnx.checker.check_model(model, full_check=True)
+    expected = reference.embed(backbone, tensors, head, ROWS)
+    assert expected.shape == (3, head.dimension(WIDTH))
+    for length in (0, 64, 100):
+        np.testing.assert_allclose(_run(model, ROWS, "sentence_embedding", length), expected, atol=ROUNDING)
+    pooled = _run(model, ROWS, "pooled_embedding")
+    np.testing.assert_allclose(
+        pooled / np.linalg.norm(pooled, axis=1, keepdims=True), expected, atol=ROUNDING
+    )
+    hidden = _run(model, ROWS, HIDDEN, 70)
+    last = "static" if head.tokens == "static" else "last"
+    for row, tokens in zip(hidden, reference.token_vectors(backbone, tensors, last, ROWS), strict=True):
+        # A token's vector is not of length 1: its components reach 5.
+        np.testing.assert_allclose(row[: len(tokens)], tokens, atol=5 * ROUNDING)
+
+
+def test_the_formulas_tell_activations_and_poolings_apart(tiny_source: Path) -> None:
+    backbone = _backbone(tiny_source)
+    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
+    names = ("mean", "cls", "max", "mask", "the last token", "first and last", "static")
+    vectors = [reference.embed(backbone, tensors, HEADS[name], ROWS) for name in names]
+    vectors.append(reference.embed(_backbone(tiny_source, hidden_act="relu"), tensors, HEADS["mean"], ROWS))
+    for at, one in enumerate(vectors):
+        for other in vectors[:at]:
+            assert np.abs(one - other).max() > 1e-2
+
+
+def test_erf_is_within_the_error_its_series_promises() -> None:
+    x = np.linspace(-6, 6, 2001)
+    expected = [math.erf(value) for value in x]
+    np.testing.assert_allclose(reference.erf(x), expected, atol=1.6e-7)
+
+
+def test_only_plain_operators_are_written_and_the_runtime_fuses_the_activation(
+    tiny_source: Path, tmp_path: Path
+) -> None:
+    backbone = _backbone(tiny_source)
+    graph = bert_graph(backbone, read_backbone([tiny_source / "model.safetensors"], backbone))
+    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    assert {node.domain for node in graph.node} == {""}
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(
+        model_of(graph).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    operators = Counter(node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node)
+    assert operators["Gemm"] == 6 * backbone.layers  # every linear layer with its bias
+    assert operators["Gelu"] == backbone.layers
+    assert operators["FusedMatMul"] == backbone.layers  # the scores: key transposed and divided on the way
+    assert operators["LayerNormalization"] == 2 * backbone.layers + 1
+    assert operators["Erf"] == operators["Pow"] == operators["SkipLayerNormalization"] == 0
+    assert operators["Transpose"] == 0
+
+
+def test_padding_is_computed_by_attention_alone(tiny_source: Path) -> None:
+    backbone = _backbone(tiny_source)
+    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
+    graph = bert_graph(backbone, tensors)
+    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    model = model_of(graph)
+    assert packs(model.graph)
+    products = {node.output[0] for node in graph.node if node.op_type == "MatMul"}
+    weighed = [name for name in products if _shape(model, name)[0] == sum(map(len, ROWS))]
+    assert len(weighed) == 6 * backbone.layers, "every linear layer has a row for each token and no other"
+    assert [_shape(model, name) for name in products - set(weighed)].count((3, 2, 70, 70)) == backbone.layers
+
+
+def _shape(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
+    looked_into = onnx.ModelProto()
+    looked_into.CopyFrom(model)
+    looked_into.graph.output.append(onnx.helper.make_empty_tensor_value_info(name))
+    return _run(looked_into, ROWS, name, 70).shape
+
+
+def test_padding_may_stand_on_either_side(tiny_source: Path) -> None:
+    backbone = _backbone(tiny_source)
+    tensors = read_backbone([tiny_source / "model.safetensors"], backbone)
+    graph = bert_graph(backbone, tensors)
+    append_head(graph, HIDDEN, HEADS["mean"], WIDTH)
+    del graph.input[2:]  # their types are all 0
+    graph.node.insert(0, onnx.helper.make_node("Sub", ["input_ids", "input_ids"], ["token_type_ids"]))
+    session = onnxruntime.InferenceSession(model_of(graph).SerializeToString())
+    # As another program may send them: positions are those of the padded row.
+    ids = np.array([[0, 0, 2, 7, 3], [2, 40, 41, 42, 3]])
+    mask = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    found = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})[0]
+    moved = tensors | {
+        "embeddings.position_embeddings.weight": np.roll(
+            tensors["embeddings.position_embeddings.weight"], -2, axis=0
+        )
+    }
+    left = reference.embed(backbone, moved, HEADS["mean"], [[2, 7, 3]])
+    right = reference.embed(backbone, tensors, HEADS["mean"], [[2, 40, 41, 42, 3]])
+    np.testing.assert_allclose(found, np.concatenate([left, right]), atol=ROUNDING)
+
+
+def test_old_names_and_half_precision_give_the_same_tensors(tiny_source: Path, tmp_path: Path) -> None:
+    backbone = _backbone(tiny_source)
+    stored = load_file(tiny_source / "model.safetensors")
+    renamed = {
+        "bert."
+        + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in stored.items()
+    }
+    save_file(renamed, tmp_path / "old.safetensors")
+    expected = read_backbone([tiny_source / "model.safetensors"], backbone)
+    found = read_backbone([tmp_path / "old.safetensors"], backbone)
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert "pooler.dense.weight" not in found
+    save_file(
+        {name: tensor.astype(np.float16) for name, tensor in stored.items()}, tmp_path / "half.safetensors"
+    )
+    half = read_backbone([tmp_path / "half.safetensors"], backbone)
+    assert all(
+        np.array_equal(half[name], expected[name].astype(np.float16).astype(np.float32)) for name in half
+    )
+
+
+def test_bfloat16_is_read_as_the_upper_half_of_a_float32(tmp_path: Path) -> None:
+    values = np.array([1.0, -2.5, 3.140625, 1e30], np.float32)
+    halves = (values.view(np.uint32) >> 16).astype(np.uint16)
+    header = json.dumps({"x": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + halves.tobytes())
+    expected = (halves.astype(np.uint32) << 16).view(np.float32).reshape(2, 2)
+    np.testing.assert_array_equal(read_safetensors(tmp_path / "x.safetensors")["x"], expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"model_type": "distilbert"}, "not 'distilbert'.*onnx/model.onnx"),
+        ({"hidden_act": "swish"}, "activation 'swish'"),
+        ({"position_embedding_type": "relative_key"}, "absolute positions"),
+        ({"num_attention_heads": 5}, "shared among 5 heads"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"num_hidden_layers": 3}, r"lack the tensor encoder\.layer\.2"),
+        ({"vocab_size": 7}, r"config\.json says \(7, 32\)"),
+    ],
+)
+def test_what_cannot_be_written_as_bert_is_refused_by_name(
+    tiny_source: Path, changed: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        read_backbone([tiny_source / "model.safetensors"], _backbone(tiny_source, **changed))
+
+
+def test_a_cut_off_weights_file_is_refused(tiny_source: Path, tmp_path: Path) -> None:
+    whole = (tiny_source / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-10])
+    with pytest.raises(Unsupported, match="not a whole safetensors file"):
+        read_safetensors(tmp_path / "model.safetensors")
+
+
+def test_two_seeds_are_two_models(tiny_source: Path, tmp_path: Path) -> None:
+    backbone = _backbone(tiny_source)
+    one, other = (
+        reference.embed(backbone, read_backbone([at / "model.safetensors"], backbone), HEADS["mean"], ROWS)
+        for at in (tiny_source, make_tiny_source(tmp_path / "other", seed=1))
+    )
+    assert np.abs(np.sum(one * other, axis=1)).max() < 0.9

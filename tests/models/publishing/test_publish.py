@@ -1,0 +1,277 @@
+"""Publishing a folder: what is written, proved and refused, and that a refusal leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from models.encoder import Encoder
+from models.errors import ModelUnavailable, ProofFailed, Unsupported
+from models.graph.bert import HIDDEN
+from models.graph.head import POOLED, SENTENCE
+from models.publishing.proof import check_golden
+from models.publishing.publish import prepare, publish, publish_prepared
+from models.publishing.texts import PROOF_TEXTS
+from models.sources.folder import read_source
+from models.store import Store
+from tests.tiny import WIDTH, tiny_source
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "models")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_source(tmp_path / "model")
+
+
+def _vectors(store: Store, version: str) -> np.ndarray:
+    return store.open(version).encode(PROOF_TEXTS).vectors
+
+
+def test_the_published_folder_is_a_whole_sentence_transformers_folder(store: Store, folder: Path) -> None:
+    manifest = publish(store, folder, origin="Some/Tiny_Model v2", parent="before", lineage={"seed": 1})
+    at = store.folder(manifest.version)
+    assert manifest.version.endswith(f"-tiny-model-v2-{manifest.fingerprint[:8]}")
+    assert (manifest.parent, manifest.lineage) == ("before", {"seed": 1})
+    modules = json.loads((at / "modules.json").read_bytes())
+    assert [(module["type"].rsplit(".")[-1], module["path"]) for module in modules] == [
+        ("Transformer", ""),
+        ("Pooling", "1_Pooling"),
+        ("Normalize", "2_Normalize"),
+    ]
+    assert json.loads((at / "1_Pooling" / "config.json").read_bytes())["pooling_mode_mean_tokens"] is True
+    assert json.loads((at / "sentence_bert_config.json").read_bytes())["max_seq_length"] == 64
+    tokenizer = json.loads((at / "tokenizer.json").read_bytes())
+    assert tokenizer["padding"] is None
+    assert tokenizer["truncation"]["max_length"] == 64
+    outputs = [output.name for output in onnx.load(at / "onnx" / "model.onnx").graph.output]
+    assert outputs == [HIDDEN, SENTENCE, POOLED]
+    assert set(manifest.files) == {f.relative_to(at).as_posix() for f in at.rglob("*") if f.is_file()} - {
+        "manifest.json"
+    }
+
+
+def test_publishing_again_answers_the_version_that_is_there(store: Store, folder: Path) -> None:
+    first = publish(store, folder)
+    assert publish(store, shutil.copytree(folder, folder.with_name("copy"))) == first
+    assert len(store.versions()) == 1
+
+
+def test_a_version_from_before_packing_is_served_on_and_published_anew_on_request(
+    store: Store, folder: Path
+) -> None:
+    first = publish(store, folder)
+    assert first.packed
+    file = store.folder(first.version) / "manifest.json"
+    without = {key: value for key, value in json.loads(file.read_bytes()).items() if key != "packed"}
+    file.write_text(json.dumps(without))
+    assert store.open(first.version).manifest.packed is False
+    time.sleep(1.1)  # a version is named after the second it was made in
+    second = publish(store, folder)
+    assert second.packed
+    assert second.version != first.version
+    assert second.fingerprint == first.fingerprint, "it is the same space"
+    assert publish(store, folder) == second
+
+
+def test_a_published_folder_can_be_published_elsewhere_and_is_the_same_space(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    first = publish(store, folder)
+    other = Store(tmp_path / "other")
+    second = publish(other, store.folder(first.version))
+    assert (second.fingerprint, second.origin) == (first.fingerprint, first.origin)
+    assert second.packed
+    np.testing.assert_array_equal(_vectors(other, second.version), _vectors(store, first.version))
+
+
+def test_a_new_prompt_for_neither_side_is_a_new_version_of_the_same_space(
+    store: Store, tmp_path: Path
+) -> None:
+    first = publish(store, tiny_source(tmp_path / "one"))
+    prompts = {"query": "", "clustering": "cluster: "}
+    second = publish(store, tiny_source(tmp_path / "two", prompts=prompts))
+    assert second.version != first.version
+    assert second.fingerprint == first.fingerprint
+    assert second.prompts == prompts
+
+
+def test_prompts_for_searching_and_for_documents_are_found_by_name(store: Store, tmp_path: Path) -> None:
+    prompts = {"query": "find: ", "passage": "text: ", "other": "x"}
+    manifest = publish(store, tiny_source(tmp_path / "model", prompts=prompts))
+    assert (manifest.search_prompt, manifest.document_prompt) == ("find: ", "text: ")
+    assert manifest.prompts == prompts
+
+
+def test_a_bare_hugging_face_folder_gets_mean_pooling_and_its_own_maximum(store: Store, folder: Path) -> None:
+    expected = _vectors(store, publish(store, folder).version)
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "1_Pooling")
+    manifest = publish(store, folder)
+    assert (manifest.pooling, manifest.max_length) == ("mean", 128)  # as its position table allows
+    short = [i for i, text in enumerate(PROOF_TEXTS) if len(text) < 50]
+    np.testing.assert_allclose(_vectors(store, manifest.version)[short], expected[short], atol=1e-6)
+
+
+def test_a_folder_with_its_transformer_in_a_subfolder_is_the_same_model(store: Store, folder: Path) -> None:
+    first = publish(store, folder)
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for name in ("config.json", "tokenizer.json", "model.safetensors", "sentence_bert_config.json"):
+        (folder / name).rename(inner / name)
+    modules = json.loads((folder / "modules.json").read_bytes())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert publish(store, folder) == first
+
+
+def test_a_dense_layer_and_several_poolings_come_along(store: Store, folder: Path, tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    weight = generator.normal(size=(12, 2 * WIDTH)).astype(np.float32)
+    (folder / "2_Dense").mkdir()
+    save_file(
+        {"linear.weight": weight, "linear.bias": weight[:, 0].copy()},
+        folder / "2_Dense" / "model.safetensors",
+    )
+    (folder / "2_Dense" / "config.json").write_text("{}")
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": ["mean", "cls"]}')
+    modules = json.loads((folder / "modules.json").read_bytes())
+    modules[2:] = [{"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    manifest = publish(store, folder)
+    assert (manifest.dimension, manifest.pooling) == (12, "mean+cls")
+    at = store.folder(manifest.version)
+    np.testing.assert_array_equal(load_file(at / "2_Dense" / "model.safetensors")["linear.weight"], weight)
+    again = publish(Store(tmp_path / "again"), at)
+    assert again.fingerprint == manifest.fingerprint
+
+
+def test_weights_that_give_no_finite_vector_are_not_published(store: Store, folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["encoder.layer.0.output.dense.bias"][0] = np.nan
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ProofFailed, match="no finite vector"):
+        publish(store, folder)
+    assert store.versions() == []
+
+
+def test_a_graph_that_does_not_compute_its_weights_is_not_published(store: Store, folder: Path) -> None:
+    prepared = prepare(read_source(folder))
+    [wrong] = [
+        tensor
+        for tensor in prepared.model.graph.initializer
+        if tensor.name == "encoder.layer.1.output.dense.weight"
+    ]
+    wrong.CopyFrom(
+        onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(wrong) * np.float32(1.01), wrong.name)
+    )
+    with pytest.raises(ProofFailed, match="the same weights computed in numpy"):
+        publish_prepared(store, prepared, origin="tiny", lineage={})
+    assert store.versions() == []
+    assert list(store.root.glob(".tmp-*")) == []
+
+
+def test_a_model_that_is_not_the_known_one_is_not_published(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    known = _vectors(store, publish(store, folder).version)
+    with pytest.raises(ProofFailed, match="differs from the vectors known for this model"):
+        publish(Store(tmp_path / "other"), tiny_source(tmp_path / "seed", seed=1), known=known)
+    assert publish(Store(tmp_path / "other"), folder, known=known)
+
+
+def test_the_golden_vectors_find_a_file_that_computes_something_else(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    manifest = publish(store, folder)
+    other = publish(store, tiny_source(tmp_path / "seed", seed=1))
+    assert check_golden(store.open(manifest.version), store.folder(manifest.version)) <= 1e-6
+    with pytest.raises(ProofFailed, match="no longer gives"):
+        check_golden(store.open(other.version), store.folder(manifest.version))
+
+
+def test_pickles_are_neither_read_nor_copied(store: Store, folder: Path) -> None:
+    for name in ("pytorch_model.bin", "training_args.pt", "optimizer.pkl"):
+        (folder / name).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    at = store.folder(publish(store, folder).version)
+    assert not [file.name for file in at.rglob("*") if file.suffix in (".bin", ".pt", ".pkl")]
+
+
+@pytest.mark.parametrize(
+    ("break_it", "reason"),
+    [
+        (lambda at: (at / "model.safetensors").rename(at / "pytorch_model.bin"), "pickled weights only"),
+        (lambda at: (at / "model.safetensors").unlink(), "neither model.safetensors nor onnx/model.onnx"),
+        (lambda at: (at / "config.json").unlink(), r"has no config\.json"),
+        (lambda at: (at / "config.json").write_text("{"), "is not JSON"),
+        (lambda at: (at / "tokenizer.json").unlink(), r"no tokenizer\.json"),
+        (lambda at: (at / "modules.json").write_text('[{"path": ""}]'), "malformed"),
+        (
+            lambda at: (at / "modules.json").write_text(
+                json.dumps([{"type": "x.Transformer", "path": "../elsewhere"}])
+            ),
+            "points outside",
+        ),
+        (
+            lambda at: (at / "modules.json").write_text(
+                json.dumps([{"type": "x.Transformer", "path": ""}, {"type": "x.CNN", "path": "1"}])
+            ),
+            "lists Transformer, CNN",
+        ),
+        (
+            lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}'),
+            "lasttoken",
+        ),
+        (
+            lambda at: (at / "1_Pooling" / "config.json").write_text('{"include_prompt": false}'),
+            "the prompt out",
+        ),
+    ],
+)
+def test_what_cannot_be_published_is_refused_by_name(
+    store: Store, folder: Path, break_it: Callable[[Path], object], reason: str
+) -> None:
+    break_it(folder)
+    with pytest.raises(Unsupported, match=reason):
+        publish(store, folder)
+    assert store.versions() == []
+
+
+def test_a_folder_that_is_not_there_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match="is not a folder"):
+        publish(store, tmp_path / "nowhere")
+
+
+def test_opening_needs_no_onnx_package(store: Store, folder: Path) -> None:
+    version = publish(store, folder).version
+    code = (
+        "import sys; from pathlib import Path; from models.encoder import Encoder\n"
+        f"Encoder.open(Path({str(store.folder(version))!r})).encode(['a'])\n"
+        "print([n for n in ('onnx', 'torch', 'transformers', 'huggingface_hub') if n in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_encoder_of_a_version_is_open_to_the_sources_own_vectors(store: Store, folder: Path) -> None:
+    manifest = publish(store, folder)
+    golden = json.loads((store.folder(manifest.version) / "golden.json").read_bytes())
+    prepared = prepare(read_source(folder))
+    encoder = Encoder.open(store.folder(manifest.version))
+    assert prepared.reference is not None
+    expected = prepared.reference([row.ids for row in encoder.tokenize(golden["texts"])])
+    np.testing.assert_allclose(np.array(golden["vectors"]), expected, atol=1e-5)

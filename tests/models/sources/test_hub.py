@@ -1,0 +1,96 @@
+"""What is asked of the hub, which the tests do not reach: a stand-in copies the files that are allowed."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from models.errors import ModelUnavailable
+from models.sources.hub import fetch, is_hub_id
+from tests.tiny import tiny_source
+
+
+class Hub:
+    """One repository. `huggingface_hub` matches patterns by fnmatch, whose `*` goes past a slash."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self.folder, self.cache = folder, cache
+        self.asked: list[str] = []
+
+    def snapshot_download(self, name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        self.asked.append(name)
+        for file in self.folder.rglob("*"):
+            path = file.relative_to(self.folder).as_posix()
+            allowed = any(fnmatch.fnmatch(path, pattern) for pattern in allow_patterns)
+            if file.is_file() and allowed and not any(fnmatch.fnmatch(path, one) for one in ignore_patterns):
+                (self.cache / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, self.cache / path)
+        return str(self.cache)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    folder = tiny_source(tmp_path / "hub")
+    for name in (
+        "onnx/model.onnx",
+        "onnx/model_qint8.onnx",
+        "pytorch_model.bin",
+        "modeling.py",
+        "openvino/x.json",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    made = Hub(folder, tmp_path / "cache")
+    monkeypatch.setitem(
+        sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=made.snapshot_download)
+    )
+    return made
+
+
+def _fetched(hub: Hub) -> set[str]:
+    folder = fetch("somebody/model")
+    assert folder == hub.cache
+    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_of_a_bert_neither_onnx_nor_pickles_nor_code_are_fetched(hub: Hub) -> None:
+    found = _fetched(hub)
+    assert {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"} <= found
+    assert not {
+        name for name in found if name.startswith(("onnx", "openvino")) or name.endswith((".bin", ".py"))
+    }
+    assert hub.asked == ["somebody/model"]
+
+
+@pytest.mark.parametrize("why", ["another family", "no weights"])
+def test_the_onnx_file_comes_where_it_is_what_is_published(hub: Hub, why: str) -> None:
+    if why == "no weights":
+        (hub.folder / "model.safetensors").unlink()
+    else:
+        config = json.loads((hub.folder / "config.json").read_bytes())
+        (hub.folder / "config.json").write_text(json.dumps(config | {"model_type": "distilbert"}))
+    found = _fetched(hub)
+    assert "onnx/model.onnx" in found
+    assert not {"onnx/model_qint8.onnx", "pytorch_model.bin", "modeling.py", "openvino/x.json"} & found
+
+
+def test_a_hub_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError("no route to it\nand much more")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=refuse))
+    with pytest.raises(ModelUnavailable, match=r"could not be fetched from the hub: no route to it$"):
+        fetch("somebody/model")
+
+
+def test_hub_ids() -> None:
+    assert is_hub_id("all-MiniLM-L6-v2")
+    assert is_hub_id("sentence-transformers/all-MiniLM-L6-v2")
+    assert not is_hub_id("../secrets")
+    assert not is_hub_id("a/b/c")

@@ -1,0 +1,354 @@
+"""`/feedback`: what was answered is kept, once per query and document, until it is deleted."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.testclient import TestClient
+
+from service.errors import NotFound
+from service.runtime.runtime import Runtime
+from service.store.documents import DEFAULT_COLLECTION
+from service.store.feedback import Judgement, store
+from service.store.filters.predicate import Where
+from service.store.writer import Transaction
+from service.store.writes import delete
+from tests.service.api.test_http_errors import refused
+
+TEXTS = {"a": "red river", "b": "green garden", "c": "blue bridge"}
+ODD = [
+    "emoji 🙂",
+    "two\nlines",
+    "nul\0inside",
+    " spaces kept ",
+    "100%25 & ?q=1#x",
+    "'; DROP TABLE feedback; --",
+]
+
+
+@pytest.fixture(autouse=True)
+def _three_documents_and_no_judgements(request: pytest.FixtureRequest) -> None:
+    if "client" in request.fixturenames:
+        client: TestClient = request.getfixturevalue("client")
+        documents = [{"id": id, "text": text} for id, text in TEXTS.items()]
+        assert client.post("/documents", json={"documents": documents}).status_code == 200
+        for id in TEXTS:
+            client.delete("/feedback", params={"id": id})
+        assert client.get("/feedback").json() == {"feedback": [], "next": None}
+
+
+def said(query: str, id: str, relevant: bool = True) -> dict[str, Any]:
+    return {"query": query, "id": id, "relevant": relevant}
+
+
+def judge(client: TestClient | httpx2.Client, *judgements: dict[str, Any]) -> int:
+    """Store them as one list; the sequence that was answered."""
+    response = client.post("/feedback", json={"feedback": list(judgements)})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert set(answer) == {"stored", "sequence"}
+    assert answer["stored"] == len(judgements)
+    return int(answer["sequence"])
+
+
+def pages(client: TestClient | httpx2.Client, limit: int, after: int | None = 0) -> Iterator[list[Any]]:
+    while after is not None:
+        answer = client.get("/feedback", params={"after": after, "limit": limit}).json()
+        assert set(answer) == {"feedback", "next"}
+        yield answer["feedback"]
+        after = answer["next"]
+
+
+def listed(client: TestClient | httpx2.Client, after: int = 0) -> list[tuple[str, str, bool]]:
+    """Every judgement behind `after`, in order, without its number."""
+    return [(row["query"], row["id"], row["relevant"]) for rows in pages(client, 1000, after) for row in rows]
+
+
+# Storing
+
+
+def test_a_judgement_is_listed_as_it_was_sent_under_the_number_that_was_answered(client: TestClient) -> None:
+    answer = client.post("/feedback", json=said("Red  River ", "a", relevant=False)).json()
+    assert answer == {"stored": 1, "sequence": answer["sequence"]}
+    assert client.get("/feedback").json() == {
+        "feedback": [
+            {
+                "collection": "default",
+                "query": "Red  River ",
+                "id": "a",
+                "relevant": False,
+                "key": "",
+                "sequence": answer["sequence"],
+            },
+        ],
+        "next": None,
+    }
+    assert client.get("/feedback/count").json() == {"count": 1}
+
+
+def test_a_list_is_stored_in_its_order_and_the_last_of_two_about_one_pair_wins(client: TestClient) -> None:
+    before = judge(client, said("before", "a"))
+    last = judge(client, said("q", "b"), said("q", "a"), said("r", "b"), said("q", "b", relevant=False))
+    assert listed(client, before) == [("q", "a", True), ("r", "b", True), ("q", "b", False)]
+    numbers = [row["sequence"] for [row] in pages(client, 1)]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == last
+
+
+def test_the_newest_judgement_of_a_query_and_a_document_replaces_the_earlier(client: TestClient) -> None:
+    judge(client, said("q", "a"), said("q", "b"), said("Q", "a"))
+    seen = judge(client, said("r", "c"))
+    again = judge(client, said("q", "a", relevant=False))
+    assert again > seen
+    assert listed(client) == [("q", "b", True), ("Q", "a", True), ("r", "c", True), ("q", "a", False)]
+    assert listed(client, after=seen) == [("q", "a", False)], "who follows the numbers must meet it"
+    assert client.get("/feedback/count").json() == {"count": 4}
+
+
+def test_a_number_is_never_used_twice(client: TestClient) -> None:
+    newest = judge(client, said("q", "a"))
+    assert client.delete("/feedback", params={"query": "q"}).json() == {"deleted": 1}
+    assert judge(client, said("q", "a")) > newest
+
+
+@pytest.mark.parametrize("query", ODD)
+def test_any_query_is_kept_to_the_character_and_can_be_deleted(client: TestClient, query: str) -> None:
+    judge(client, said(query, "a"), said("other", "a"))
+    assert listed(client) == [(query, "a", True), ("other", "a", True)]
+    assert client.delete("/feedback", params={"query": query}).json() == {"deleted": 1}
+    assert listed(client) == [("other", "a", True)]
+
+
+@pytest.mark.parametrize("id", ODD)
+def test_any_document_can_be_judged_by_its_id(client: TestClient, id: str) -> None:
+    documents = {"documents": [{"id": id, "text": "red"}]}
+    assert client.post("/documents", json=documents).status_code == 200
+    judge(client, said("q", id))
+    assert listed(client) == [("q", id, True)]
+    assert client.delete("/feedback", params={"id": id}).json() == {"deleted": 1}
+    assert listed(client) == []
+
+
+def test_judgements_are_counted_by_what_they_say(client: TestClient) -> None:
+    def counted() -> list[float]:
+        lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines())
+        return [float(lines[f'simile_feedback_total{{relevant="{word}"}}']) for word in ("true", "false")]
+
+    before = counted()
+    judge(client, said("q", "a"), said("q", "b"), said("q", "c", relevant=False))
+    client.post("/feedback", json={"feedback": [said("q", "a"), said("q", "nobody")]})  # refused
+    assert [after - was for after, was in zip(counted(), before, strict=True)] == [2, 1]
+
+
+# Reading
+
+
+@pytest.mark.parametrize("limit", [1, 4, 6, 12, 13])
+def test_pages_hold_every_judgement_once_in_order(client: TestClient, limit: int) -> None:
+    sent = [said(f"q{at % 4}", id, at % 3 == 0) for at, id in enumerate("abc" * 4)]
+    for judgement in sent:
+        judge(client, judgement)
+    found = list(pages(client, limit))
+    assert [len(rows) for rows in found] == [limit] * (12 // limit) + [12 % limit] * (12 % limit > 0)
+    rows = [row for rows in found for row in rows]
+    assert [{name: row[name] for name in ("query", "id", "relevant")} for row in rows] == sent
+    assert [row["sequence"] for row in rows] == sorted({row["sequence"] for row in rows})
+
+
+def test_what_comes_while_somebody_reads_is_on_a_later_page(client: TestClient) -> None:
+    judge(client, *(said(f"q{at}", "a") for at in range(4)))
+    reading = pages(client, 2)
+    first = next(reading)
+    judge(client, said("q0", "a", relevant=False), said("new", "b"))
+    rest = [row for rows in reading for row in rows]
+    assert [row["query"] for row in first] == ["q0", "q1"]
+    assert [(row["query"], row["relevant"]) for row in rest] == [
+        ("q2", True),
+        ("q3", True),
+        ("q0", False),
+        ("new", True),
+    ]
+
+
+# Documents that change or go
+
+
+def test_an_updated_document_keeps_its_judgements(client: TestClient) -> None:
+    judge(client, said("q", "a"))
+    documents = {"documents": [{"id": "a", "text": "red river, mended"}]}
+    assert client.post("/documents", json=documents).status_code == 200
+    assert listed(client) == [("q", "a", True)]
+
+
+def test_judgements_of_a_deleted_document_are_not_listed_until_it_is_back(client: TestClient) -> None:
+    judge(client, said("q", "a"), said("q", "b"))
+    rows = client.get("/feedback").json()["feedback"]
+    client.delete("/documents/a")
+    assert client.get("/feedback").json() == {"feedback": rows[1:], "next": None}
+    assert client.get("/feedback", params={"limit": 1}).json() == {"feedback": rows[1:], "next": None}
+    assert client.get("/feedback/count").json() == {"count": 1}
+    client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
+    assert client.get("/feedback").json() == {"feedback": rows, "next": None}
+    assert client.get("/feedback/count").json() == {"count": 2}
+
+
+def test_judgements_of_a_deleted_document_can_be_forgotten_too(client: TestClient) -> None:
+    judge(client, said("q", "a"), said("q", "b"))
+    client.delete("/documents/a")
+    assert client.delete("/feedback", params={"query": "q"}).json() == {"deleted": 2}
+    client.post("/documents", json={"documents": [{"id": "a", "text": "red river"}]})
+    assert listed(client) == []
+
+
+def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
+    client: TestClient, runtime: Runtime
+) -> None:
+    writer = runtime.library.writer
+    gate = threading.Event()
+
+    def hold(transaction: Transaction) -> None:
+        assert gate.wait(20)
+
+    def of(id: str) -> Judgement:
+        return Judgement("q", id, relevant=True)
+
+    held = writer.submit(hold)
+    early = writer.submit(lambda transaction: store(transaction, [of("a")], DEFAULT_COLLECTION))
+    gone = writer.submit(lambda transaction: delete(transaction, Where("id = ?", ["a"])))
+    late = writer.submit(lambda transaction: store(transaction, [of("b"), of("a")], DEFAULT_COLLECTION))
+    other = writer.submit(lambda transaction: store(transaction, [of("c")], DEFAULT_COLLECTION))
+    gate.set()
+    held.result(20)
+    assert other.result(20) == early.result(20) + 1, "what was refused took a number"
+    assert gone.result(20)[0] == 1
+    with pytest.raises(NotFound, match="'a'"):
+        late.result(20)
+    assert listed(client) == [("q", "c", True)]
+
+
+# Deleting
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        ({"query": "q"}, [("r", "a"), ("r", "b")]),
+        ({"id": "a"}, [("q", "b"), ("r", "b")]),
+        ({"query": "q", "id": "a"}, [("q", "b"), ("r", "a"), ("r", "b")]),
+        ({"query": "Q"}, [("q", "a"), ("q", "b"), ("r", "a"), ("r", "b")]),
+        ({"query": "q", "id": "c"}, [("q", "a"), ("q", "b"), ("r", "a"), ("r", "b")]),
+    ],
+)
+def test_a_delete_takes_what_it_names_and_nothing_else(
+    client: TestClient, asked: dict[str, str], left: list[tuple[str, str]]
+) -> None:
+    judge(client, *(said(query, id) for query in "qr" for id in "ab"))
+    assert client.delete("/feedback", params=asked).json() == {"deleted": 4 - len(left)}
+    assert [(query, id) for query, id, _ in listed(client)] == left
+    assert client.delete("/feedback", params=asked).json() == {"deleted": 0}
+
+
+# Refusals: whatever is wrong with one, none is stored
+
+
+GOOD = said("q", "a")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "error_type", "word"),
+    [
+        (said("", "a"), 400, "Empty", "query is empty"),
+        (said(" \t\n", "a"), 400, "Empty", "query is empty"),
+        ({"feedback": []}, 400, "Empty", "feedback is an empty list"),
+        ({"feedback": [GOOD, said("", "a")]}, 400, "Empty", "feedback[1].query"),
+        (said("q", "nobody"), 404, "NotFound", "no document 'nobody'"),
+        ({"feedback": [GOOD, said("q", "x"), said("r", "x"), said("q", "y")]}, 404, "NotFound", "'x', 'y':"),
+        (
+            {"feedback": [GOOD, *(said("q", f"x{at}") for at in range(12))]},
+            404,
+            "NotFound",
+            "'x9' and 2 more",
+        ),
+        ({}, 422, "Validation", "query"),
+        ([GOOD], 422, "Validation", "the body"),
+        ("q", 422, "Validation", "the body"),
+        ({"query": "q", "id": "a"}, 422, "Validation", "relevant"),
+        ({"id": "a", "relevant": True}, 422, "Validation", "query"),
+        ({"query": "q", "relevant": True}, 422, "Validation", "id"),
+        (GOOD | {"relevant": 1}, 422, "Validation", "relevant"),
+        (GOOD | {"relevant": "true"}, 422, "Validation", "relevant"),
+        (GOOD | {"relevant": None}, 422, "Validation", "relevant"),
+        (GOOD | {"query": 7}, 422, "Validation", "query"),
+        (GOOD | {"id": 7}, 422, "Validation", "id"),
+        (GOOD | {"id": ""}, 422, "Validation", "id"),
+        (GOOD | {"id": "i" * 513}, 422, "Validation", "id"),
+        (GOOD | {"query": "q" * 4097}, 422, "Validation", "4096"),
+        (GOOD | {"rating": 5}, 422, "Validation", "rating"),
+        (GOOD | {"feedback": [GOOD]}, 422, "Validation", "query"),
+        ({"feedback": GOOD}, 422, "Validation", "feedback"),
+        ({"feedback": [GOOD, "q"]}, 422, "Validation", "feedback[1]"),
+        ({"feedback": [GOOD, GOOD | {"rating": 5}]}, 422, "Validation", "feedback[1].rating"),
+        ({"feedback": [GOOD] * 2049}, 422, "Validation", "SIMILE_MAX_INPUTS"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_stored(
+    client: TestClient, body: object, status: int, error_type: str, word: str
+) -> None:
+    refused(client.post("/feedback", json=body), status, error_type, word)
+    assert listed(client) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "error_type"),
+    [
+        (b'{"query": "q", "id": "a", "relevant": tru', "application/json", 422, "Validation"),
+        (b'{"query": "\\ud800", "id": "a", "relevant": true}', "application/json", 422, "Validation"),
+        (b'{"query": "q", "id": "a", "relevant": true}', "text/plain", 415, "MediaType"),
+        (b'{"query": "q", "id": "a", "relevant": true}\n', "application/x-ndjson", 415, "MediaType"),
+    ],
+)
+def test_a_body_that_is_no_json_is_refused(
+    client: TestClient, content: bytes, kind: str, status: int, error_type: str
+) -> None:
+    refused(client.post("/feedback", content=content, headers={"content-type": kind}), status, error_type)
+    assert listed(client) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error_type", "word"),
+    [
+        ("GET", "/feedback?after=-1", 422, "Validation", "after"),
+        ("GET", "/feedback?after=x", 422, "Validation", "after"),
+        ("GET", f"/feedback?after={2**63}", 422, "Validation", "after"),
+        ("GET", "/feedback?limit=0", 422, "Validation", "limit"),
+        ("GET", "/feedback?limit=1001", 422, "Validation", "limit"),
+        ("GET", "/feedback?query=q", 422, "Validation", "query"),
+        ("DELETE", "/feedback", 422, "Validation", "a query, an id or a key"),
+        ("DELETE", "/feedback?queries=q", 422, "Validation", "queries"),
+        ("DELETE", "/feedback?query=&id=a", 400, "Empty", "query"),
+        ("DELETE", "/feedback?query=q&id=", 400, "Empty", "id"),
+        ("DELETE", "/feedback?query=q&key=", 400, "Empty", "key"),
+        ("DELETE", "/feedback?collection=*", 422, "Validation", "a query, an id or a key"),
+        ("DELETE", "/feedback?query=q&collection=", 400, "Empty", "collection"),
+        ("DELETE", "/feedback?query=q&collection=nowhere", 404, "NotFound", "nowhere"),
+        ("GET", "/feedback?key=", 400, "Empty", "key"),
+        ("GET", "/feedback?collection=nowhere", 404, "NotFound", "nowhere"),
+        ("GET", "/feedback?collection=.x", 422, "Validation", "collection"),
+        ("GET", "/collections/default/feedback?collection=*", 422, "Validation", "collection"),
+        ("GET", "/feedback/count?key=a&key=b", 422, "Validation", "more than once"),
+        ("PUT", "/feedback", 405, "MethodNotAllowed", "PUT"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_and_deletes_nothing(
+    client: TestClient, method: str, path: str, status: int, error_type: str, word: str
+) -> None:
+    judge(client, GOOD)
+    refused(client.request(method, path), status, error_type, word)
+    assert listed(client) == [("q", "a", True)]
+
+
+def test_the_greatest_number_of_all_is_a_cursor_with_nothing_behind_it(client: TestClient) -> None:
+    judge(client, GOOD)
+    assert client.get("/feedback", params={"after": 2**63 - 1}).json() == {"feedback": [], "next": None}

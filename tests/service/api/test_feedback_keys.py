@@ -1,0 +1,173 @@
+"""`/feedback` of several keys: whose a judgement is, how many a key may have, and who may delete it."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.settings import Settings
+from tests.service.api.test_http_errors import refused
+from tests.service.conftest import new_settings, serving
+from tests.service.keyed import KEYS, bearer, keys_file, line
+
+OTHER = "sk-another-writer"
+ALL = KEYS | {"other": OTHER}
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
+    keys = keys_file(tmp_path, line("other", "write", OTHER))
+    limits = {"feedback_per_key": 9, "feedback_per_query": 4, "feedback_per_document": 3}
+    return new_settings(tmp_path, tiny_models_dir, api_keys_file=keys, **limits)
+
+
+@pytest.fixture
+def client(place: Settings) -> Iterator[TestClient]:
+    with serving(place) as client:
+        for path in ("/documents", "/collections/tickets/documents"):
+            documents = [{"id": f"d{at}", "text": f"river {at}"} for at in range(12)]
+            answer = client.post(path, json={"documents": documents}, headers=bearer(KEYS["writer"]))
+            assert answer.status_code == 200, answer.text
+        yield client
+
+
+def said(query: str, id: str, relevant: bool = True) -> dict[str, Any]:
+    return {"query": query, "id": id, "relevant": relevant}
+
+
+def judge(client: TestClient, name: str, *judgements: dict[str, Any], path: str = "/feedback") -> Any:
+    return client.post(path, json={"feedback": list(judgements)}, headers=bearer(ALL[name]))
+
+
+def listed(client: TestClient, **asked: str) -> list[tuple[str, str, str, bool]]:
+    """Key, query, id and verdict of each, and the count agrees."""
+    answer = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"]))
+    assert answer.status_code == 200, answer.text
+    counted = client.get("/feedback/count", params=asked, headers=bearer(KEYS["reader"])).json()["count"]
+    rows = answer.json()["feedback"]
+    assert counted == len(rows)
+    return [(row["key"], row["query"], row["id"], row["relevant"]) for row in rows]
+
+
+def forget(client: TestClient, name: str, **asked: str) -> Any:
+    return client.delete("/feedback", params=asked, headers=bearer(ALL[name]))
+
+
+def test_each_key_has_a_judgement_of_its_own_and_replaces_only_that(client: TestClient) -> None:
+    for name, relevant in (("writer", True), ("other", False), ("boss", True)):
+        assert judge(client, name, said("q", "d1", relevant)).status_code == 200
+    assert judge(client, "writer", said("q", "d1", relevant=False)).status_code == 200
+    assert listed(client) == [
+        ("other", "q", "d1", False),
+        ("boss", "q", "d1", True),
+        ("writer", "q", "d1", False),
+    ]
+    assert listed(client, key="other") == [("other", "q", "d1", False)]
+    assert listed(client, key="nobody") == listed(client, key="-") == []
+
+
+def test_pages_of_one_keys_judgements_hold_each_once(client: TestClient) -> None:
+    for at in range(7):
+        for name in ("writer", "other"):
+            assert judge(client, name, said(f"q{at}", f"d{at}")).status_code == 200
+    found: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        asked: dict[str, str | int] = {"key": "other", "limit": 3, "after": after}
+        page = client.get("/feedback", params=asked, headers=bearer(KEYS["reader"])).json()
+        found += [row["query"] for row in page["feedback"]]
+        after = page["next"]
+    assert found == [f"q{at}" for at in range(7)]
+
+
+def test_a_writer_deletes_its_own_and_an_admin_any(client: TestClient) -> None:
+    for name in ("writer", "other", "boss"):
+        assert judge(client, name, said("q", "d1"), said("r", "d2")).status_code == 200
+    for asked in ({"key": "other"}, {"query": "q"}, {"id": "d1"}, {"query": "q", "key": "boss"}):
+        refused(forget(client, "writer", **asked), 403, "Forbidden", "role admin", "key=writer")
+    assert len(listed(client)) == 6, "a refused delete took something"
+    assert forget(client, "writer", key="writer", query="q").json() == {"deleted": 1}
+    assert forget(client, "writer", key="writer").json() == {"deleted": 1}
+    assert forget(client, "writer", key="writer").json() == {"deleted": 0}
+    assert forget(client, "reader", key="reader").status_code == 403
+    assert {key for key, *_ in listed(client)} == {"other", "boss"}
+    assert forget(client, "boss", key="other").json() == {"deleted": 2}
+    assert forget(client, "boss", query="q").json() == {"deleted": 1}
+    assert listed(client) == [("boss", "r", "d2", True)]
+
+
+def test_a_keys_judgements_are_listed_and_deleted_in_all_collections_together(client: TestClient) -> None:
+    tickets = "/collections/tickets/feedback"
+    for path in ("/feedback", tickets):
+        for name in ("writer", "other"):
+            assert judge(client, name, said("q", "d1"), path=path).status_code == 200
+    assert len(listed(client)) == len(listed(client, collection="tickets")) == 2
+    assert len(listed(client, collection="*")) == 4
+    rows = client.get("/feedback?collection=*&key=other", headers=bearer(KEYS["reader"])).json()["feedback"]
+    assert [row["collection"] for row in rows] == ["default", "tickets"]
+    assert forget(client, "boss", key="other", collection="*").json() == {"deleted": 2}
+    assert forget(client, "writer", key="writer", collection="tickets").json() == {"deleted": 1}
+    assert listed(client, collection="*") == [("writer", "q", "d1", True)]
+
+
+def test_a_key_has_at_most_so_many_in_all_of_a_query_and_of_a_document(client: TestClient) -> None:
+    of_a_query = [said("q", f"d{at}") for at in range(4)]
+    assert judge(client, "writer", *of_a_query).status_code == 200
+    refused(judge(client, "writer", said("q", "d4")), 409, "Conflict", "SIMILE_FEEDBACK_PER_QUERY", "'q'")
+    of_a_document = [said("r", "d0"), said("s", "d0")]
+    assert judge(client, "writer", *of_a_document).status_code == 200
+    refused(judge(client, "writer", said("t", "d0")), 409, "Conflict", "SIMILE_FEEDBACK_PER_DOCUMENT", "'d0'")
+    others = [said(f"u{at}", f"d{5 + at}") for at in range(3)]
+    assert judge(client, "writer", *others).status_code == 200
+    before = listed(client)
+    tickets = "/collections/tickets/feedback"
+    one_more = judge(client, "writer", said("q", "d1"), path=tickets)
+    refused(one_more, 409, "Conflict", "more than 9 judgements in all", "SIMILE_FEEDBACK_PER_KEY", "'writer'")
+    refused(judge(client, "writer", said("q", "d0", False), said("v", "d9")), 409, "Conflict", "PER_KEY")
+    assert listed(client) == before, "a refused list left something behind"
+    # The same pairs again are no more than before; another key's room is its own; what is deleted makes room.
+    assert judge(client, "writer", *of_a_query).status_code == 200
+    assert judge(client, "other", *of_a_query, said("t", "d0")).status_code == 200
+    assert forget(client, "writer", key="writer", query="u0").json() == {"deleted": 1}
+    assert judge(client, "writer", said("q", "d1"), path=tickets).status_code == 200
+
+
+def test_one_list_cannot_pass_a_bound_either(client: TestClient) -> None:
+    refused(judge(client, "writer", *(said("q", f"d{at}") for at in range(5))), 409, "Conflict", "PER_QUERY")
+    refused(judge(client, "writer", *(said(f"q{at}", "d1") for at in range(4))), 409, "Conflict", "PER_DOC")
+    assert listed(client) == []
+
+
+def test_a_limit_that_was_lowered_lets_a_mind_be_changed(place: Settings, client: TestClient) -> None:
+    assert judge(client, "writer", *(said("q", f"d{at}") for at in range(4))).status_code == 200
+    client.app.state.runtime.settings = place.model_copy(  # type: ignore[attr-defined]
+        update={"feedback_per_query": 2, "feedback_per_key": 2}
+    )
+    assert judge(client, "writer", said("q", "d1", relevant=False)).status_code == 200
+    assert judge(client, "writer", said("r", "d1")).status_code == 409
+
+
+def test_a_delete_is_in_the_audit(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    judge(client, "other", said("secret words", "d1"))
+    with caplog.at_level(logging.INFO, "simile.audit"):
+        forget(client, "boss", key="other")
+    [record] = [record for record in caplog.records if record.name == "simile.audit"]
+    assert record.message == "delete-feedback"
+    fields = record.fields  # type: ignore[attr-defined]
+    assert (fields["key"], fields["deleted"]) == ("boss", 1)
+
+
+def test_judgements_from_before_there_were_keys_are_of_no_key(place: Settings) -> None:
+    with serving(place.model_copy(update={"api_keys_file": None})) as client:
+        client.post("/documents", json={"documents": [{"id": "d1", "text": "river"}]}).raise_for_status()
+        client.post("/feedback", json=said("q", "d1")).raise_for_status()
+    with serving(place) as client:
+        judge(client, "writer", said("q", "d1", relevant=False))
+        assert listed(client) == [("", "q", "d1", True), ("writer", "q", "d1", False)]
+        assert listed(client, key="-") == [("", "q", "d1", True)]
+        refused(forget(client, "writer", key="-"), 403, "Forbidden")
+        assert forget(client, "boss", key="-").json() == {"deleted": 1}
+        assert listed(client) == [("writer", "q", "d1", False)]

@@ -1,0 +1,505 @@
+"""Every row of the error table, with its body; and after each the next request is served."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from service import errors
+from service.app import create_app
+from service.batching.request import Lane
+from service.errors import ServiceError
+from service.runtime.runtime import Runtime
+from service.settings import Settings
+from tests.service.conftest import new_settings, wait_until_ready
+
+
+def refused(response: object, status: int, error_type: str, *words: str) -> str:
+    """Assert a native error body; returns its message."""
+    assert response.status_code == status, response.text  # type: ignore[attr-defined]
+    assert response.headers["content-type"] == "application/json"  # type: ignore[attr-defined]
+    assert response.headers["x-request-id"]  # type: ignore[attr-defined]
+    body = response.json()  # type: ignore[attr-defined]
+    assert set(body) == {"error", "error_type"}
+    assert body["error_type"] == error_type
+    for word in words:
+        assert word in body["error"]
+    return str(body["error"])
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def nested(levels: int) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+# 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/embed", {"inputs": []}, "inputs"),
+        ("/embed", {"inputs": ""}, "inputs[0]"),
+        ("/embed", {"inputs": ["a", " \t\n"]}, "inputs[1]"),
+        ("/embed", {"inputs": [[]]}, "inputs[0]"),
+        ("/similarity", {"pairs": []}, "pairs"),
+        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, "sentences"),
+        ("/similarity", {"inputs": {"source_sentence": " ", "sentences": ["a"]}}, "source_sentence[0]"),
+        ("/search", {"queries": []}, "queries"),
+        ("/search", {"queries": ["ok", ""]}, "queries[1]"),
+        ("/documents", {"documents": []}, "documents"),
+        ("/documents", {"documents": [{"text": "a"}, {"text": "  "}]}, "documents[1]"),
+    ],
+)
+def test_an_empty_input_is_400_and_its_place_is_named(
+    client: TestClient, path: str, body: dict[str, object], named: str
+) -> None:
+    refused(client.post(path, json=body), 400, "Empty", named)
+
+
+def test_an_empty_query_is_400(client: TestClient) -> None:
+    refused(client.get("/search", params={"q": ""}), 400, "Empty", "q[0]")
+
+
+# 404, 405
+
+
+def test_an_unknown_route_is_404_in_the_words_of_its_family(client: TestClient) -> None:
+    refused(client.get("/nothing"), 404, "NotFound", "/nothing")
+    openai = client.post("/v1/completions", json={"input": "a"})
+    assert openai.status_code == 404
+    assert set(openai.json()["error"]) == {"message", "type", "param", "code"}
+    cohere = client.post("/v2/rerank", json={"texts": ["a"]})
+    assert cohere.status_code == 404
+    assert set(cohere.json()) == {"message"}
+
+
+def test_an_unknown_document_is_404(client: TestClient) -> None:
+    refused(client.get("/documents/none"), 404, "NotFound", "none")
+
+
+def test_an_unknown_version_has_no_report(client: TestClient) -> None:
+    refused(client.get("/models/none/report"), 404, "NotFound", "none")
+
+
+def test_a_wrong_method_is_405_and_says_which_are_right(client: TestClient) -> None:
+    response = client.get("/embed")
+    refused(response, 405, "MethodNotAllowed", "GET")
+    assert response.headers["allow"] == "POST"
+
+
+# 409
+
+
+def test_a_version_that_is_not_served_is_409(client: TestClient) -> None:
+    pinned = {"x-model-version": "20260101T000000-other-00000000"}
+    refused(
+        client.post("/embed", json={"inputs": "a"}, headers=pinned), 409, "Conflict", "20260101T000000-other"
+    )
+    refused(client.get("/search", params={"q": "a"}, headers=pinned), 409, "Conflict")
+
+
+# 413
+
+
+def test_a_body_too_large_is_413_before_it_is_read(client: TestClient, settings: Settings) -> None:
+    body = b'{"inputs": "' + b"a" * (settings.max_body_mb << 20) + b'"}'
+    response = client.post("/embed", content=body, headers={"content-type": "application/json"})
+    refused(response, 413, "TooLarge", "16 MiB", "SIMILE_MAX_BODY_MB")
+
+
+def test_a_body_without_a_length_is_counted_while_it_is_read(client: TestClient, settings: Settings) -> None:
+    sent = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal sent
+        for _ in range(64):
+            sent += 1 << 20
+            yield b"a" * (1 << 20)
+
+    response = client.post("/embed", content=chunks(), headers={"content-type": "application/json"})
+    refused(response, 413, "TooLarge", "SIMILE_MAX_BODY_MB")
+
+
+# 415
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_wrong_media_type_is_415(client: TestClient, kind: str) -> None:
+    response = client.post(
+        "/documents", content=b'{"documents": [{"text": "a"}]}', headers={"content-type": kind}
+    )
+    refused(response, 415, "MediaType", "application/json")
+
+
+# 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"inputs": "a"',
+        b'{"inputs": NaN}',
+        b'{"inputs": "\xff"}',
+        b'{"inputs": "\\ud800"}',
+        b"[" * 5000,
+        b'{"inputs": "a",}',
+    ],
+)
+def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
+    refused(
+        client.post("/embed", content=body, headers={"content-type": "application/json"}),
+        422,
+        "Validation",
+        "JSON",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/embed", {}, "inputs"),
+        ("/embed", [], "the body"),
+        ("/embed", {"inputs": 7}, "inputs"),
+        ("/embed", {"inputs": None}, "inputs"),
+        ("/embed", {"inputs": {"a": 1}}, "inputs"),
+        ("/embed", {"inputs": ["a", 7]}, "inputs[1]"),
+        ("/embed", {"inputs": [1, "a"]}, "inputs"),
+        ("/embed", {"inputs": [True]}, "inputs"),
+        ("/embed", {"inputs": [[2, 1.5, 3]]}, "inputs[0]"),
+        ("/embed", {"inputs": ["a"] * 2049}, "SIMILE_MAX_INPUTS"),
+        ("/search", {"queries": ["a"] * 51, "k": 1000}, "SIMILE_MAX_HITS"),
+        ("/embed", {"inputs": "a", "truncate": "yes"}, "truncate"),
+        ("/embed", {"inputs": "a", "normalize": None}, "normalize"),
+        ("/embed", {"inputs": "a", "truncation_direction": "Up"}, "truncation_direction"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, "between 1 and 32"),
+        ("/embed", {"inputs": "a", "dimensions": 33}, "between 1 and 32"),
+        ("/embed", {"inputs": "a", "dimensions": 8.5}, "dimensions"),
+        ("/embed", {"inputs": "a", "prompt_name": "nope"}, "nope"),
+        ("/embed", {"inputs": "word " * 500, "truncate": False}, "tokens and the model takes 64"),
+        ("/embed", {"inputs": [[999_999]]}, "Input 0"),
+        ("/similarity", {}, "pairs"),
+        (
+            "/similarity",
+            {"inputs": {"source_sentence": "a", "sentences": ["b"]}, "pairs": [["a", "b"]]},
+            "not both",
+        ),
+        ("/similarity", {"pairs": [["a"]]}, "pairs[0]"),
+        ("/similarity", {"pairs": ["ab"]}, "pairs[0]"),
+        ("/search", {"queries": ["a"], "k": 0}, "between 1 and 1000"),
+        ("/search", {"queries": ["a"], "k": 1001}, "between 1 and 1000"),
+        ("/search", {"queries": ["a"], "unknown": 1}, "unknown"),
+        ("/search", {"queries": ["a"], "mode": "lexical", "min_score": 0.5}, "is a cosine"),
+        ("/search", {"queries": ["a"], "mode": "hybrid", "min_score": 0.5}, "is a cosine"),
+        ("/search", {"queries": ["a"], "mode": "lexical", "prompt_name": "x"}, "asks none"),
+        ("/search", {"queries": [[0.1] * 32], "mode": "lexical"}, "no words"),
+        ("/search", {"queries": [[0.1] * 32], "mode": "hybrid"}, "no words"),
+        ("/search", {"queries": [{"id": "a"}], "mode": "lexical"}, "no words"),
+        ("/search", {"queries": [{"id": "a"}], "prompt_name": "x"}, "vectors take none"),
+        ("/search", {"queries": [{"id": "a"}, "b"]}, "queries[1]"),
+        ("/search", {"queries": ["b", {"id": "a"}]}, "queries[1]"),
+        ("/search", {"queries": [{"id": 7}]}, "queries[0]"),
+        ("/search", {"queries": [{"id": "a", "text": "b"}]}, "queries[0]"),
+        ("/search", {"queries": [7]}, "queries[0]"),
+        ("/search", {"queries": ["a"], "offset": -1}, "between 0 and 10000"),
+        ("/search", {"queries": ["a"], "offset": 10_001}, "between 0 and 10000"),
+        ("/search", {"queries": ["a"] * 6, "offset": 10_000}, "SIMILE_MAX_HITS"),
+        ("/search", {"queries": ["a", "é" * 10_001]}, "Query 1 has 10001 characters"),
+        ("/search", {"queries": ["é" * 10_001], "mode": "lexical"}, "SIMILE_MAX_QUERY_CHARACTERS"),
+        ("/search", {"queries": ["é" * 10_001], "mode": "hybrid"}, "SIMILE_MAX_QUERY_CHARACTERS"),
+        ("/search", {"queries": ["a" * 9_901] * 101}, "100 times SIMILE_MAX_QUERY_CHARACTERS"),
+        ("/search", {"queries": ["a"], "fields": ["topic"]}, "'topic'"),
+        ("/search", {"queries": ["a"], "fields": ["text.x"]}, "'text.x'"),
+        ("/search", {"queries": ["a"], "fields": ["metadata."]}, "'metadata.'"),
+        ("/search", {"queries": ["a"], "fields": "text"}, "fields"),
+        ("/search", {"queries": ["a"], "fields": ["text"] * 101}, "at most 100"),
+        ("/search", {"queries": ["a"], "mode": "telepathic"}, "dense"),
+        ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
+        ("/search", {"queries": [[0.1] * 32]}, "model"),
+        ("/documents", {"documents": [{"text": "a", "extra": 1}]}, "documents.0.extra"),
+        ("/documents", {"documents": [{"text": "a", "metadata": []}]}, "metadata"),
+        ("/documents", {"documents": [{"text": "a", "id": ""}]}, "id"),
+        ("/documents", {"documents": [{"text": "a", "id": "i" * 513}]}, "id"),
+        ("/documents", {"documents": [{"text": "a", "id": 7}]}, "id"),
+        ("/documents", {"documents": [{"id": "a"}]}, "text"),
+        ("/documents", {"documents": [{"text": "a", "metadata": {"a": [{"b": "x\0y"}]}}]}, "null character"),
+        ("/documents", {"documents": [{"text": "a", "metadata": nested(33)}]}, "32 levels"),
+    ],
+)
+def test_a_wrong_field_is_422_and_named(client: TestClient, path: str, body: object, words: str) -> None:
+    refused(client.post(path, json=body), 422, "Validation", words)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/search", "q"),
+        ("/search?q=a&k=zero", "k"),
+        ("/search?q=a&k=0", "between 1 and 1000"),
+        ("/search?q=a&mode=hybrid&min_score=0", "is a cosine"),
+        ("/search?id=a&mode=hybrid", "no words"),
+        ("/search?id=a&prompt_name=x", "vectors take none"),
+        ("/search?q=a&id=b", "not both"),
+        (f"/search?q={'a' * 10_001}", "SIMILE_MAX_QUERY_CHARACTERS"),
+        (f"/search?q={'a' * 10_001}&mode=hybrid", "SIMILE_MAX_QUERY_CHARACTERS"),
+        (f"/search?q={'a' * 10_001}&mode=lexical", "SIMILE_MAX_QUERY_CHARACTERS"),
+        ("/search?q=a&offset=10001", "between 0 and 10000"),
+        ("/search?q=a&fields=text,topic", "'topic'"),
+        ("/search?q=a&filter={", "filter"),
+        ("/search?q=a&filter=[]", "filter"),
+        ("/search?q=a&limit=5", "limit"),
+        ("/search?q=a&min_score=NaN", "min_score"),
+        ("/documents?limit=0", "limit"),
+        ('/documents?filter={"a":{"$x":1}}', "$x"),
+        ("/documents/count?after=b", "after"),
+    ],
+)
+def test_a_wrong_parameter_is_422_and_named(client: TestClient, path: str, words: str) -> None:
+    refused(client.get(path), 422, "Validation", words)
+
+
+def test_deleting_everything_by_a_forgotten_filter_is_422(client: TestClient) -> None:
+    refused(client.delete("/documents"), 422, "Validation", "filter")
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "soon", "1.5", "9" * 40])
+def test_a_bad_deadline_is_422(client: TestClient, value: str) -> None:
+    refused(client.get("/info", headers={"x-timeout-ms": value}), 422, "Validation", "x-timeout-ms")
+
+
+def test_documents_are_counted_before_they_are_validated(client: TestClient) -> None:
+    body = b'{"documents": [' + b",".join([b"{}"] * 450_000) + b"]}"
+    response = client.post("/documents", content=body, headers={"content-type": "application/json"})
+    refused(response, 422, "Validation", "SIMILE_MAX_INPUTS")  # counted before the first is validated
+
+
+# 424
+
+
+def test_a_failing_model_is_424_and_health_is_red_until_a_pass_succeeds(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(ids: object, *, normalize: bool = True) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr("service.runtime.health.ASK_SECONDS", 20)
+    assert client.get("/health").status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime.live.generation.encoder, "forward", broken)
+        refused(client.post("/embed", json={"inputs": "a"}), 424, "Backend", "injected")
+        refused(client.get("/search", params={"q": "a"}), 424, "Backend")
+        red = client.get("/health")
+        refused(red, 503, "Unhealthy", "the model failed: RuntimeError")  # its words may quote a text
+        assert red.headers["retry-after"]
+        assert "simile_healthy 0.0" in client.get("/metrics").text
+    trying = runtime.health._trying
+    until(lambda: trying is None or trying.done())  # one that began while it was broken
+    assert client.get("/health").status_code == 200
+    assert "simile_healthy 1.0" in client.get("/metrics").text
+
+
+def test_a_vector_that_is_not_finite_never_leaves(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = runtime.live.generation.encoder.forward
+
+    def poisoned(ids: list[list[int]], *, normalize: bool = True) -> np.ndarray:
+        vectors = forward(ids, normalize=normalize).copy()
+        vectors[0, 3] = np.inf
+        return vectors
+
+    monkeypatch.setattr(runtime.live.generation.encoder, "forward", poisoned)
+    refused(client.post("/embed", json={"inputs": "a"}), 424, "Backend", "infinity")
+    refused(client.post("/documents", json={"documents": [{"id": "x", "text": "a"}]}), 424, "Backend")
+    monkeypatch.undo()
+    assert client.get("/documents/x").status_code == 404
+
+
+# 429
+
+
+def held(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, begun: list[int] | None = None
+) -> threading.Event:
+    """Hold every forward pass until the event is set; `begun` gets an entry for each."""
+    release = threading.Event()
+    forward = runtime.live.generation.encoder.forward
+
+    def waiting(ids: list[list[int]], **options: bool) -> np.ndarray:
+        if begun is not None:
+            begun.append(len(ids))
+        release.wait(60)
+        return forward(ids, **options)
+
+    monkeypatch.setattr(runtime.live.generation.encoder, "forward", waiting)
+    return release
+
+
+def test_a_full_queue_is_429_with_a_time_to_come_back(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[int]()
+    release = held(runtime, monkeypatch, begun)
+    monkeypatch.setattr(runtime.batcher._admission, "max_tokens", 2000)
+    answers: list[int] = []
+    senders: list[threading.Thread] = []
+
+    def send(texts: int) -> None:
+        body = {"inputs": ["word " * 100] * texts}
+        send = lambda: answers.append(client.post("/embed", json=body).status_code)  # noqa: E731
+        senders.append(threading.Thread(target=send))
+        senders[-1].start()
+
+    workers = runtime.batcher._workers.count
+    for at in range(workers):  # each has a batch in hand
+        send(1)
+        until(lambda at=at: len(begun) > at)  # type: ignore[misc]
+    send(25)
+    until(lambda: runtime.batcher._queue.lanes.texts(Lane.INTERACTIVE) == 25)
+    response = client.post("/embed", json={"inputs": ["word " * 100] * 25})
+    refused(response, 429, "Overloaded", "SIMILE_MAX_QUEUE_TOKENS")
+    assert int(response.headers["retry-after"]) >= 1
+    release.set()
+    for sender in senders:
+        sender.join()
+    assert answers == [200] * (workers + 1)
+
+
+def test_too_many_bytes_in_flight_are_429(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = create_app(new_settings(tmp_path, tiny_models_dir, max_admitted_mb=1))
+    body = {"inputs": "word " * 100_000}  # half a megabyte
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        release = held(app.state.runtime, monkeypatch)
+        first = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
+        second = threading.Thread(target=client.post, args=["/embed"], kwargs={"json": body})
+        for sender in (first, second):
+            sender.start()
+        metrics = app.state.runtime.metrics.registry
+        until(lambda: (metrics.get_sample_value("simile_admitted_bytes") or 0) > 1_000_000)
+        refused(client.post("/embed", json=body), 429, "Overloaded", "SIMILE_MAX_ADMITTED_MB")
+        release.set()
+        first.join()
+        second.join()
+        assert client.post("/embed", json=body).status_code == 200
+
+
+# 500
+
+
+def test_a_bug_of_ours_is_500_with_the_request_id(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime.library, "search", lambda *arguments, **options: 1 // 0)
+    response = client.get("/search", params={"q": "a"}, headers={"x-request-id": "find-me"})
+    refused(response, 500, "Internal", "find-me")
+    assert response.headers["x-request-id"] == "find-me"
+
+
+# 503
+
+
+def test_a_stopping_service_is_503(client: TestClient, runtime: Runtime) -> None:
+    runtime.stopping = True
+    try:
+        response = client.post("/embed", json={"inputs": "a"})
+        refused(response, 503, "Unhealthy", "stopping")
+        assert response.headers["retry-after"] == "1"
+        refused(client.get("/ready"), 503, "Unhealthy", "stopping")
+    finally:
+        runtime.stopping = False
+
+
+def test_a_search_before_the_index_is_whole_is_503_and_embedding_works(
+    client: TestClient, runtime: Runtime
+) -> None:
+    runtime.live.generation.whole = False
+    try:
+        refused(client.get("/search", params={"q": "a"}), 503, "Unhealthy", "rebuilt")
+        refused(client.get("/ready"), 503, "Unhealthy")
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+    finally:
+        runtime.live.generation.whole = True
+
+
+# 504
+
+
+def test_a_passed_deadline_is_504_and_its_work_is_dropped(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = held(runtime, monkeypatch)
+    started = time.monotonic()
+    response = client.post("/embed", json={"inputs": "a"}, headers={"x-timeout-ms": "150"})
+    refused(response, 504, "Timeout", "x-timeout-ms")
+    assert time.monotonic() - started < 15
+    refused(
+        client.post(
+            "/documents", json={"documents": [{"id": "late", "text": "a"}]}, headers={"x-timeout-ms": "150"}
+        ),
+        504,
+        "Timeout",
+    )
+    release.set()
+    assert client.get("/documents/late").status_code == 404
+
+
+# 507; test_storage_faults.py fills a real disk.
+
+
+def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
+    client: TestClient, runtime: Runtime
+) -> None:
+    document = {"documents": [{"id": "kept", "text": "red river"}]}
+    assert client.post("/documents", json=document).status_code == 200
+    runtime._connection.execute("PRAGMA query_only = 1")
+    try:
+        changed = {"documents": [{"id": "kept", "text": "green garden"}]}
+        refused(client.post("/documents", json=changed), 507, "Storage", "disk")
+        refused(client.delete("/documents/kept"), 507, "Storage")
+        assert client.get("/documents/kept").json()["text"] == "red river"
+        assert client.get("/search", params={"q": "river"}).json()["hits"][0]["text"] == "red river"
+    finally:
+        runtime._connection.execute("PRAGMA query_only = 0")
+    assert client.delete("/documents/kept").json()["deleted"] == 1
+
+
+# Bodies of the families, for each refusal there is.
+
+
+@pytest.mark.parametrize("kind", ServiceError.__subclasses__())
+def test_each_family_words_each_refusal_in_its_own_body(kind: type[ServiceError]) -> None:
+    error = kind("what and what to do", retry_after_seconds=1.2)
+    native = errors.response("/embed", error)
+    assert native.status_code == kind.status
+    assert json.loads(bytes(native.body)) == {"error": "what and what to do", "error_type": kind.error_type}
+    assert native.headers["retry-after"] == "2"
+    openai = errors.response("/v1/embeddings", error)
+    assert json.loads(bytes(openai.body))["error"]["message"] == "what and what to do"
+    cohere = errors.response("/v2/embed", error)
+    assert json.loads(bytes(cohere.body)) == {"message": "what and what to do"}
+    expected = {422: 400, 424: 500}.get(kind.status, kind.status)
+    assert openai.status_code == cohere.status_code == expected
+
+
+def test_each_refusal_has_its_own_name() -> None:
+    names = [kind.error_type for kind in ServiceError.__subclasses__()]
+    assert len(names) == len(set(names))

@@ -1,0 +1,320 @@
+"""`/search` by words, by both, by id, in pages, and with less than all of each hit."""
+
+import sqlite3
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from service.corpus import search
+from service.corpus.fusion import fuse
+from service.runtime.runtime import Runtime
+from service.settings import Settings
+from service.store.fulltext import FUNCTION_WORDS
+from service.store.schema import DATABASE
+
+WORDS = (
+    "red green blue river stone market letter engine garden bridge paper window forest harbour cat dog"
+).split()
+CORPUS = {
+    f"doc-{at:03}": f"{WORDS[at % 16]} {WORDS[at // 16 % 16]} {WORDS[at * 7 % 16]} {'number ' * (at % 3)}"
+    for at in range(120)
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _filled(running: TestClient) -> None:
+    documents = [
+        {"id": id, "text": text, "metadata": {"n": at, "at": {"x": at % 5, "y": [at]}, "tag": "t"}}
+        for at, (id, text) in enumerate(CORPUS.items())
+    ]
+    assert running.post("/documents", json={"documents": documents}).status_code == 200
+
+
+def answer(client: TestClient, **asked: object) -> dict[str, object]:
+    response = client.get("/search", params=asked)  # type: ignore[arg-type]
+    assert response.status_code == 200, response.text
+    found: dict[str, object] = response.json()
+    return found
+
+
+def hits(client: TestClient, **asked: object) -> list[tuple[str, float]]:
+    return [(hit["id"], hit["score"]) for hit in answer(client, **asked)["hits"]]  # type: ignore[attr-defined]
+
+
+def put(client: TestClient, documents: Mapping[str, str]) -> None:
+    body = {"documents": [{"id": id, "text": text} for id, text in documents.items()]}
+    assert client.post("/documents", json=body).status_code == 200
+
+
+def delete(client: TestClient, *ids: str) -> None:
+    for id in ids:
+        assert client.delete(f"/documents/{id}").json()["deleted"] == 1
+
+
+# Words
+
+
+def test_a_search_by_words_finds_the_documents_that_have_them(client: TestClient) -> None:
+    found = hits(client, q="a harbour or cats", mode="lexical", k=1000)
+    assert sorted(id for id, _ in found) == [
+        id for id, text in CORPUS.items() if {"harbour", "cat"} & {*text.split()}
+    ]
+    assert found == sorted(found, key=lambda hit: (-hit[1], hit[0])), "ties by id"
+    scores = [score for _, score in found]
+    assert min(scores) > 0
+    assert len(set(scores)) < len(scores), "there are ties"
+    for k in (1, 2, 5, 13):
+        assert hits(client, q="a harbour or cats", mode="lexical", k=k) == found[:k]
+    posted = client.post("/search", json={"queries": ["harbour cat", "none"], "mode": "lexical", "k": 1000})
+    assert [[(hit["id"], hit["score"]) for hit in one] for one in posted.json()["results"]] == [found, []]
+
+
+def test_a_search_by_words_asks_no_model(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("the model was asked")
+
+    monkeypatch.setattr(runtime.live.generation.encoder, "forward", fails)
+    monkeypatch.setattr(runtime.batcher, "embed", fails)
+    response = client.get("/search", params={"q": "harbour", "mode": "lexical"})
+    assert response.status_code == 200
+    assert response.json()["mode"] == "lexical"
+    assert response.headers["x-model-version"] == response.json()["model"] == runtime.live.generation.version
+    assert response.headers["x-compute-tokens"] == "0"
+    monkeypatch.undo()
+
+
+def test_words_are_searched_while_the_index_is_rebuilt(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime.live.generation, "whole", False)
+    assert len(hits(client, q="harbour", mode="lexical")) == 10
+    for mode in ("dense", "hybrid"):
+        assert client.get("/search", params={"q": "harbour", "mode": mode}).status_code == 503
+
+
+def test_words_follow_every_write(client: TestClient, settings: Settings) -> None:
+    put(client, {"東京": "東京は日本の首都です", "서울": "서울은 한국의 수도입니다"})
+    assert [id for id, _ in hits(client, q="東京", mode="lexical")] == ["東京"]
+    assert [id for id, _ in hits(client, q="서울", mode="lexical")] == ["서울"]
+    put(client, {"東京": "京都の寺"})
+    assert hits(client, q="東京", mode="lexical") == []
+    assert [id for id, _ in hits(client, q="寺", mode="lexical")] == ["東京"]
+    delete(client, "東京", "서울")
+    assert hits(client, q="寺 서울", mode="lexical") == []
+    store = sqlite3.connect(settings.data_dir / DATABASE)
+    kept = store.execute("SELECT id FROM lexical_1_docsize").fetchall()
+    assert kept == store.execute("SELECT revision FROM documents ORDER BY revision").fetchall()
+    store.close()
+
+
+def test_words_and_metadata_filters_go_together(client: TestClient) -> None:
+    everything = hits(client, q="harbour cat", mode="lexical", k=1000)
+    for filter, passes in (('{"n": {"$lt": 40}}', range(40)), ('{"at.x": 2}', range(2, 120, 5))):
+        ids = {f"doc-{at:03}" for at in passes}
+        for k in (3, 1000):
+            found = hits(client, q="harbour cat", mode="lexical", k=k, filter=filter)
+            assert found == [hit for hit in everything if hit[0] in ids][:k]
+    assert hits(client, q="harbour", mode="lexical", filter='{"n": 7000}') == []
+
+
+@pytest.mark.parametrize(
+    "query", ['"', "NOT river", "text:river", "river*", "^river", "river NEAR stone", "{a"]
+)
+def test_what_would_be_syntax_is_words(client: TestClient, query: str) -> None:
+    plain = " ".join(word for word in WORDS if word in query)
+    found = hits(client, q=query, mode="lexical", k=1000)
+    assert found == (hits(client, q=plain, mode="lexical", k=1000) if plain else [])
+    assert "near" not in FUNCTION_WORDS
+
+
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_a_document_that_is_being_updated_is_never_missing(client: TestClient, mode: str) -> None:
+    ids = [f"u-{number}" for number in range(12)]
+    put(client, dict.fromkeys(ids, "zebra river"))
+    stop = threading.Event()
+
+    def update(number: int) -> None:
+        step = 0
+        while not stop.is_set():
+            step += 1
+            put(client, {ids[(number * 5 + step) % 12]: f"zebra {WORDS[(number + step) % 16]}"})
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(update, number) for number in range(2)]
+        try:
+            for _ in range(100):
+                found = {id for id, _ in hits(client, q="zebra", mode=mode, k=1000)}
+                assert {*ids} <= found
+        finally:
+            stop.set()
+        for writer in writers:
+            writer.result()
+    delete(client, *ids)
+
+
+# Both
+
+
+def test_a_hybrid_score_is_the_sum_of_both_in_their_ranges(client: TestClient) -> None:
+    query = "harbour cat in the river"
+    near = dict(hits(client, q=query, k=1000))
+    worded = dict(hits(client, q=query, mode="lexical", k=1000))
+    expected = {
+        id: 0.8 * (1 + score) / (1 + max(near.values())) + 0.2 * worded.get(id, 0) / max(worded.values())
+        for id, score in near.items()
+    }
+    found = hits(client, q=query, mode="hybrid", k=1000)
+    assert len(found) == len(CORPUS)
+    np.testing.assert_allclose([score for _, score in found], [expected[id] for id, _ in found], atol=2e-6)
+    assert found == sorted(found, key=lambda hit: (-hit[1], hit[0]))
+    assert hits(client, q=query, mode="hybrid", k=7) == found[:7]
+    filtered = {id for id, _ in hits(client, q=query, mode="hybrid", k=1000, filter='{"n": {"$gte": 90}}')}
+    assert filtered == {f"doc-{at:03}" for at in range(90, 120)}
+
+
+def test_fusing_by_hand() -> None:
+    fused = fuse({1: 0.5, 2: 0.2, 3: -1.0}, {2: 6.0, 4: 3.0})
+    assert {id: round(float(score), 6) for id, score in fused.items()} == {
+        1: 0.8,
+        2: 0.84,  # 0.8 · 1.2 / 1.5 + 0.2
+        3: 0.0,
+        4: 0.1,
+    }
+    assert fuse({}, {4: 3.0}) == {4: np.float32(0.2)}
+    assert fuse({1: -1.0}, {}) == {}
+    assert fuse({}, {}) == {}
+
+
+def test_a_document_that_only_one_ranking_knows_is_a_hit(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "CANDIDATES", 5)
+    near = {id for id, _ in hits(client, q="harbour", k=5)}
+    worded = {id for id, _ in hits(client, q="harbour", mode="lexical", k=5)}
+    found = {id for id, _ in hits(client, q="harbour", mode="hybrid", k=5)}
+    assert found <= near | worded
+    deeper = hits(client, q="harbour", mode="hybrid", k=6)  # beyond the first candidates: as many as can be
+    assert len(deeper) == 6
+
+
+# By id
+
+
+def test_what_is_like_a_document_is_found_by_its_vector_without_the_model(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_text = [hit for hit in hits(client, q=CORPUS["doc-017"], k=21) if hit[0] != "doc-017"]
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("the model was asked")
+
+    monkeypatch.setattr(runtime.batcher, "embed", fails)
+    asked = answer(client, id="doc-017", k=20)
+    found = hits(client, id="doc-017", k=20)
+    posted = client.post("/search", json={"queries": [{"id": "doc-017"}, {"id": "doc-001"}], "k": 20}).json()
+    first = hits(client, id="doc-001", k=20, filter='{"n": {"$lt": 3}}')
+    monkeypatch.undo()
+    assert asked["id"] == "doc-017"
+    assert "query" not in asked
+    assert len(found) == 20
+    assert [id for id, _ in found] == [id for id, _ in by_text[:20]]
+    np.testing.assert_allclose([score for _, score in found], [score for _, score in by_text[:20]], atol=1e-5)
+    assert [(hit["id"], hit["score"]) for hit in posted["results"][0]] == found
+    assert "doc-001" not in {hit["id"] for hit in posted["results"][1]}
+    assert sorted(id for id, _ in first) == ["doc-000", "doc-002"]
+
+
+def test_a_document_that_is_not_there_is_404_and_named(client: TestClient) -> None:
+    for response in (
+        client.get("/search", params={"id": "none-such"}),
+        client.post("/search", json={"queries": [{"id": "doc-001"}, {"id": "none-such"}]}),
+    ):
+        assert response.status_code == 404
+        assert response.json()["error_type"] == "NotFound"
+        assert "none-such" in response.json()["error"]
+
+
+def test_a_document_without_a_vector_is_a_conflict(client: TestClient, runtime: Runtime) -> None:
+    put(client, {"bare": "red river"})
+
+    def forget(transaction: object) -> None:
+        transaction.connection.execute(  # type: ignore[attr-defined]
+            "DELETE FROM vectors WHERE revision = (SELECT revision FROM documents WHERE id = 'bare')"
+        )
+
+    runtime.library.writer.submit(forget).result()
+    response = client.get("/search", params={"id": "bare"})
+    assert (response.status_code, response.json()["error_type"]) == (409, "Conflict")
+    assert "has no vector" in response.json()["error"]
+    delete(client, "bare")
+
+
+# Pages
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked"),
+    [(mode, {"q": "harbour cat"}) for mode in ("dense", "lexical", "hybrid")]
+    + [("dense", {"id": "doc-001"})],
+)
+def test_pages_make_up_the_whole_list(client: TestClient, mode: str, asked: dict[str, str]) -> None:
+    everything = hits(client, **asked, mode=mode, k=1000)
+    pages = [hits(client, **asked, mode=mode, k=7, offset=offset) for offset in range(0, 140, 7)]
+    assert [hit for page in pages for hit in page] == everything
+    assert hits(client, **asked, mode=mode, offset=10_000) == []
+    if "q" in asked:
+        body = {"queries": [asked["q"]], "mode": mode, "k": 3, "offset": 2}
+        [posted] = client.post("/search", json=body).json()["results"]
+        assert [(hit["id"], hit["score"]) for hit in posted] == everything[2:5]
+
+
+# Less than all of a hit
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        (["text"], {"text": CORPUS["doc-007"]}),
+        (["metadata"], {"metadata": {"n": 7, "at": {"x": 2, "y": [7]}, "tag": "t"}}),
+        (["metadata.n"], {"metadata": {"n": 7}}),
+        (["metadata.at.x", "metadata.tag"], {"metadata": {"at": {"x": 2}, "tag": "t"}}),
+        (["metadata.at.x", "metadata.at"], {"metadata": {"at": {"x": 2, "y": [7]}}}),
+        (["metadata.at", "metadata.at.x"], {"metadata": {"at": {"x": 2, "y": [7]}}}),
+        (["metadata.at.y.0", "metadata.tag.t", "metadata.none.n"], {"metadata": {}}),
+        (["metadata.n", "metadata", "text"], None),
+        ([], {}),
+    ],
+)
+def test_fields_say_what_a_hit_shows(
+    client: TestClient, fields: list[str], shown: dict[str, object] | None
+) -> None:
+    filter = {"n": 7}
+    [whole] = answer(client, q="river", filter='{"n": 7}')["hits"]  # type: ignore[misc]
+    expected = whole if shown is None else {"id": "doc-007", "score": whole["score"], **shown}  # type: ignore[has-type]
+    [one] = answer(client, q="river", filter='{"n": 7}', fields=",".join(fields))["hits"]  # type: ignore[misc]
+    assert one == expected  # type: ignore[has-type]
+    body = {"queries": ["river"], "filter": filter, "fields": fields}
+    assert client.post("/search", json=body).json()["results"] == [[expected]]
+
+
+def test_texts_that_are_not_shown_do_not_count_as_an_answers_size(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = runtime.settings.model_copy(update={"max_answer_mb": 1})
+    put(client, dict.fromkeys(["long", "other"], "quokka " + "x" * 700_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "settings", few)
+        refused = client.get("/search", params={"q": "quokka", "mode": "lexical"})
+        assert refused.status_code == 422
+        assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
+        assert [id for id, _ in hits(client, q="quokka", mode="lexical", fields="metadata")] == [
+            "long",
+            "other",
+        ]
+    delete(client, "long", "other")

@@ -1,0 +1,350 @@
+"""NDJSON over HTTP: everything that is sound is stored, whatever the body weighs and however it comes."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from numpy.typing import NDArray
+
+from models.encoder import Encoder
+from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
+from tests.service.keyed import KEYS, bearer, keys_file
+from tests.service.placed import Ids, serving
+from tests.service.process import Service
+from tests.service.raw import Answer, Wire, chunked
+from tests.service.swapping import TEXTS
+
+Vectors = NDArray[np.float32]
+NDJSON = {"Content-Type": "application/x-ndjson"}
+HEAD = b"\r\n".join(
+    [
+        b"POST /documents HTTP/1.1",
+        b"Host: localhost",
+        b"Content-Type: application/x-ndjson",
+        b"Transfer-Encoding: chunked",
+    ]
+)
+
+
+def line(id: str, text: str, **metadata: object) -> bytes:
+    return orjson.dumps({"id": id, "text": text, "metadata": metadata}) + b"\n"
+
+
+def begin(*headers: bytes) -> bytes:
+    """The head of an import that comes in chunks."""
+    return b"\r\n".join([HEAD, *headers, b"", b""])
+
+
+def chunk(piece: bytes) -> bytes:
+    return next(iter(chunked([piece])))
+
+
+def said(answer: Answer) -> dict[str, object]:
+    found: dict[str, object] = orjson.loads(answer.body)
+    return found
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("import")
+    settings = {"SIMILE_MAX_BODY_MB": "1", "SIMILE_MAX_QUEUE_TOKENS": "1200"}
+    with Service(folder, tiny_models_dir, **settings) as service:
+        yield service
+        assert service.client.get("/health").status_code == 200
+        assert "Traceback" not in service.log.read_text()
+
+
+@pytest.fixture(autouse=True)
+def _empty_at_first(request: pytest.FixtureRequest) -> None:
+    if "service" in request.fixturenames:
+        client = request.getfixturevalue("service").client
+        client.delete("/documents", params={"filter": '{"nothing": {"$exists": false}}'}).raise_for_status()
+
+
+def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(service: Service) -> None:
+    body = [
+        line("a", "red river", colour="red"),
+        b"\n",
+        b'{"id": "b", "text": \n',
+        b'{"id": "c", "text": "\xff\xfe"}\n',
+        b"[1, 2]\r\n",
+        b'{"id": "d"}\n',
+        b'{"id": "e", "text": "  "}\n',
+        line("f", "x" * (2 << 20)),
+        b'{"id": "g", "text": "green", "txet": 1}\n',
+        b'{"id": "h", "text": "stone", "metadata": {"a": "\\u0000"}}\n',
+        b'{"text": "no id"}\n',
+        b'{"id": "last", "text": "green garden"}',  # and no line feed
+    ]
+    with Wire(service) as wire:
+        answer = wire.send(begin(), chunked(body)).answer()
+    assert answer.status == 200, answer.body
+    found = said(answer)
+    errors = found.pop("errors")
+    assert isinstance(errors, list)
+    assert found == {
+        "upserted": 3,
+        "failed": 8,
+        "truncated": 0,
+        "sequence": service.client.delete("/documents/nobody").json()["sequence"],
+    }
+    told = {error["line"]: error["error"] for error in errors}
+    assert list(told) == [3, 4, 5, 6, 7, 8, 9, 10]
+    words = {3: "JSON", 4: "UTF-8", 5: "object", 6: "text: Field required", 7: "white space", 8: "1 MiB"}
+    words |= {9: "txet", 10: "null character"}
+    for number, word in words.items():
+        assert word in told[number]
+    stored = service.stored()
+    assert {"a", "last"} < stored.keys()
+    assert sorted(stored.values()) == ["green garden", "no id", "red river"]
+    assert answer.headers["x-model-version"] == service.client.get("/info").json()["model_version"]
+
+
+def test_many_documents_go_in_through_a_small_queue_and_of_equal_ids_the_last_wins(service: Service) -> None:
+    """Far more than may wait at once, far more than a body may weigh, and ids that come again and again."""
+    count = 40 * GROUP_DOCUMENTS
+    rows = [(f"d{at % 700}", f"{TEXTS[at % len(TEXTS)]} {at}") for at in range(count)]
+    body = b"".join(line(id, text, padding="x" * 600) for id, text in rows)
+    assert len(body) > 1 << 20
+    answer = service.client.post("/documents", content=body, headers=NDJSON)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["upserted"], answer.json()["failed"]) == (count, 0)
+    assert service.stored() == dict(rows)
+    assert int(answer.headers["x-compute-tokens"]) > count
+
+    again = service.client.post(
+        "/documents", content=b"".join(line(id, text) for id, text in dict(rows).items()), headers=NDJSON
+    )
+    assert again.json()["upserted"] == 700
+    assert again.headers["x-compute-tokens"] == "0", "text that is stored was embedded again"
+
+
+def test_only_the_first_hundred_errors_are_listed_and_all_are_counted(service: Service) -> None:
+    body = b"".join(b"nonsense\n" if at % 2 else line(f"{at}", TEXTS[at]) for at in range(300))
+    answer = service.client.post("/documents", content=body, headers=NDJSON).json()
+    assert (answer["upserted"], answer["failed"]) == (150, 150)
+    assert [error["line"] for error in answer["errors"]] == list(range(2, 202, 2))
+
+
+def test_a_body_without_a_line_is_refused(service: Service) -> None:
+    answer = service.client.post("/documents", content=b"\n \n", headers=NDJSON)
+    assert (answer.status_code, answer.json()["error_type"]) == (400, "Empty")
+
+
+def test_what_a_slow_writer_sent_is_stored_while_it_pauses_and_only_silence_ends_it(service: Service) -> None:
+    with Wire(service) as wire:
+        wire.send(begin(b"x-timeout-ms: 3000"))
+        for at in range(4):  # in all longer than the deadline
+            whole = chunk(line(f"slow-{at}", TEXTS[at]))
+            wire.send(whole[:20])
+            time.sleep(0.45)
+            wire.send(whole[20:])
+            time.sleep(0.45)
+        deadline = time.monotonic() + 20
+        while len(service.stored()) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        hits = service.client.get("/search", params={"q": TEXTS[3], "k": 1}).json()["hits"]
+        assert [hit["id"] for hit in hits] == ["slow-3"]
+        answer = wire.answer()  # nothing comes any more
+    message = answer.refused("/documents", 504, "Timeout")
+    assert "3 s" in message
+    assert "4 documents were stored" in message
+    assert len(service.stored()) == 4
+
+
+def test_a_client_that_hangs_up_keeps_what_was_stored_and_half_a_line_is_none(service: Service) -> None:
+    whole = b"".join(line(f"w{at}", TEXTS[at]) for at in range(2 * GROUP_DOCUMENTS))
+    with Wire(service) as wire:
+        wire.send(begin(), chunk(whole + b'{"id": "half", "text": "half"}'))
+        deadline = time.monotonic() + 20
+        while len(service.stored()) < 2 * GROUP_DOCUMENTS:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    time.sleep(0.2)
+    assert service.stored() == {f"w{at}": TEXTS[at] for at in range(2 * GROUP_DOCUMENTS)}
+    deadline = time.monotonic() + 20
+    while "simile_admitted_bytes 0.0" not in service.client.get("/metrics").text:
+        assert time.monotonic() < deadline
+
+
+def memory_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(row for row in status.splitlines() if row.startswith("VmRSS")).split()[1]) / 1024
+
+
+def test_two_hundred_megabytes_take_no_memory(service: Service) -> None:
+    """Of lines that are stored already, so that it takes seconds."""
+    rows = b"".join(line(f"m{at}", TEXTS[at % len(TEXTS)], note="n" * 4000) for at in range(8 * 64))
+    assert service.client.post("/documents", content=rows, headers=NDJSON).json()["failed"] == 0
+    before, peak = memory_mb(service.process.pid), 0.0
+    repeats = (200 << 20) // len(rows)
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal peak
+        for _ in range(repeats):
+            yield rows
+            peak = max(peak, memory_mb(service.process.pid))
+
+    answer = service.client.post("/documents", content=pieces(), headers=NDJSON, timeout=120)
+    assert answer.json()["upserted"] == repeats * 8 * 64
+    assert peak - before < 40
+
+
+def test_a_stop_signal_in_the_middle_refuses_the_rest_and_keeps_what_was_stored(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with Service(tmp_path, tiny_models_dir) as service:
+        with Wire(service) as wire:
+            wire.send(begin(), chunk(b"".join(line(f"s{at}", TEXTS[at]) for at in range(100))))
+            deadline = time.monotonic() + 20
+            while len(service.stored()) < 100:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            service.process.terminate()
+            answer = wire.answer()
+            message = answer.refused("/documents", 503, "Unhealthy")
+            assert "stopping" in message
+            assert "100 documents were stored" in message
+            assert answer.headers["retry-after"]
+        assert service.process.wait(60) == 0
+        service.start()
+        assert service.stored() == {f"s{at}": TEXTS[at] for at in range(100)}
+
+
+def test_a_reader_s_key_stores_nothing(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with Service(tmp_path, tiny_models_dir, SIMILE_API_KEYS_FILE=str(keys_file(tmp_path))) as service:
+        for who, status in (("reader", 403), ("writer", 200)):
+            headers = NDJSON | bearer(KEYS[who])
+            answer = service.client.post("/documents", content=line("a", "red"), headers=headers)
+            assert answer.status_code == status
+
+
+# With a fault inside the process.
+
+
+def test_a_text_that_the_model_fails_on_is_one_line_s_failure(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, tiny_models_dir) as place:
+        [poison] = [row.ids for row in place.encoder.tokenize(["stone market stone"])]
+        forward = Encoder.forward
+
+        def fails(self: Encoder, rows: Ids, **options: bool) -> Vectors:
+            if any(list(row) == list(poison) for row in rows):
+                raise RuntimeError("poison")
+            return forward(self, rows, **options)
+
+        monkeypatch.setattr(Encoder, "forward", fails)
+        texts = {f"p{at}": TEXTS[at] for at in range(3 * GROUP_DOCUMENTS)} | {"p77": "stone market stone"}
+        body = b"".join(line(id, text) for id, text in texts.items())
+        answer = place.client.post("/documents", content=body, headers=NDJSON).json()
+        assert (answer["upserted"], answer["failed"]) == (3 * GROUP_DOCUMENTS - 1, 1)
+        assert [error["line"] for error in answer["errors"]] == [78]
+        assert place.client.get("/documents/p77").status_code == 404
+        assert place.client.get("/documents/count").json()["count"] == 3 * GROUP_DOCUMENTS - 1
+
+        monkeypatch.setattr(
+            Encoder, "forward", lambda self, rows, **options: 1 / 0
+        )  # and now it fails on everything
+        broken = b"".join(line(f"q{at}", f"{at} new") for at in range(300))
+        refused = place.client.post("/documents", content=broken, headers=NDJSON)
+        assert (refused.status_code, refused.json()["error_type"]) == (424, "Backend")
+        assert "Nothing of the import was stored" in refused.json()["error"]
+        monkeypatch.setattr(Encoder, "forward", forward)
+        place.until(lambda: place.metric("simile_healthy") == 1)
+
+
+def test_of_equal_ids_the_last_wins_also_when_its_group_is_embedded_first(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, tiny_models_dir, workers=2) as place:
+        [slow] = [row.ids for row in place.encoder.tokenize(["stone market stone"])]
+        forward = Encoder.forward
+
+        def lingers(self: Encoder, rows: Ids, **options: bool) -> Vectors:
+            if any(list(row) == list(slow) for row in rows):
+                time.sleep(1)
+            return forward(self, rows, **options)
+
+        monkeypatch.setattr(Encoder, "forward", lingers)
+        texts = ["stone market stone"] * GROUP_DOCUMENTS + ["red river"] * GROUP_DOCUMENTS
+        body = b"".join(line(f"{at % GROUP_DOCUMENTS}", text) for at, text in enumerate(texts))
+        assert place.client.post("/documents", content=body, headers=NDJSON).json()["upserted"] == len(texts)
+        stored = place.client.get("/documents", params={"limit": 1000}).json()["documents"]
+        assert {document["text"] for document in stored} == {"red river"}
+
+
+def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with serving(tmp_path, tiny_models_dir) as place:
+        connection = place.runtime._connection
+        first = b"".join(line(f"a{at}", TEXTS[at]) for at in range(GROUP_DOCUMENTS * UNDER_WAY))
+
+        def body() -> Iterator[bytes]:
+            yield first
+            stored = GROUP_DOCUMENTS * UNDER_WAY
+            place.until(lambda: place.runtime.live.generation.indexes.documents == stored)
+            connection.execute("PRAGMA query_only = 1")
+            for at in range(300):
+                yield line(f"b{at}", TEXTS[at])
+
+        answer = place.client.post("/documents", content=body(), headers=NDJSON)
+        connection.execute("PRAGMA query_only = 0")
+        assert (answer.status_code, answer.json()["error_type"]) == (507, "Storage")
+        assert f"{GROUP_DOCUMENTS * UNDER_WAY} documents were stored" in answer.json()["error"]
+        assert f"up to {GROUP_DOCUMENTS * UNDER_WAY}" in answer.json()["error"]
+        assert place.client.get("/documents/count").json()["count"] == GROUP_DOCUMENTS * UNDER_WAY
+        place.until(lambda: place.metric("simile_admitted_bytes") == 0)
+
+
+def test_an_import_waits_while_other_bodies_fill_the_room(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:
+        forward, release = Encoder.forward, threading.Event()
+
+        def waits(self: Encoder, rows: Ids, **options: bool) -> Vectors:
+            release.wait(30)
+            return forward(self, rows, **options)
+
+        monkeypatch.setattr(Encoder, "forward", waits)
+        large = threading.Thread(target=place.embed, args=["word " * ((1 << 20) // 5 - 10)])
+        large.start()
+        place.until(lambda: place.metric("simile_admitted_bytes") > 1_000_000)
+        answers = []
+
+        def send() -> None:
+            body = b"".join(line(f"{at}", "red river", note="n" * 40_000) for at in range(60))
+            answers.append(place.client.post("/documents", content=body, headers=NDJSON))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        time.sleep(0.5)
+        assert not answers
+        assert place.metric("simile_admitted_bytes") < 1.5 * (1 << 20), "it was read all the same"
+        release.set()
+        sender.join(20)
+        large.join(20)
+        assert answers[0].status_code == 200
+        assert answers[0].json()["upserted"] == 60
+
+
+def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: Path) -> None:
+    """Each part is far larger than what may be held at once."""
+    with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:
+        body = (
+            (b"nonsense" + b" " * 92 + b"\n") * 30_000
+            + b"\n" * (3 << 20)
+            + b"e" * (3 << 20)
+            + b"\n"
+            + line("a", "red river")
+        )
+        answer = place.client.post("/documents", content=body, headers=NDJSON).json()
+        assert (answer["upserted"], answer["failed"]) == (1, 30_001)
+        place.until(lambda: place.metric("simile_admitted_bytes") == 0)

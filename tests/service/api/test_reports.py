@@ -1,0 +1,92 @@
+"""The report of a promotion gate over HTTP, and what the schedule of retrainings says of itself."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from models.manifest import REPORT_PAGE, Manifest
+from models.retrainings import write_runs
+from models.store import Store
+from service.app import create_app
+from service.runtime.runtime import Runtime
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.observability.test_metrics import samples
+
+
+@pytest.fixture(scope="module")
+def judged(runtime: Runtime) -> str:
+    """The active version once more, as one that a gate has written about."""
+    store = Store(runtime.store.root)
+    active = store.verify(str(store.wanted()))
+    version = active.version[:-8] + "0" * 8
+
+    def build(folder: Path) -> Manifest:
+        (folder / REPORT_PAGE).mkdir()
+        (folder / REPORT_PAGE / "report.md").write_text("# Größe\n", encoding="utf-8")
+        (folder / REPORT_PAGE / "plane.svg").write_text("<svg/>", encoding="utf-8")
+        (folder / "secret.md").write_text("not of the report", encoding="utf-8")
+        return active.model_copy(update={"version": version, "fingerprint": "0" * 64, "files": {}})
+
+    return store.publish(build).version
+
+
+def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -> None:
+    page = client.get(f"/models/{judged}/report/report.md")
+    assert (page.status_code, page.text) == (200, "# Größe\n")
+    assert page.headers["content-type"] == "text/markdown; charset=utf-8"
+    picture = client.get(f"/models/{judged}/report/plane.svg")
+    assert (picture.text, picture.headers["content-type"]) == ("<svg/>", "image/svg+xml")
+    assert picture.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "..%2Fsecret.md",
+        "%2E%2E/secret.md",
+        "..\\secret.md",
+        "manifest.json",
+        "none.svg",
+        "report.md%00",
+        "%00.md",
+        "x" * 300 + ".md",
+    ],
+)
+def test_nothing_else_is_served(client: TestClient, judged: str, file: str) -> None:
+    answer = client.get(f"/models/{judged}/report/{file}")
+    assert answer.status_code == 404
+    assert "not of the report" not in answer.text
+
+
+@pytest.fixture
+def scheduled(tmp_path: Path, tiny_models_dir: Path) -> Iterator[tuple[TestClient, Path]]:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        yield client, settings.models_dir
+
+
+def test_the_schedule_is_shown_where_there_is_one(scheduled: tuple[TestClient, Path]) -> None:
+    client, models = scheduled
+    assert client.get("/models").json()["schedule"] is None
+    assert math.isnan(samples(client)["simile_retrain_last_end_seconds"])
+    assert samples(client)["simile_retrain_running"] == 0
+    said = {
+        "next_run": "2026-01-02T03:30:00+00:00",
+        "last_run": {"ended": "1970-01-01T00:01:00+00:00", "status": 3, "outcome": "refused"},
+    }
+    write_runs(models, said)
+    assert client.get("/models").json()["schedule"] == said
+    found = samples(client)
+    assert found["simile_retrain_last_end_seconds"] == 60
+    assert found["simile_retrain_last_status"] == 3
+    assert found["simile_retrain_next_seconds"] == 1767324600
+    assert found["simile_retrain_running"] == 0
+    write_runs(models, said | {"running": {"started": "2026-01-02T03:30:00+00:00", "pid": 7}})
+    assert samples(client)["simile_retrain_running"] == 1
+    (models / "schedule.json").write_text('{"last_run": 4, "next', encoding="utf-8")
+    assert client.get("/models").json()["schedule"] is None
+    assert math.isnan(samples(client)["simile_retrain_last_status"])

@@ -1,0 +1,415 @@
+"""Equal texts are computed once, whoever asks, leaves, fails or comes later."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+
+from service.batching.batcher import Batcher
+from service.batching.cache import Cache
+from service.batching.request import Answer, Lane
+from service.errors import Backend, Unhealthy, Validation
+from service.observability.metrics import Metrics
+from tests.service.fakes import CountingEncoder, run, until
+
+
+class Place:
+    """A batcher with a cache, an encoder that waits for `gate`, and who asks."""
+
+    def __init__(self, batcher: Batcher, metrics: Metrics) -> None:
+        self.batcher = batcher
+        self.metrics = metrics
+        self.encoder = CountingEncoder()
+
+    def ask(
+        self, *texts: str, encoder: CountingEncoder | None = None, **options: object
+    ) -> asyncio.Task[Answer]:
+        asked = (encoder or self.encoder).as_encoder()
+        return asyncio.create_task(self.batcher.embed(asked, texts, **options))  # type: ignore[arg-type]
+
+    async def busy(self) -> asyncio.Task[Answer]:
+        """The worker is in a batch until the gate opens."""
+        self.encoder.gate.clear()
+        begun = len(self.encoder.begun)
+        first = self.ask("busy")
+        await self.passes(begun + 1)
+        return first
+
+    async def passes(self, begun: int) -> None:
+        """So many forward passes have begun."""
+        await until(lambda: len(self.encoder.begun) == begun)
+
+    async def waiting(self, texts: int) -> None:
+        """So many texts wait, of both lanes."""
+        lanes = self.batcher._queue.lanes
+        await until(lambda: sum(lanes.texts(lane) for lane in Lane) == texts)
+
+    async def shared(self, texts: int) -> None:
+        """So many texts have joined equal ones."""
+        await until(lambda: self.counted("shared") == texts)
+
+    @property
+    def computed(self) -> int:
+        """Texts that a forward pass was made for."""
+        return sum(map(len, self.encoder.batches))
+
+    def counted(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(f"simile_cache_{name}_total") or 0.0
+
+
+@asynccontextmanager
+async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -> AsyncIterator[Place]:
+    metrics = Metrics()
+    kept = Cache(2**20, metrics) if cache else None
+    batcher = Batcher(metrics, workers=workers, max_queue_tokens=10**6, hang_seconds=hang_seconds, cache=kept)
+    batcher.start()
+    there = Place(batcher, metrics)
+    try:
+        yield there
+    finally:
+        there.encoder.allow()
+        await asyncio.to_thread(batcher.stop)
+        assert not batcher._queue.lanes._leaders._rows, "a text that nobody computes any more is still joined"
+        assert all(batcher._queue.lanes.texts(lane) == 0 for lane in Lane)
+        assert all(batcher._queue.lanes.tokens(lane) == 0 for lane in Lane)
+
+
+def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
+    async def body() -> None:
+        # Three workers may wait at the gate: with busy, dog and cat. The fourth tokenises what comes, so
+        # every equal text joins before the gate opens, and none is tokenised just when a batch ends.
+        async with place(workers=4) as there:
+            busy = await there.busy()
+            twice = there.ask("dog", "cat", "dog")
+            others = [there.ask("dog") for _ in range(5)]
+            await there.shared(6)
+            there.encoder.allow()
+            await busy  # another worker's, which may be the last to end
+            assert (await twice).vectors.tolist() == [[1, 3, 100], [1, 3, 99], [1, 3, 100]]
+            for other in others:
+                answer = await other
+                assert (answer.vectors.tolist(), answer.tokens) == ([[1, 3, 100]], [3])
+                assert min(answer.timing) >= 0
+            assert there.computed == 3  # busy, dog, cat
+            assert there.counted("misses") == 3
+            assert there.counted("hits") == 0
+
+    run(body)
+
+
+def test_what_comes_again_is_answered_without_a_worker() -> None:
+    async def body() -> None:
+        async with place() as there:
+            first = await there.ask("a dog", "x" * 65)
+            await there.busy()  # whoever needs a worker waits from here on
+            again = await asyncio.wait_for(there.ask("a dog"), 20)
+            assert again.vectors.tolist() == first.vectors[:1].tolist()
+            assert (again.tokens, again.truncated) == ([5], [False])
+            there.encoder.allow()
+            cut = await there.ask("x" * 70)  # other text, the same tokens
+            assert (cut.tokens, cut.truncated) == ([64], [True])
+            assert there.computed == 3
+            assert there.counted("hits") == 2
+
+    run(body)
+
+
+def test_a_kept_vector_of_a_cut_text_does_not_hide_that_a_text_is_too_long() -> None:
+    async def body() -> None:
+        async with place() as there:
+            await there.ask("x" * 65)
+            with pytest.raises(Validation, match="has 65 tokens"):
+                await there.ask("x" * 65, truncate=False)
+            left = await there.ask("y" + "x" * 64, left=True)
+            assert left.truncated == [True]
+            right = await there.ask("y" + "x" * 64)
+            assert [answer.vectors[0, 2] for answer in (left, right)] == [ord("x"), ord("y")]
+
+    run(body)
+
+
+def test_nothing_is_shared_between_encoders_nor_between_options() -> None:
+    async def body() -> None:
+        async with place() as there:
+            other = CountingEncoder(2)
+            other.fingerprint = there.encoder.fingerprint
+            await there.busy()
+            tasks = [there.ask("dog"), there.ask("dog", encoder=other), there.ask("dog", normalize=False)]
+            await there.waiting(3)
+            there.encoder.allow()
+            answers = await asyncio.gather(*tasks)
+            assert [answer.vectors[0, 0] for answer in answers] == [1, 2, 1]
+            assert (there.computed, sum(map(len, other.batches))) == (3, 1)
+            again = await there.ask("dog", encoder=other)
+            assert again.vectors[0, 0] == 2
+
+    run(body)
+
+
+def test_a_failure_reaches_all_that_joined_and_no_one_else() -> None:
+    async def body() -> None:
+        async with place() as there:
+            there.encoder.failing = lambda ids: any(row[0] == ord("!") for row in ids)
+            await there.busy()
+            bad = [there.ask("!bad"), there.ask("fine", "!bad"), there.ask("!bad", lane=Lane.BACKGROUND)]
+            good = [there.ask("fine"), there.ask("good")]
+            await there.waiting(6)
+            there.encoder.allow()
+            outcomes = await asyncio.gather(*bad, *good, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Backend] * 3 + [Answer] * 2
+            there.encoder.failing = lambda ids: False
+            assert (await there.ask("!bad")).tokens == [4], "a failure is not kept"
+
+    run(body)
+
+
+def test_a_vector_that_is_not_finite_is_nobodys_and_is_not_kept() -> None:
+    async def body() -> None:
+        async with place() as there:
+            forward = there.encoder.forward
+
+            def poisoned(ids, *, normalize=True):  # type: ignore[no-untyped-def]
+                vectors = forward(ids, normalize=normalize)
+                vectors[[row[0] == ord("n") for row in ids]] = np.nan
+                return vectors
+
+            there.encoder.forward = poisoned  # type: ignore[method-assign]
+            await there.busy()
+            tasks = [there.ask(text) for text in ("nan", "well", "nan", "well")]
+            await there.waiting(4)
+            there.encoder.allow()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Backend, Answer, Backend, Answer]
+            there.encoder.forward = forward  # type: ignore[method-assign]
+            assert np.isfinite((await there.ask("nan")).vectors).all()
+
+    run(body)
+
+
+def test_who_leaves_hands_over_to_one_that_joined() -> None:
+    async def body() -> None:
+        async with place() as there:
+            busy = await there.busy()
+            before = there.ask("x" * 60)
+            first = there.ask("dog", "only mine")
+            joined = [there.ask("dog"), there.ask("dog", "cat")]
+            await there.waiting(6)
+            there.encoder.allow(1)  # busy ends, all are tokenised, and the long text is in the next batch
+            await busy
+            await there.passes(2)
+            assert there.counted("shared") == 2
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            late = there.ask("dog")
+            await there.waiting(3)  # it, and two texts that are computed
+            there.encoder.allow()
+            for task in (*joined, late):
+                assert (await task).vectors.tolist()[0] == [1, 3, 100]
+            await before
+            assert there.counted("shared") == 3
+            assert sorted(length for batch in there.encoder.batches for length in batch) == [3, 3, 4, 60]
+
+    run(body)
+
+
+def test_who_leaves_a_batch_does_not_take_it_from_those_that_joined() -> None:
+    async def body() -> None:
+        async with place(workers=2) as there:
+            there.encoder.gate.clear()
+            first = there.ask("dog", "dot")
+            await there.passes(1)
+            joined = [there.ask("dog"), there.ask("dog", lane=Lane.BACKGROUND)]
+            await there.shared(2)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            late = there.ask("dog")
+            await there.shared(3)
+            there.encoder.allow()
+            for task in (*joined, late):
+                assert (await task).vectors.tolist() == [[1, 3, 100]]
+            assert there.encoder.batches == [[3, 3]]
+
+    run(body)
+
+
+def test_nothing_is_handed_over_to_who_has_left_too() -> None:
+    async def body() -> None:
+        async with place() as there:
+            busy = await there.busy()
+            before = there.ask("x" * 60)
+            tasks = [there.ask("dog") for _ in range(3)]
+            await there.waiting(4)
+            there.encoder.allow(1)
+            await busy
+            await there.passes(2)
+            for task in reversed(tasks):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert there.batcher._queue.lanes.texts(Lane.INTERACTIVE) == 0
+            there.encoder.allow()
+            await before
+            assert there.computed == 2
+
+    run(body)
+
+
+def test_when_all_have_left_nothing_is_computed_and_the_next_is_served() -> None:
+    async def body() -> None:
+        async with place() as there:
+            await there.busy()
+            tasks = [there.ask("dog") for _ in range(3)]
+            await there.waiting(3)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            there.encoder.allow()
+            await there.ask("cat")
+            assert there.computed == 2
+            assert (await there.ask("dog")).tokens == [3]
+
+    run(body)
+
+
+def test_an_interactive_text_does_not_wait_for_the_turn_of_a_background_one() -> None:
+    async def body() -> None:
+        async with place() as there:
+            there.encoder.max_length = 300
+            first = await there.busy()
+            documents = [f"{name}" * 200 for name in "abcdefghijklmnop"]
+            build = there.ask(*documents, lane=Lane.BACKGROUND)
+            await there.waiting(len(documents))
+            there.encoder.allow(1)
+            await first
+            await there.passes(2)
+            asked = there.ask(documents[-1])
+            await asyncio.sleep(0)  # it waits
+            there.encoder.allow(3)  # or it would wait for the documents before it
+            assert (await asked).vectors[0, 2] == ord("p")
+            there.encoder.allow()
+            answer = await build
+            assert answer.vectors[:, 2].tolist() == list(map(ord, "abcdefghijklmnop"))
+            assert there.computed == 1 + len(documents)
+
+    run(body)
+
+
+def test_background_work_neither_reads_nor_fills_the_cache() -> None:
+    async def body() -> None:
+        async with place() as there:
+            await there.ask("document", lane=Lane.BACKGROUND)
+            assert there.batcher.cache is not None
+            assert len(there.batcher.cache) == 0
+            await there.ask("document")
+            assert len(there.batcher.cache) == 1
+            await there.ask("document", lane=Lane.BACKGROUND)
+            assert there.computed == 3
+            assert (there.counted("hits"), there.counted("misses")) == (0, 1)
+
+    run(body)
+
+
+def test_who_asks_anew_gets_a_pass_of_its_own() -> None:
+    async def body() -> None:
+        async with place() as there:
+            await there.ask("well?")
+            await there.ask("well?", "well?", anew=True)
+            assert there.computed == 3
+            there.encoder.failing = lambda ids: True
+            with pytest.raises(Backend):
+                await there.ask("well?", anew=True)
+            assert (await there.ask("well?")).tokens == [5], "what is kept is right, however ill the model is"
+
+    run(body)
+
+
+def test_without_a_cache_every_text_is_computed() -> None:
+    async def body() -> None:
+        async with place(cache=False) as there:
+            await there.busy()
+            tasks = [there.ask("dog") for _ in range(4)]
+            await there.waiting(4)
+            there.encoder.allow()
+            await asyncio.gather(*tasks)
+            await there.ask("dog")
+            assert there.computed == 6
+
+    run(body)
+
+
+def test_who_joined_a_batch_that_hangs_is_answered_with_it_and_the_next_equal_text_is_not() -> None:
+    async def body() -> None:
+        async with place(workers=2, hang_seconds=0.2) as there:
+            there.encoder.gate.clear()
+            tasks = [there.ask("hangs")]
+            await there.passes(1)
+            tasks.append(there.ask("hangs"))
+            await there.shared(1)
+            for _ in range(30):
+                there.batcher.check(0.2)
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Backend] * 2
+            there.encoder.allow()
+            assert (await there.ask("hangs")).tokens == [5]
+
+    run(body)
+
+
+def test_stopping_answers_those_that_joined() -> None:
+    async def body() -> None:
+        async with place() as there:
+            busy = await there.busy()
+            waiting = [there.ask("dog") for _ in range(3)]
+            await there.waiting(3)
+            stop = asyncio.create_task(asyncio.to_thread(there.batcher.stop))
+            await until(lambda: there.batcher._queue.stopping)
+            there.encoder.allow()
+            await stop
+            assert (await busy).tokens == [4]
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [Unhealthy] * 3
+
+    run(body)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_asks_and_leaves_at_random_gets_its_own_vectors_and_nothing_is_left_behind(seed: int) -> None:
+    async def body() -> None:
+        chance = random.Random(seed)
+        async with place(workers=3) as there:
+            there.encoder.seconds = 0.001
+            there.encoder.failing = lambda ids: any(row[0] == ord("!") for row in ids)
+
+            async def one() -> int:
+                await asyncio.sleep(chance.random() / 4)
+                texts = [chance.choice("abc!") * chance.randint(1, 12) for _ in range(chance.randint(1, 4))]
+                task = there.ask(
+                    *texts,
+                    lane=chance.choice(list(Lane)),
+                    normalize=chance.random() < 0.8,
+                    anew=chance.random() < 0.1,
+                )
+                if chance.random() < 0.3:
+                    await asyncio.sleep(chance.random() / 50)
+                    task.cancel()
+                try:
+                    answer = await task
+                except asyncio.CancelledError:
+                    return 0
+                except Backend:
+                    assert any(text[0] == "!" for text in texts), f"{texts}: somebody else's failure"
+                    return 0
+                assert not any(text[0] == "!" for text in texts)
+                assert answer.vectors.tolist() == [[1, len(text), ord(text[0])] for text in texts]
+                assert answer.tokens == [len(text) for text in texts]
+                return len(texts)
+
+            answered = sum(await asyncio.gather(*(one() for _ in range(400))))
+            assert answered > 100
+            assert there.counted("shared")
+            assert there.counted("hits")
+            assert there.counted("misses")
+
+    run(body)

@@ -1,0 +1,236 @@
+"""A text that comes alone is computed by all threads together, and no other is."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from starlette.testclient import TestClient
+
+from service import memory
+from service.batching import single_text as alone
+from service.batching.batcher import Batcher
+from service.batching.request import Lane
+from service.batching.single_text import ENOUGH, threads_alone
+from service.batching.tuning import Layout
+from service.settings import Settings
+from tests.models.forms import counted
+from tests.service.conftest import new_settings, serving
+from tests.service.fakes import CountingEncoder, run, running, until
+
+
+class Widening(CountingEncoder):
+    """Says which texts were computed as lone ones, by their first characters, and what was opened."""
+
+    opens_alone = True
+    file_bytes = 0
+
+    def __init__(self, *, ready: bool = False, error: Exception | None = None) -> None:
+        """ready: it has been opened once more. error: of doing that."""
+        super().__init__()
+        self.has_alone = ready
+        self.alone: list[str] = []
+        self.opened: list[int] = []
+        self.alone_fails = False
+        self._error = error
+
+    def open_alone(self, threads: int) -> None:
+        assert threading.current_thread().name == "open-alone"  # a worker would be missing meanwhile
+        self.opened.append(threads)
+        if self._error is not None:
+            raise self._error
+        self.has_alone = True
+
+    def drop_alone(self) -> bool:
+        had, self.has_alone = self.has_alone, False
+        return had
+
+    def forward(
+        self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
+    ) -> NDArray[np.float32]:
+        if alone:
+            self.alone += [chr(row[0]) for row in ids]
+            if self.alone_fails:
+                raise RuntimeError("the second session broke")
+        return super().forward(ids, normalize=normalize)
+
+
+async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane = Lane.INTERACTIVE) -> None:
+    """`texts`: one character each. Returns when every worker rests, and nothing is being opened."""
+    answer = await batcher.embed(encoder.as_encoder(), list(texts), lane=lane)
+    assert [chr(int(row[2])) for row in answer.vectors] == list(texts)
+    await asyncio.to_thread(batcher.alone.stop)
+    await until_busy(batcher, 0)
+
+
+async def until_busy(batcher: Batcher, workers: int) -> None:
+    await until(lambda: batcher._workers.busy == workers)
+
+
+@pytest.mark.parametrize(
+    ("setting", "layout", "processors", "threads"),
+    [
+        (0, Layout(2, 1), 2, 2),
+        (0, Layout(16, 1), 16, 4),
+        (0, Layout(1, 1), 2, 1),
+        (0, Layout(1, 4), 4, 1),
+        (0, Layout(4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
+        (0, Layout(4, 1), 3, 3),
+        (1, Layout(2, 1), 2, 1),
+        (8, Layout(16, 1), 16, 8),
+        (2, Layout(4, 2), 8, 1),
+    ],
+)
+def test_a_lone_text_gets_the_threads_of_all_workers_and_no_more_than_it_can_use(
+    setting: int, layout: Layout, processors: int, threads: int
+) -> None:
+    assert threads_alone(setting, layout, processors) == threads
+
+
+def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
+    async def body() -> None:
+        encoder = Widening(ready=True)
+        async with running(workers=2, alone_threads=2) as batcher:
+            await ask(batcher, encoder, "a")
+            assert encoder.alone == ["a"]
+            encoder.gate.clear()
+            first = asyncio.create_task(ask(batcher, encoder, "b"))
+            await until_busy(batcher, 1)
+            second = asyncio.create_task(ask(batcher, encoder, "c"))
+            await until_busy(batcher, 2)
+            encoder.gate.set()
+            await asyncio.gather(first, second)
+            assert encoder.alone == ["a", "b"]
+            await ask(batcher, encoder, "de")
+            await ask(batcher, encoder, "f", Lane.BACKGROUND)
+            assert encoder.alone == ["a", "b"]
+
+    run(body, 20)
+
+
+def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
+    async def body() -> None:
+        encoder, other = Widening(), Widening()
+        async with running(workers=2, alone_threads=3) as batcher:
+            for _ in range(ENOUGH - 1):
+                await ask(batcher, encoder, "a")
+                await ask(batcher, encoder, "bc")
+            assert encoder.opened == []
+            for _ in range(2 * ENOUGH):
+                await ask(batcher, encoder, "a")
+            assert encoder.opened == [3]
+            assert len(encoder.alone) == 2 * ENOUGH - 1
+            await ask(batcher, other, "a")
+            assert other.opened == []
+
+    run(body, 20)
+
+
+def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        encoder = Widening(error=OSError("its folder is gone"))
+        async with running(alone_threads=2) as batcher:
+            for _ in range(3 * ENOUGH):
+                await ask(batcher, encoder, "a")
+        assert (encoder.opened, encoder.alone) == ([2], [])
+
+    with caplog.at_level(logging.WARNING):
+        run(body, 20)
+    assert caplog.text.count("its folder is gone") == 1
+
+
+def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        encoder, free, building = Widening(), [1 << 20], [False]
+        encoder.file_bytes = 1 << 20
+        monkeypatch.setattr(memory, "free", lambda: free[0])
+        async with running(workers=2, alone_threads=2) as batcher:
+            batcher.alone.has_room = lambda: not building[0]
+
+            async def many() -> list[int]:
+                for _ in range(2 * ENOUGH):
+                    await ask(batcher, encoder, "a")
+                return encoder.opened
+
+            assert await many() == []
+            free[0], building[0] = 1 << 30, True
+            now = [1e9]
+            monkeypatch.setattr(alone, "time", SimpleNamespace(monotonic=lambda: now[0]))
+            assert await many() == []
+            building[0] = False
+            assert await many() == []  # it was tried a moment ago
+            now[0] += alone.RETRY_SECONDS
+            assert await many() == [2]
+
+    run(body, 20)
+
+
+def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        encoder = Widening(ready=True)
+        encoder.alone_fails = True
+        async with running(workers=2, alone_threads=2) as batcher:
+            for _ in range(3 * ENOUGH):
+                await ask(batcher, encoder, "a")
+            assert (encoder.alone, encoder.has_alone, encoder.opened) == (["a"], False, [])
+            assert batcher.failure(encoder.as_encoder()) is None
+
+    with caplog.at_level(logging.WARNING):
+        run(body, 20)
+    [said] = [record.message for record in caplog.records]
+    assert said.startswith("Lone texts are computed as any other from now on")
+
+
+def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_together() -> None:
+    async def body() -> None:
+        for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
+            encoder = Widening(ready=ready)
+            encoder.opens_alone = opens
+            async with running(workers=2, alone_threads=2) as batcher:
+                await ask(batcher, encoder, "a")
+                assert batcher._pace._batches == learnt
+
+    run(body, 20)
+
+
+def test_one_thread_for_lone_texts_opens_nothing() -> None:
+    async def body() -> None:
+        encoder = Widening()
+        async with running(workers=2) as batcher:
+            for _ in range(2 * ENOUGH):
+                await ask(batcher, encoder, "a")
+        assert (encoder.opened, encoder.alone) == ([], [])
+
+    run(body, 20)
+
+
+def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:
+    answers = []
+    batcher = client.app.state.runtime.batcher  # type: ignore[attr-defined]
+    for _ in range(count):
+        answers += client.post("/embed", json={"inputs": "the same text"}).json()
+        batcher.alone.stop()
+    return np.array(answers, np.float32)
+
+
+def test_a_service_answers_lone_texts_with_the_vector_that_they_have_in_a_batch(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: Settings = new_settings(tmp_path, tiny_models_dir, workers=2, lone_threads=2, cache_mb=0)
+    with serving(settings) as client:
+        encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+        assert client.get("/info").json()["lone_threads"] == 2
+        inputs = ["the same text", "another one, which is longer"]
+        together = np.array(client.post("/embed", json={"inputs": inputs}).json(), np.float32)[0]
+        before = one_by_one(client, 3 * ENOUGH)  # of which some may find the last one's worker busy
+        computed = counted(encoder._alone, monkeypatch)
+        alone = np.concatenate([before, one_by_one(client, 10)])
+        assert 5 <= len(computed) <= 10
+        np.testing.assert_allclose(alone, np.broadcast_to(together, alone.shape), atol=1e-6, rtol=0)

@@ -1,0 +1,67 @@
+"""What is batched for a processor, and what for a GPU."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from models.encoder import Encoder
+from models.engines.form import FP32, Form
+from models.engines.opening import INT8
+from models.engines.place import CPU, Place
+from service.batching.planner import group_of_oldest
+from service.batching.request import Call, Lane, Row
+from service.batching.scheduler import Lanes
+from service.batching.sizes import GPU, PROCESSOR, Sizes, sizes_on
+
+ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64, form=FP32, step=1))
+
+
+def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, about: bool = False) -> list[int]:
+    """The lengths of the first batch of texts of `lengths` tokens; `about`: beside interactive work."""
+    unused: Any = None
+    lanes = Lanes(sizes=sizes)
+    if about:
+        lanes.put(Call(ENCODER, Lane.INTERACTIVE, True, False, True, unused, unused, [], [], 0, 0.0), [])
+        lanes._lines[Lane.INTERACTIVE].new.clear()
+    call = Call(ENCODER, lane, True, False, True, unused, unused, [], [], len(lengths), 0.0)
+    lanes.put(call, [Row(call, at, "x", length) for at, length in enumerate(lengths)])
+    while (job := lanes.take()) is not None and not job.embed:
+        for row in job.rows:
+            row.ids = [row.position + 1] * row.cost
+        lanes.tokenised(job.rows)
+    assert job is not None
+    return sorted(len(row.ids) for row in job.rows)
+
+
+def test_a_gpu_is_given_larger_batches_of_more_texts() -> None:
+    assert (sizes_on(CPU), sizes_on(Place("cuda", 1))) == (PROCESSOR, GPU)
+    assert len(batch(PROCESSOR, [30] * 1000)) == 17
+    assert len(batch(GPU, [30] * 1000)) == 256
+    assert len(batch(GPU._replace(window=1000), [30] * 1000)) == 512, "16,384 tokens in rows of 32"
+
+
+@pytest.mark.parametrize(("sizes", "texts"), [(PROCESSOR, 8), (GPU, 128)])
+def test_a_background_batch_is_small_while_interactive_work_is_about(sizes: Sizes, texts: int) -> None:
+    sizes = sizes._replace(window=1000)
+    assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, about=True)) == texts
+    assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND)) > texts
+
+
+def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:
+    """9 and 16 tokens are both computed as 16 there."""
+    assert batch(PROCESSOR._replace(overhead_tokens=1), [9, 16, 9, 16]) == [9, 9]
+    assert batch(GPU._replace(overhead_tokens=1), [9, 16, 9, 16, 17]) == [9, 9, 16, 16]
+    assert [GPU.length(tokens, 60) for tokens in (1, 8, 9, 59)] == [8, 8, 16, 60]
+    assert PROCESSOR.length(9, 60) == 9
+
+
+def test_int8_counts_attention_by_what_its_own_tokens_cost() -> None:
+    """Its linear layers are cheap and its attention is that of fp32, so a longer text costs others more."""
+    lengths = [12] * 12 + [44]
+
+    def first(form: Form) -> int:
+        encoder = cast("Encoder", SimpleNamespace(packs=True, form=form, step=1))
+        return len(group_of_oldest(lengths, 512, PROCESSOR.costs(encoder)))
+
+    assert (first(FP32), first(INT8)) == (13, 12)

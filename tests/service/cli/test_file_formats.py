@@ -1,0 +1,137 @@
+"""Files for an import: a line, a row or a document without end takes no memory, and is named."""
+
+import io
+import json
+import os
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.cli.commands.errors import CommandError
+from service.cli.commands.file_formats import BadRow, Columns, Format, Row, opened, rows
+from service.cli.commands.import_files import Tally, chunks
+from service.cli.commands.progress_bar import Progress
+from service.http.ndjson import MAX_LINE_BYTES
+
+MEBIBYTE = 1 << 20
+LONG = 200 * MEBIBYTE
+MOST = 24 * MEBIBYTE  # that a reader may take; the line is eight times as large
+
+
+def read(name: str | Path, kind: Format, *, per_file: bool = False) -> Iterator[Row]:
+    with opened(str(name)) as (file, _):
+        yield from rows(file, str(name), kind, Columns(), per_file=per_file)
+
+
+def told(found: Iterator[Row]) -> list[tuple[int, str]]:
+    """Line and text, or why there is none."""
+    return [
+        (row.line, str(row.content) if isinstance(row.content, BadRow) else row.content["text"])
+        for row in found
+    ]
+
+
+def taken(file: Path, kind: Format, *, per_file: bool = False) -> tuple[list[tuple[int, str]], int]:
+    """What was read, and the most memory that it took."""
+    tracemalloc.start()
+    try:
+        found = told(read(file, kind, per_file=per_file))
+        return found, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def with_a_long_line(file: Path, head: bytes, tail: bytes) -> None:
+    """`head`, then 200 MiB of one line, then `tail`; the line takes no room on the disk."""
+    with file.open("wb") as out:
+        out.write(head)
+        out.truncate(len(head) + LONG)
+        out.seek(0, os.SEEK_END)
+        out.write(tail)
+
+
+CASES: dict[Format, tuple[bytes, bytes, list[tuple[int, str]]]] = {
+    "csv": (
+        b"id,text\na,one\n",
+        b"\nc,three\n",
+        [(2, "one"), (3, "the row is longer than 1 MiB"), (4, "three")],
+    ),
+    "jsonl": (
+        b'{"text": "one"}\n',
+        b'\n{"text": "three"}\n',
+        [(1, "one"), (2, "the line is longer than 1 MiB"), (3, "three")],
+    ),
+    "text": (
+        b"one\n",
+        b"\nthree\n",
+        [(1, "one"), (2, "the line is longer than 1 MiB"), (3, "three")],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_line_without_end_takes_no_memory_and_is_named(tmp_path: Path, kind: Format) -> None:
+    head, tail, expected = CASES[kind]
+    with_a_long_line(tmp_path / "file", head, tail)
+    found, most = taken(tmp_path / "file", kind)
+    assert found == expected
+    assert most < MOST
+
+
+def test_a_document_of_a_whole_file_is_bounded(tmp_path: Path) -> None:
+    with_a_long_line(tmp_path / "file", b"one", b"")
+    found, most = taken(tmp_path / "file", "text", per_file=True)
+    assert found == [(1, "a document has at most 1 MiB")]
+    assert most < MOST
+
+
+def csv_rows(content: bytes) -> list[tuple[int, str]]:
+    return told(rows(io.BytesIO(content), "x.csv", "csv", Columns(), per_file=False))
+
+
+def test_a_row_of_many_lines_is_bounded_and_reading_goes_on_behind_it() -> None:
+    """A quote that nobody closes: a part of the file is one row, and is named once."""
+    lost = 1 + MAX_LINE_BYTES // len("b,another\n")  # lines that are taken for one cell
+    found = csv_rows(b'id,text\na,"one\n' + b"b,another\n" * (lost + 3))
+    assert found[0] == (2, "the row is longer than 1 MiB")
+    assert [text for _, text in found[1:]] == ["another"] * (len(found) - 1)
+    assert found[-1][0] == 2 + lost + 3
+
+
+def test_a_row_of_the_longest_length_is_read_and_one_character_more_is_not() -> None:
+    text = "a" * (MAX_LINE_BYTES - len("a,\n"))
+    assert csv_rows(f"id,text\na,{text}\nb,two\n".encode()) == [(2, text), (3, "two")]
+    assert csv_rows(f"id,text\na,{text}a\nb,two\n".encode()) == [
+        (2, "the row is longer than 1 MiB"),
+        (3, "two"),
+    ]
+
+
+def test_the_lines_of_rows_are_counted_over_cells_of_several_lines() -> None:
+    content = b'id,text\r\na,"one\ntwo"\r\nb\r\n\r\nc,"three"x\r\nd,four\r\n'
+    found = csv_rows(content)
+    assert [line for line, _ in found] == [2, 4, 6, 7]
+    assert (found[0][1], found[-1][1]) == ("one\ntwo", "four")
+
+
+def test_a_first_line_without_end_is_refused_with_its_number(tmp_path: Path) -> None:
+    with_a_long_line(tmp_path / "x.csv", b"id,", b"\na,b\n")
+    with pytest.raises(CommandError, match=r"x\.csv:1: the row is longer than 1 MiB"):
+        list(read(tmp_path / "x.csv", "csv"))
+
+
+def test_metadata_nested_deeper_than_it_can_be_sent_fails_its_own_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    deep = '{"text": "a", "metadata": {"a": ' + "[" * 600 + "]" * 600 + "}}"
+    lines = [deep, json.dumps({"text": "b"})]
+    file = io.BytesIO("\n".join(lines).encode())
+    tally = Tally(Progress("documents", 0))
+    found = rows(file, "x.jsonl", "jsonl", Columns(), per_file=False)
+    [(collection, chunk)] = chunks(found, tally)
+    assert collection is None
+    assert [row.content["text"] for row, _ in chunk if not isinstance(row.content, BadRow)] == ["b"]
+    assert tally.failed == 1
+    assert "x.jsonl:1: it cannot be sent as JSON" in capsys.readouterr().err

@@ -1,0 +1,57 @@
+"""A read that nobody waits for any more gives its thread back."""
+
+import asyncio
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from service.store.documents import count
+from service.store.reader import READERS, Documents, pause
+from service.store.schema import migrate
+
+FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+def in_sql(connection: sqlite3.Connection) -> None:
+    connection.execute(FOR_EVER).fetchone()
+
+
+def beside_sql(_: sqlite3.Connection) -> None:
+    while True:
+        time.sleep(0.01)
+        pause()
+
+
+@pytest.mark.parametrize("endless", [in_sql, beside_sql])
+def test_more_abandoned_reads_than_threads_hold_up_nobody(tmp_path: Path, endless: object) -> None:
+    path = tmp_path / "simile.db"
+    migrate(path)
+    documents = Documents(path)
+
+    async def read() -> int:
+        for _ in range(2 * READERS):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await documents.read(endless)  # type: ignore[arg-type]
+        async with asyncio.timeout(5):
+            return await documents.read(count)
+
+    assert asyncio.run(read()) == 0
+    documents.close()
+
+
+def test_a_read_that_is_awaited_is_not_refused(tmp_path: Path) -> None:
+    path = tmp_path / "simile.db"
+    migrate(path)
+    documents = Documents(path)
+
+    async def read() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await documents.read(in_sql)
+        await asyncio.gather(*(documents.read(lambda _: pause()) for _ in range(20)))
+
+    asyncio.run(read())
+    documents.close()

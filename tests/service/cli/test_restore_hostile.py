@@ -1,0 +1,366 @@
+"""A backup that comes from elsewhere: nothing is followed out of it, and nothing that it holds is run."""
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.store import Store
+from service.cli.commands import backup as backing
+from service.cli.commands import check_data
+from service.cli.commands import restore as restoring
+from service.cli.commands.errors import CommandError
+from service.settings import Settings, StartupError
+from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, migrate
+from tests.service.cli.test_commands import run
+from tests.service.process import Service, run_and_fail
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Path:
+    """A folder with `data`, `models`, and a backup of both in `backup`."""
+    folder = tmp_path_factory.mktemp("made")
+    with Service(folder, tiny_models_dir) as service:
+        service.put({"a": "red river", "b": "green garden"}).raise_for_status()
+    settings = Settings(data_dir=folder / "data", models_dir=folder / "models")
+    backing.run(Namespace(folder=folder / "backup", models=True, data_dir=None), settings)
+    return folder
+
+
+@pytest.fixture
+def backup(made: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    shutil.copytree(made / "backup", tmp_path / "backup")
+    return tmp_path / "backup"
+
+
+def said_of(backup: Path) -> str:
+    """What `restore` says of a backup that it refuses; it must leave nothing."""
+    folder = backup.parent
+    settings = Settings(data_dir=folder / "data", models_dir=folder / "models")
+    with pytest.raises(CommandError) as caught:
+        restoring.run(Namespace(folder=backup, data_dir=None, models_dir=None, force=False), settings)
+    left = {path.name for path in (folder / "data").rglob("*")} if (folder / "data").exists() else set()
+    assert left <= {"lock"}
+    assert not (folder / "models").exists()
+    return str(caught.value)
+
+
+def rewrite(backup: Path, **changes: Any) -> None:
+    file = backup / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | changes), encoding="utf-8")
+
+
+def seal(backup: Path) -> None:
+    """Put size and checksum of the changed database into the manifest, as a forger would."""
+    content = (backup / DATABASE).read_bytes()
+    files = json.loads((backup / "manifest.json").read_bytes())["files"]
+    files[DATABASE] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    rewrite(backup, files=files)
+
+
+def change(backup: Path, statements: str) -> None:
+    connection = sqlite3.connect(backup / DATABASE)
+    connection.executescript(statements)
+    connection.close()
+    seal(backup)
+
+
+# The manifest
+
+
+def listed(backup: Path, name: str) -> None:
+    files = json.loads((backup / "manifest.json").read_bytes())["files"]
+    rewrite(backup, files=files | {name: files[DATABASE]})
+
+
+def nested(backup: Path) -> None:
+    (backup / "manifest.json").write_text('{"files":' * 100_000, encoding="utf-8")
+
+
+def a_link_as_manifest(backup: Path) -> None:
+    (backup / "manifest.json").rename(backup.parent / "elsewhere.json")
+    (backup / "manifest.json").symlink_to(backup.parent / "elsewhere.json")
+
+
+def version_of(backup: Path) -> str:
+    return str(json.loads((backup / "manifest.json").read_bytes())["active"])
+
+
+MANIFESTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a version that is a path": (
+        lambda at: rewrite(at, versions=[version_of(at), "../evil"]),
+        "names '../evil', which is no version's name",
+    ),
+    "an active version that is a path": (lambda at: rewrite(at, active="/etc"), "is no version's name"),
+    "a version twice": (lambda at: rewrite(at, versions=[version_of(at)] * 2), "list each version once"),
+    "no version": (lambda at: rewrite(at, versions=[]), "versions"),
+    "a file above": (lambda at: listed(at, "../evil"), "leads out"),
+    "a file below and above": (lambda at: listed(at, "models/../../evil"), "leads out"),
+    "an absolute file": (lambda at: listed(at, "/etc/passwd"), "leads out"),
+    "a file of no backup": (lambda at: listed(at, "indexes/x"), "which is no file of a backup"),
+    "a file of another model": (
+        lambda at: listed(at, "models/x/config.json"),
+        "which is no file of a backup",
+    ),
+    "a backslash": (lambda at: listed(at, "models\\x"), "which is no file of a backup"),
+    "no database": (lambda at: rewrite(at, files={}), "does not list simile.db"),
+    "a size that is none": (
+        lambda at: rewrite(at, files={DATABASE: {"bytes": -1, "sha256": "0" * 64}}),
+        "files.simile.db.bytes",
+    ),
+    "a checksum that is none": (
+        lambda at: rewrite(at, files={DATABASE: {"bytes": 1, "sha256": "x"}}),
+        "files.simile.db.sha256",
+    ),
+    "a field that is unknown": (lambda at: rewrite(at, run="rm"), "run: Extra inputs"),
+    "a number that is text": (lambda at: rewrite(at, documents="many"), "documents"),
+    "nested deeply": (nested, "is damaged"),
+    "a link as manifest": (a_link_as_manifest, "manifest.json is a link"),
+}
+
+
+@pytest.mark.parametrize("damage", MANIFESTS)
+def test_a_manifest_that_backup_would_not_write_is_refused(backup: Path, damage: str) -> None:
+    act, words = MANIFESTS[damage]
+    act(backup)
+    assert words in said_of(backup)
+
+
+# The folder
+
+
+def a_linked_model(backup: Path) -> None:
+    version = version_of(backup)
+    (backup / "models" / version).rename(backup.parent / "elsewhere")
+    (backup / "models" / version).symlink_to(backup.parent / "elsewhere")
+
+
+def a_linked_database(backup: Path) -> None:
+    (backup / DATABASE).rename(backup.parent / "elsewhere.db")
+    (backup / DATABASE).symlink_to(backup.parent / "elsewhere.db")
+
+
+FOLDERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a file that is not listed": (
+        lambda at: (at / "models" / version_of(at) / "more.json").write_text("{}"),
+        "more.json is not listed in manifest.json",
+    ),
+    "a file beside the database": (
+        lambda at: (at / f"{DATABASE}-wal").write_bytes(b"x"),
+        "simile.db-wal is not listed",
+    ),
+    "a link that is not listed": (lambda at: (at / "more").symlink_to("/etc/passwd"), "more is a link"),
+    "a linked database": (a_linked_database, "simile.db is a link"),
+    "a linked model": (a_linked_model, "is a link"),
+    "a pipe": (lambda at: os.mkfifo(at / "pipe"), "pipe is a device or a pipe"),
+}
+
+
+@pytest.mark.parametrize("damage", FOLDERS)
+def test_a_folder_that_holds_anything_else_is_refused(backup: Path, damage: str) -> None:
+    act, words = FOLDERS[damage]
+    act(backup)
+    assert words in said_of(backup)
+
+
+def test_a_model_of_a_backup_is_checked_as_any_published_one(backup: Path) -> None:
+    """The list of the backup is forged; the model's own manifest is not."""
+    file = backup / "models" / version_of(backup) / "config.json"
+    file.write_bytes(b"{}\n")
+    files = json.loads((backup / "manifest.json").read_bytes())["files"]
+    name = file.relative_to(backup).as_posix()
+    files[name] = {"bytes": 3, "sha256": hashlib.sha256(b"{}\n").hexdigest()}
+    rewrite(backup, files=files)
+    assert "config.json was changed after it was published" in said_of(backup)
+
+
+# The database
+
+TRIGGER = "CREATE TRIGGER evil AFTER INSERT ON documents BEGIN DELETE FROM documents; END;"
+DATABASES = {
+    "a trigger": (TRIGGER, "it holds a trigger 'evil'"),
+    "a view": ("CREATE VIEW evil AS SELECT * FROM documents;", "it holds a view 'evil'"),
+    "a table": ("CREATE TABLE evil (x);", "it holds a table 'evil'"),
+    "an index": ("CREATE INDEX evil ON documents (abs(revision));", "it holds a index 'evil'"),
+    "a table that is missing": ("DROP TABLE feedback;", "it lacks the"),
+    "a table as a view": (
+        "DROP TABLE feedback; CREATE VIEW feedback AS SELECT 1 AS sequence;",
+        "its view 'feedback' is not as Simile makes it",
+    ),
+    "a computed column": (
+        "ALTER TABLE facts ADD COLUMN evil TEXT AS (upper(value));",
+        "its table 'facts' is not as Simile makes it",
+    ),
+    "another schema number": ("PRAGMA user_version = 3;", "its schema is 3, and the manifest says"),
+    "fewer documents": (
+        "DELETE FROM documents WHERE id = 'a';",
+        "it holds 1 documents, and the",
+    ),
+    "another version": ("UPDATE generations SET version = '../evil';", "it names another"),
+}
+
+
+@pytest.mark.parametrize("damage", DATABASES)
+def test_a_database_that_holds_anything_else_is_refused_before_it_runs(backup: Path, damage: str) -> None:
+    statements, words = DATABASES[damage]
+    change(backup, statements)
+    assert words in said_of(backup)
+
+
+def test_a_database_with_a_damaged_page_is_refused_whatever_the_checksum_says(backup: Path) -> None:
+    content = bytearray((backup / DATABASE).read_bytes())
+    content[16384 * 2 : 16384 * 2 + 8] = b"\xff" * 8  # the header of a page
+    (backup / DATABASE).write_bytes(content)
+    seal(backup)
+    assert "damaged" in said_of(backup)
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_the_tables_of_each_older_schema_are_known(tmp_path: Path, version: int) -> None:
+    path = tmp_path / DATABASE
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statements in MIGRATIONS[:version]:
+        connection.executescript(statements)
+    connection.executescript(f"ANALYZE; PRAGMA user_version = {version};")
+    connection.close()
+    migrate(path)
+
+
+def test_a_start_refuses_a_store_with_a_trigger_before_anything_is_written(
+    made: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "data" / DATABASE
+    path.parent.mkdir()
+    shutil.copy(made / "backup" / DATABASE, path)
+    connection = sqlite3.connect(path)
+    connection.executescript(TRIGGER)
+    connection.close()
+    with pytest.raises(StartupError, match="it holds a trigger 'evil'"):
+        migrate(path)
+    said = run_and_fail(tmp_path, SIMILE_MODELS_DIR=str(made / "models"))
+    assert "Simile cannot start" in said
+    assert "trigger 'evil'" in said
+
+
+def test_commands_that_read_a_store_refuse_one_with_a_view(made: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data" / DATABASE
+    path.parent.mkdir()
+    shutil.copy(made / "backup" / DATABASE, path)
+    connection = sqlite3.connect(path)
+    connection.executescript("CREATE VIEW evil AS SELECT * FROM documents;")
+    connection.close()
+    settings = Settings(data_dir=tmp_path / "data", models_dir=made / "models")
+    with pytest.raises(CommandError, match="it holds a view 'evil'"):
+        check_data.run(settings)
+    with pytest.raises(CommandError, match="it holds a view 'evil'"):
+        backing.run(Namespace(folder=tmp_path / "new", models=False, data_dir=None), settings)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+# Where it goes
+
+
+def test_models_go_into_the_data_directory_that_is_named_and_it_starts(made: Path, tmp_path: Path) -> None:
+    """With no SIMILE_MODELS_DIR, as on the day of the disaster."""
+    there = tmp_path / "restored"
+    elsewhere = str(tmp_path / "elsewhere")
+    done = run("restore", made / "backup", "--data-dir", there, SIMILE_DATA_DIR=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert "cannot start" not in done.stdout
+    assert Store(there / "models").names() == {version_of(made / "backup")}
+    assert not (tmp_path / "elsewhere").exists()
+    shutil.move(there, tmp_path / "data")
+    service = Service(tmp_path)
+    del service._environment["SIMILE_MODELS_DIR"]
+    with service:
+        assert service.stored() == {"a": "red river", "b": "green garden"}
+
+
+@pytest.mark.parametrize("how", ["option", "setting"])
+def test_models_go_where_they_are_asked_to_go(made: Path, tmp_path: Path, how: str) -> None:
+    models = tmp_path / "chosen"
+    option = ("--models-dir", models) if how == "option" else ()
+    setting = str(models) if how == "setting" else ""
+    arguments = "restore", made / "backup", "--data-dir", tmp_path / "data", *option
+    done = run(*arguments, SIMILE_MODELS_DIR=setting)
+    assert done.returncode == 0, done.stderr
+    assert Store(models).names() == {version_of(made / "backup")}
+    assert not (tmp_path / "data" / "models").exists()
+
+
+def test_a_backup_of_a_named_data_directory_has_its_own_models(made: Path, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    shutil.copytree(made / "data", there)
+    shutil.copytree(made / "models", there / "models", dirs_exist_ok=True)
+    done = run("backup", tmp_path / "new", "--models", "--data-dir", there, SIMILE_DATA_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert Store(tmp_path / "new" / "models").names() == {version_of(made / "backup")}
+
+
+# What is left by a process that was killed
+
+KILLED = """
+import argparse, sys, time
+from pathlib import Path
+from service.commands import backup
+from service.settings import Settings
+def wait(folder):
+    print("copied", flush=True)
+    time.sleep(600)
+backup.listed = wait
+data, models, folder = map(Path, sys.argv[1:])
+asked = argparse.Namespace(folder=folder, models=True, data_dir=None)
+backup.run(asked, Settings(data_dir=data, models_dir=models))
+"""
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_and_one_at_work_stays(
+    made: Path, tmp_path: Path
+) -> None:
+    others = tmp_path / ".simile-backup-notes", tmp_path / ".simile-backup-0123abcd"
+    for folder in others:  # one of another name, and one that holds what no backup does
+        folder.mkdir()
+        (folder / "mine.txt").write_text("keep")
+    command = [sys.executable, "-c", KILLED, *map(str, (made / "data", made / "models", tmp_path / "monday"))]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"copied\n"
+        running[0].kill()
+        running[0].wait()
+        assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 2
+        settings = Settings(data_dir=made / "data", models_dir=made / "models")
+        asked = Namespace(folder=tmp_path / "tuesday", models=False, data_dir=None)
+        said = backing.run(asked, settings)
+        assert "1 unfinished backups were removed" in said
+        assert len([*tmp_path.glob(".simile-backup-*/simile.db")]) == 1, "the one at work stays"
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+    asked = Namespace(folder=tmp_path / "wednesday", models=False, data_dir=None)
+    assert "1 unfinished" in backing.run(asked, settings)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [*(folder.name for folder in others), "tuesday", "wednesday"]
+    )
+
+
+def test_what_a_killed_restore_left_goes_with_the_next_start(tmp_path: Path, tiny_models_dir: Path) -> None:
+    left = tmp_path / "data" / ".restoring"
+    left.mkdir(parents=True)
+    (left / DATABASE).write_bytes(b"half of a copy")
+    with Service(tmp_path, tiny_models_dir):
+        assert not left.exists()

@@ -1,0 +1,130 @@
+"""Long texts are split into passages that overlap, at the ends of sentences where there are any."""
+
+import itertools
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import service.corpus.passages as passages_module
+from models.encoder import Encoder
+from models.store import Store
+from service.corpus.passages import split
+from tests.tiny import MAX_LENGTH
+
+# The tiny model reads 64 tokens, two of them special; each of these words is one token, a full stop is one.
+ROOM = MAX_LENGTH - 2
+WORDS = "red green blue river stone market letter engine garden bridge".split()
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_models_dir: Path) -> Encoder:
+    store = Store(tiny_models_dir)
+    [version] = store.names()
+    return store.open(version)
+
+
+def sentences(count: int, words: int = 10) -> list[str]:
+    return [" ".join(WORDS[(at + word) % 10] for word in range(words)) + "." for at in range(count)]
+
+
+def passages(text: str, encoder: Encoder, prompt: str = "") -> list[str]:
+    found = split(text, encoder, prompt)
+    assert found is not None
+    assert found.complete
+    return [text[span.start : span.end] for span in (found.head, *found.others)]
+
+
+def test_sentences_end_where_they_do_in_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = random.Random(3)
+    monkeypatch.setattr(passages_module, "PIECE", 16)
+    for _ in range(300):
+        parts = generator.choices(
+            ["a", "river", ". ", "”", ".", "\n", "。", "」", "語", "  ", "? ", ")"], k=60
+        )
+        text = "".join("".join(parts[at : at + 5]) + "b" for at in range(0, 60, 5))
+        starts = np.arange(len(text))
+        whole = {found.end() for found in passages_module._BORDER.finditer(text)}
+        assert set(passages_module._borders(text, starts).tolist()) == whole, ascii(text)
+
+
+def test_a_text_that_the_model_sees_whole_is_not_split(encoder: Encoder) -> None:
+    assert split("", encoder) is None
+    assert split(" ".join(["red"] * ROOM), encoder) is None
+    assert split(" ".join(["red"] * (ROOM + 1)), encoder) is not None
+
+
+def test_passages_behind_the_head_begin_and_end_with_sentences_and_repeat_one(encoder: Encoder) -> None:
+    """Worked by hand: a sentence is 11 tokens, a passage holds 60, the head 62: five sentences and a part."""
+    given = sentences(20)
+    head, *others = passages(" ".join(given), encoder)
+    assert head == " ".join([*given[:5], " ".join(given[5].split()[:7])])
+    assert others == [" ".join(given[start:end]) for start, end in ((5, 10), (9, 14), (13, 18), (17, 20))]
+
+
+def test_without_sentences_a_passage_repeats_an_eighth_of_the_one_before(encoder: Encoder) -> None:
+    words = [WORDS[at % 10] for at in range(200)]
+    head, *others = passages(" ".join(words), encoder)
+    assert head == " ".join(words[:62])
+    assert others == [" ".join(words[start:end]) for start, end in ((55, 115), (108, 168), (161, 200))]
+
+
+def test_sentences_of_chinese_and_japanese_end_without_a_space(encoder: Encoder) -> None:
+    given = [f"{'東京都庁舎本部'}{number}。" for number in "一二三四五六七八九十百千"]  # 9 tokens each
+    _, *others = passages("".join(given), encoder)
+    assert others == ["".join(given[start:]) for start in (6,)]
+
+
+def test_lines_are_borders_too(encoder: Encoder) -> None:
+    given = [" ".join(WORDS) for _ in range(10)]  # 10 tokens each, and no full stop
+    _, *others = passages("\n\n".join(given), encoder)
+    assert others == ["\n\n".join(given[5:])]
+
+
+def test_a_prompt_takes_room_in_every_passage(encoder: Encoder) -> None:
+    text, prompt = " ".join(["red"] * 200), "blue " * 20
+    for passage in passages(text, encoder, prompt):
+        assert len(passage.split()) <= ROOM - 20
+        assert not encoder.tokenize([prompt + passage])[0].truncated
+
+
+def test_a_prompt_that_leaves_hardly_any_room_leaves_the_text_whole(encoder: Encoder) -> None:
+    assert split(" ".join(["red"] * 200), encoder, "blue " * (ROOM - 5)) is None
+    assert split(" ".join(["red"] * 200), encoder, "blue " * (ROOM + 5)) is None
+    found = split(" ".join(["red"] * 200), encoder, "blue " * (ROOM - 8))
+    assert found is not None
+    assert found.complete
+
+
+def test_whatever_the_text_each_word_is_in_a_passage_that_the_model_sees_whole(encoder: Encoder) -> None:
+    chance = random.Random(7)
+    ends = ["", ". ", "! ", "? ", "…", "。", "\n", " ", '." ', ".)", ". . ."]
+    for _ in range(60):
+        text = "".join(
+            f"{chance.choice(WORDS)}{chance.choice(ends) if chance.random() < 0.2 else ' '}"
+            for _ in range(chance.randrange(70, 900))
+        )
+        found = split(text, encoder)
+        assert found is not None
+        assert found.complete
+        spans = [found.head, *found.others]
+        assert found.head.start == 0
+        assert spans[-1].end == len(text.rstrip())
+        for before, after in itertools.pairwise(spans):
+            assert before.start < after.start < before.end < after.end  # they overlap, and go on
+        assert not any(row.truncated for row in encoder.tokenize([text[slice(*span)] for span in spans]))
+
+
+@pytest.mark.parametrize("mark", [".", "!", "。", ".)", "\n", " ", '."'])
+def test_a_text_of_marks_alone_takes_no_longer_than_another(encoder: Encoder, mark: str) -> None:
+    started = time.process_time()
+    split(mark * 200_000, encoder)
+    assert time.process_time() - started < 20  # a square would be minutes
+
+
+def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -> None:
+    text = " ".join(sentences(5000))  # 330,000 characters: read in six pieces
+    whole = [(piece.start, piece.stop) for piece in encoder.pieces(text, add_special_tokens=False)]
+    assert [tuple(span) for span in encoder.spans(text).tolist()] == whole

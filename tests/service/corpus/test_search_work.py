@@ -1,0 +1,289 @@
+"""What one search may cost: counted in rankings made, documents read and metadata parsed, never in time."""
+
+import itertools
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from service.corpus import search as searching
+from service.corpus.search import Search
+from service.runtime.runtime import Runtime
+from service.settings import Settings
+from service.store import documents, vectors
+from service.store import fulltext as lexical
+from service.store.documents import Record
+from service.store.reader import READERS
+from service.store.schema import DATABASE
+from tests.service.fakes import run, until
+
+TEXTS = [f"river stone number{at} {'market' if at % 2 else 'garden'}" for at in range(40)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _filled(running: TestClient) -> None:
+    rows = [{"id": f"d{at:02}", "text": text, "metadata": {"n": at}} for at, text in enumerate(TEXTS)]
+    assert running.post("/documents", json={"documents": rows}).status_code == 200
+
+
+@pytest.fixture
+def ranked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries that were ranked by their words."""
+    calls: list[str] = []
+    nearest = lexical.nearest
+
+    def counted(connection: sqlite3.Connection, query: str, *rest: Any) -> Any:
+        calls.append(query)
+        return nearest(connection, query, *rest)
+
+    monkeypatch.setattr(lexical, "nearest", counted)
+    return calls
+
+
+def test_too_many_candidates_are_refused_before_any_is_ranked(client: TestClient, ranked: list[str]) -> None:
+    refused = client.post("/search", json={"queries": ["river"] * 2048, "mode": "hybrid", "k": 1})
+    assert refused.status_code == 422
+    assert "SIMILE_MAX_CANDIDATES" in refused.json()["error"]
+    assert "250 queries at a time" in refused.json()["error"]
+    deep = client.post("/search", json={"queries": ["river"] * 23, "mode": "hybrid", "offset": 1000})
+    assert "22 queries at a time" in deep.json()["error"]
+    assert ranked == []
+
+
+def test_what_reasonable_requests_ask_for_is_allowed(client: TestClient) -> None:
+    for body in (
+        {"queries": ["river"] * 250, "mode": "hybrid", "k": 10},
+        {"queries": ["river"] * 2048, "mode": "lexical", "k": 10},
+        {"queries": ["river"] * 50, "mode": "dense", "k": 1000},
+        {"queries": ["river"], "mode": "hybrid", "k": 1000, "offset": 10_000},
+    ):
+        queries = body["queries"]
+        assert isinstance(queries, list)
+        response = client.post("/search", json=body)
+        assert response.status_code == 200, response.text
+        assert len(response.json()["results"]) == len(queries)
+
+
+@pytest.mark.parametrize(
+    ("search", "candidates"),
+    [
+        (Search(k=10), 10),
+        (Search(k=10, offset=90, mode="lexical"), 100),
+        (Search(k=1, mode="hybrid"), 2000),
+        (Search(k=1000, mode="hybrid"), 2000),
+        (Search(k=1000, offset=1, mode="hybrid"), 22_000),
+    ],
+)
+def test_candidates_are_those_of_both_rankings(search: Search, candidates: int) -> None:
+    assert search.candidates == candidates
+
+
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_a_search_whose_caller_left_ranks_no_further_query(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    calls: list[str] = []
+    left = threading.Event()
+    nearest = lexical.nearest
+
+    def held(connection: sqlite3.Connection, query: str, *rest: Any) -> Any:
+        calls.append(query)
+        if len(calls) == 3:
+            assert left.wait(60)
+        return nearest(connection, query, *rest)
+
+    monkeypatch.setattr(lexical, "nearest", held)
+    body = {"queries": [f"river {at}" for at in range(100)], "mode": mode, "k": 1}
+    response = client.post("/search", json=body, headers={"x-timeout-ms": "700"})
+    assert response.status_code == 504
+    left.set()
+    turns = runtime.library.documents._turns
+    run(lambda: until(lambda: turns._free == READERS))
+    assert len(calls) <= 3
+
+
+def test_each_ranking_is_cut_before_the_next_is_made(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fused, page = searching._fused, searching._page
+
+    def ranking(*arguments: Any) -> Any:
+        steps.append("ranked")
+        return fused(*arguments)
+
+    def cut(*arguments: Any) -> Any:
+        steps.append("cut")
+        return page(*arguments)
+
+    monkeypatch.setattr(searching, "_fused", ranking)
+    monkeypatch.setattr(searching, "_page", cut)
+    response = client.post("/search", json={"queries": TEXTS, "mode": "hybrid", "k": 1})
+    assert [hits[0]["text"] for hits in response.json()["results"]] == TEXTS
+    assert steps == ["ranked", "cut"] * len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "candidates", "expected"),
+    [
+        (0.0, 65_536, [4, 8, 16, 32, 40]),
+        (1.0, 65_536, [4, 2, *[1] * 94]),
+        (0.0, 20, [4, 8, *[10] * 8, 8]),
+        (0.0, 1, [1] * 100),
+    ],
+)
+def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
+    client: TestClient,
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    candidates: int,
+    expected: list[int],
+) -> None:
+    sizes: list[int] = []
+    index = runtime.live.generation.indexes.of("default")
+    search = index.search
+
+    def counted(queries: Any, *rest: Any, **options: Any) -> Any:
+        sizes.append(len(queries))
+        return search(queries, *rest, **options)
+
+    now = itertools.count()
+    monkeypatch.setattr(index, "search", counted)
+    monkeypatch.setattr(searching, "clock", lambda: seconds * next(now))
+    monkeypatch.setattr(searching, "TOGETHER_CANDIDATES", candidates)
+    assert client.post("/search", json={"queries": ["river"] * 100, "k": 1}).status_code == 200
+    assert sizes == expected
+
+
+def test_hits_that_are_too_large_are_counted_and_never_read(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(searching, "records", lambda *arguments, **_: read.append(arguments))
+    few = runtime.settings.model_copy(update={"max_answer_mb": 1})
+    monkeypatch.setattr(runtime, "settings", few)
+    text = "quagga " + "x" * 600_000
+    assert client.post("/documents", json={"documents": [{"id": "q1", "text": text}]}).status_code == 200
+    asked = {"queries": ["quagga", "quagga"], "mode": "lexical"}
+    refused = client.post("/search", json=asked)
+    assert refused.status_code == 422
+    assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
+    assert read == []
+    monkeypatch.undo()
+    assert client.post("/search", json=asked).status_code == 200
+    client.delete("/documents/q1")
+
+
+def test_what_grows_in_json_counts_as_it_is_sent(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = runtime.settings.model_copy(update={"max_answer_mb": 1})
+    rows = [{"id": f"c{at}", "text": f"okapi{at} okapi " + "\x01" * 150_000} for at in range(2)]
+    assert client.post("/documents", json={"documents": rows}).status_code == 200
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "settings", few)
+        refused = client.get("/search", params={"q": "okapi", "mode": "lexical"})
+        assert "SIMILE_MAX_ANSWER_MB" in refused.json()["error"]
+        page = client.get("/documents", params={"after": "c", "limit": 2}).json()
+        assert ([document["id"] for document in page["documents"]], page["next"]) == (["c0"], "c0")
+    for at in range(2):
+        client.delete(f"/documents/c{at}")
+
+
+@pytest.fixture
+def unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parsed(_: Record) -> dict[str, Any]:
+        raise AssertionError("metadata were parsed")
+
+    monkeypatch.setattr(Record, "metadata", property(parsed))
+
+
+@pytest.fixture
+def legacy(settings: Settings) -> Iterator[str]:
+    """A document with more metadata than may be stored now, as an older version stored it."""
+    path = settings.data_dir / DATABASE
+    metadata = '{"big":[' + "[]," * 400_000 + '1],"n":7}'
+
+    def store(given: str) -> None:
+        with sqlite3.connect(path, timeout=30) as connection:
+            connection.execute("UPDATE documents SET metadata = ? WHERE id = 'd07'", (given,))
+        connection.close()
+
+    store(metadata)
+    yield metadata
+    store('{"n":7}')
+
+
+def test_metadata_are_parsed_only_where_a_part_of_them_is_shown(
+    client: TestClient, unparsed: None, legacy: str
+) -> None:
+    whole = client.get("/documents/d07")
+    assert whole.status_code == 200
+    assert legacy in whole.text
+    page = client.get("/documents", params={"after": "d06", "limit": 1})
+    assert legacy in page.text
+    asked = {"q": TEXTS[7], "k": "1", "mode": "lexical"}
+    assert legacy in client.get("/search", params=asked).text
+    assert client.get("/search", params=asked | {"fields": "text"}).json()["hits"][0]["text"] == TEXTS[7]
+    assert [*client.get("/search", params=asked | {"fields": ""}).json()["hits"][0]] == ["id", "score"]
+    assert client.get("/documents/count").json()["count"] >= len(TEXTS)
+
+
+def test_a_part_of_large_metadata_is_shown_and_filtered_by(client: TestClient, legacy: str) -> None:
+    asked = {"q": TEXTS[7], "k": "1", "mode": "lexical", "fields": "metadata.n", "filter": '{"n": 7}'}
+    [hit] = client.get("/search", params=asked).json()["hits"]
+    assert (hit["id"], hit["metadata"]) == ("d07", {"n": 7})
+
+
+def test_an_answer_is_the_json_that_it_was_and_its_parts_are_small(client: TestClient) -> None:
+    texts = {f"e{at}": f"emu{at} " + "x" * 300_000 + '"\\\u20ac\u0007' * 100 for at in range(3)}
+    rows = [{"id": id, "text": text, "metadata": {"é": [1.5, None]}} for id, text in texts.items()]
+    assert client.post("/documents", json={"documents": rows}).status_code == 200
+    found = client.get("/documents", params={"after": "e", "limit": 3})
+    assert found.json() == {"documents": rows, "next": found.json()["next"]}
+    assert found.headers["content-length"] == str(len(found.content))
+    one = client.post("/search", json={"queries": ["emu1", "emu2"], "mode": "lexical", "k": 1})
+    assert [hits[0]["text"] for hits in one.json()["results"]] == [texts["e1"], texts["e2"]]
+    for id in texts:
+        client.delete(f"/documents/{id}")
+
+
+def test_passages_are_looked_up_row_by_row(settings: Settings) -> None:
+    statements: list[str] = []
+    with sqlite3.connect(settings.data_dir / DATABASE) as connection:
+        connection.set_trace_callback(statements.append)
+        vectors.passages(connection, 1, [1 << 16])
+        connection.set_trace_callback(None)
+        [statement] = [one for one in statements if "end_at" in one]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    connection.close()
+    assert any(step.startswith("SEARCH vectors") for step in plan), plan
+    assert not any(step.startswith("SCAN vectors") for step in plan), plan
+
+
+def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(settings: Settings) -> None:
+    with sqlite3.connect(settings.data_dir / DATABASE) as connection:
+        given = [
+            documents.Document("d00", TEXTS[0]),
+            documents.Document("d01", TEXTS[1] + "\0"),
+            documents.Document("d02", TEXTS[2][:-1] + "é"),
+            documents.Document("none", TEXTS[0]),
+            documents.Document("d03", TEXTS[3]),
+        ]
+        assert documents.unchanged(connection, given) == {0, 4}
+        assert documents.unchanged(connection, given, "other") == set()
+        assert documents.heads(connection, ["d00", "d39", "none"], 5) == {"d00": "river", "d39": "river"}
+    connection.close()
+
+
+def test_a_ranking_is_cut_to_what_is_asked_and_all_that_tie() -> None:
+    scores = np.array([0.5, 0.9, 0.5, 0.1, 0.5], np.float32)
+    ranking = [searching.Ranked(at, score) for at, score in enumerate(scores)]
+    assert [one.revision for one in searching._best(ranking, 2)] == [0, 1, 2, 4]
+    assert [one.revision for one in searching._best(ranking, 1)] == [1]
+    assert searching._best(ranking, 5) is ranking

@@ -1,0 +1,200 @@
+"""Bounds on connections: how many there are, which gives way, and how long one may be idle."""
+
+import logging
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from service.http.connections import IDLE_SECONDS, OTHER_FILES, SPARE, Connections, Place, bounded_by_files
+from tests.service.process import Service
+from tests.service.raw import FAMILIES, Wire, ending_well, head, held, post
+
+MOST = 4
+BODY = FAMILIES["/embed"]
+
+
+class Peer:
+    """A connection as `Connections` sees it."""
+
+    def __init__(self, *, unread: bool = False) -> None:
+        self.unread = unread
+        self.closed = False
+
+    def give_way(self) -> bool:
+        self.closed = not self.unread
+        return self.closed
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def bound(clock: Clock) -> Connections:
+    return Connections(MOST, clock)
+
+
+def entered(bound: Connections, count: int) -> list[Peer]:
+    peers = [Peer() for _ in range(count)]
+    for peer in peers:
+        assert bound.enter(peer) is Place.USUAL
+    return peers
+
+
+def test_the_connection_that_is_idle_for_longest_makes_room(bound: Connections, clock: Clock) -> None:
+    first, second, third, fourth = entered(bound, MOST)
+    bound.busy(first)
+    bound.idle(second)  # after third and fourth
+    clock.now += IDLE_SECONDS
+    for expected in (third, fourth, second):
+        assert bound.enter(Peer()) is Place.USUAL
+        assert expected.closed
+    assert not first.closed
+
+
+def test_a_young_one_a_busy_one_and_one_that_is_still_read_make_none(
+    bound: Connections, clock: Clock
+) -> None:
+    peers = [Peer(unread=True), *entered(bound, MOST - 1)]
+    bound.enter(peers[0])
+    bound.busy(peers[1])
+    clock.now += IDLE_SECONDS
+    bound.idle(peers[2])
+    bound.idle(peers[3])
+    assert bound.enter(Peer()) is Place.SPARE
+    assert not any(peer.closed for peer in peers)
+
+
+def test_spare_ones_make_room_for_each_other_at_once_and_end(bound: Connections) -> None:
+    for peer in entered(bound, MOST):
+        bound.busy(peer)
+    spare = [Peer() for _ in range(SPARE)]
+    assert {bound.enter(peer) for peer in spare} == {Place.SPARE}
+    assert bound.enter(Peer()) is Place.SPARE
+    assert [peer.closed for peer in spare] == [True] + [False] * (SPARE - 1)
+    for peer in spare:
+        bound.busy(peer)
+    last = Peer()
+    assert bound.enter(last) is Place.SPARE, "in place of the one before it"
+    bound.busy(last)
+    assert bound.enter(Peer()) is Place.NONE
+    bound.leave(last)
+    assert bound.enter(Peer()) is Place.SPARE
+
+
+def test_a_connection_that_left_makes_room(bound: Connections) -> None:
+    peers = entered(bound, MOST)
+    bound.leave(peers[0])
+    assert bound.enter(Peer()) is Place.USUAL
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "raised"),
+    [
+        ((4096, 4096), 1000, None),
+        ((1024, 4096), 1000, 1000 + SPARE + OTHER_FILES),
+        ((1024, resource.RLIM_INFINITY), 1000, 1000 + SPARE + OTHER_FILES),
+        ((1024, 1024), 1024 - SPARE - OTHER_FILES, 1024),
+        ((64, 64), SPARE, 64),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), 1000, None),
+    ],
+)
+def test_there_are_files_for_all_of_them_or_fewer_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limits: tuple[int, int],
+    most: int,
+    raised: int | None,
+) -> None:
+    chosen: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: chosen.append(both))
+    with caplog.at_level(logging.WARNING):
+        assert bounded_by_files(1000) == most
+    assert chosen == ([] if raised is None else [(raised, limits[1])])
+    assert ("SIMILE_MAX_CONNECTIONS" in caplog.text) == (most < 1000)
+
+
+# Over sockets
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("connections")
+    with ending_well(folder, tiny_models_dir, SIMILE_MAX_CONNECTIONS=str(MOST)) as service:
+        service.client.close()
+        yield service
+        service.client = type(service.client)(base_url=f"http://127.0.0.1:{service.port}", trust_env=False)
+
+
+@pytest.fixture
+def service(running: Service) -> Iterator[Service]:
+    yield running
+    while ask(running, post("/embed", BODY)) != 200:  # until those of the test have left
+        pass
+
+
+def ask(service: Service, request: bytes) -> int:
+    """The status over a connection of its own."""
+    with Wire(service) as wire:
+        return wire.send(request).answer().status
+
+
+def test_when_all_are_busy_health_is_answered_and_the_rest_is_told_to_come_later(service: Service) -> None:
+    with ExitStack() as stack:
+        for _ in range(MOST):
+            busy(service, stack)
+        for path, body in FAMILIES.items():
+            with Wire(service) as wire:
+                answer = wire.send(post(path, body)).answer()
+                assert "SIMILE_MAX_CONNECTIONS" in answer.refused(path, 503, "Unhealthy")
+                assert int(answer.headers["retry-after"]) >= 1
+                assert wire.closed()
+        for path in ("/health", "/ready", "/metrics"):
+            with Wire(service) as wire:
+                assert wire.send(head(path, method="GET")).answer("GET").status == 200
+                assert wire.closed(), "a spare connection answers one request"
+
+
+def busy(service: Service, stack: ExitStack) -> Wire:
+    """A connection in the middle of a request, once the service knows."""
+    wire = stack.enter_context(Wire(service))
+    wire.send(head("/embed", f"Content-Length: {len(BODY)}", "Expect: 100-continue"))
+    assert wire.line().startswith(b"HTTP/1.1 100 ")
+    return wire
+
+
+def test_silent_ones_keep_nobody_out_and_are_bounded(service: Service) -> None:
+    with ExitStack() as stack:
+        for _ in range(10 * (MOST + SPARE)):
+            stack.enter_context(Wire(service))
+        assert ask(service, head("/health", method="GET")) == 200
+        deadline = time.monotonic() + 60
+        while held(service) > MOST + SPARE:
+            assert time.monotonic() < deadline, "their number has no bound"
+        while ask(service, post("/embed", BODY)) == 503:
+            pass  # until the first of them have been idle for a second
+
+
+def test_busy_ones_are_answered_whatever_comes_beside_them(service: Service) -> None:
+    with ExitStack() as stack:
+        wires = [busy(service, stack) for _ in range(MOST)]
+        for _ in range(10 * SPARE):
+            stack.enter_context(Wire(service))
+        for wire in wires:
+            wire.send(BODY)
+            wire.line()  # the one that ends `100 Continue`
+            assert wire.answer().status == 200

@@ -1,0 +1,395 @@
+"""A base on a GPU: one thread asks it, the answers are the CPU's, and the CPU answers when it cannot.
+
+What stands for the GPU is another copy of the lists in main memory that refuses whatever FAISS on a GPU
+refuses; the last test takes a real one where there is one.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from service.app import create_app
+from service.cli import check
+from service.index import gpu as device
+from service.index import ivf, recall
+from service.index import merge_policy as tiers
+from service.index.gpu import LIMIT, Owner, find, owner_of
+from service.index.index import Index
+from service.index.ivf_snapshots import Bases
+from service.index.snapshots import Origin
+from service.settings import Settings, StartupError
+from tests.service.brute_force import WAIT_SECONDS, firsts, settle
+from tests.service.index.test_ivf import DIMENSION, mixture
+from tests.service.lifecycle.test_swap import Place
+from tests.service.swapping import published
+
+ROWS = 3000
+ORIGIN = Origin(1, "a1b2", DIMENSION)
+HAS_GPU_PART = hasattr(faiss, "StandardGpuResources")
+
+
+@pytest.fixture(autouse=True)
+def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiers, "BASE_ROWS", 2000)
+    monkeypatch.setattr(ivf, "FEW_ROWS", 10)
+    monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
+    monkeypatch.setattr(recall, "LEAST", 1_000_000)  # nobody else searches
+
+
+class Gpu:
+    """Copies of lists, on the thread that opened it, and what was asked of them."""
+
+    def __init__(self) -> None:
+        self.thread = 0
+        self.copies = self.most = 0  # that are not freed, and the most there were
+        self.asked: list[tuple[int, int, int]] = []  # queries, candidates, lists
+        self.in_hand = threading.Lock()
+        self.trouble: Callable[[], None] = lambda: None
+
+    def open(self) -> Callable[[Any], "Lists"]:
+        self.thread = threading.get_ident()
+        return lambda lists: Lists(self, lists)
+
+    def used(self) -> None:
+        assert threading.get_ident() == self.thread, "another thread than the owner's"
+        self.trouble()
+
+
+class Lists:
+    def __init__(self, gpu: Gpu, lists: Any) -> None:
+        self.gpu = gpu
+        gpu.copies += 1
+        gpu.most = max(gpu.most, gpu.copies)
+        gpu.used()
+        self.lists: Any = faiss.clone_index(lists)
+
+    def search(self, queries: NDArray[np.float32], k: int, *, params: Any) -> Any:
+        self.gpu.used()
+        self.gpu.asked.append((len(queries), k, params.nprobe))
+        assert self.gpu.in_hand.acquire(blocking=False), "two searches at once"
+        try:
+            if max(k, params.nprobe) > LIMIT:
+                raise RuntimeError("Error in … at …: Error: 'k <= 2048' failed: not so many")
+            assert params.sel is None, "a GPU does not look at it"
+            return self.lists.search(queries, k, params=params)
+        finally:
+            self.gpu.in_hand.release()
+
+    def __del__(self) -> None:
+        self.gpu.copies -= 1
+        assert threading.get_ident() == self.gpu.thread
+
+
+@pytest.fixture
+def gpu() -> Gpu:
+    return Gpu()
+
+
+@pytest.fixture
+def owner(gpu: Gpu) -> Iterator[Owner]:
+    owner = Owner("cuda:0", gpu.open)
+    yield owner
+    owner.close()
+
+
+class Pair:
+    """The same rows in an index on the CPU and in one with a base on the `owner`'s device."""
+
+    def __init__(self, folder: Path, owner: Owner, *, settled: bool = True) -> None:
+        self.vectors = mixture(ROWS, seed=0)[np.random.default_rng(3).permutation(ROWS)]
+        self.bases = Bases(folder, ORIGIN, owner)
+        rows = [(firsts(range(ROWS)), self.vectors)]
+        self.cpu, self.gpu = Index.load(DIMENSION, rows), Index.load(DIMENSION, rows, 1, self.bases)
+        if settled:
+            self.settle()
+
+    def settle(self) -> None:
+        for index in (self.cpu, self.gpu):
+            settle(index)
+            assert index.kind == "IVF,SQ8"
+
+    def apply(self, *change: Any) -> None:
+        for index in (self.cpu, self.gpu):
+            index.apply(*change)
+        self.settle()
+
+    def check(self, k: int, allowed: NDArray[np.int64] | None = None, queries: int = 20) -> None:
+        """Both answer alike, to the last bit."""
+        asked = mixture(queries, seed=k)
+        answers = [index.search(asked, k, allowed) for index in (self.cpu, self.gpu)]
+        for (scores, names), (again, others) in zip(*answers, strict=True):
+            np.testing.assert_array_equal(scores, again)
+            np.testing.assert_array_equal(names, others)
+
+    def close(self) -> None:
+        self.cpu.close()
+        self.gpu.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, owner: Owner) -> Iterator[Pair]:
+    pair = Pair(tmp_path, owner)
+    yield pair
+    pair.close()
+
+
+def test_a_search_is_answered_as_by_the_cpu_and_by_one_call(pair: Pair, gpu: Gpu) -> None:
+    assert (pair.cpu.device, pair.gpu.device) == ("cpu", "cuda:0")
+    for k in (1, 10, 30):
+        gpu.asked.clear()
+        pair.check(k)
+        [(queries, candidates, _)] = gpu.asked
+        assert (queries, candidates) == (20, ivf.OVER * (k + 16))
+
+
+def test_dead_rows_and_wide_filters_are_left_out_of_what_it_finds(pair: Pair, gpu: Gpu) -> None:
+    pair.apply((firsts(range(ROWS, ROWS + 50)), mixture(50, seed=5)), np.arange(0, 400))
+    assert len(pair.gpu.view.parts) == 2
+    chance = np.random.default_rng(6).random(ROWS + 50)
+    for share in (None, 0.9, 0.7):
+        gpu.asked.clear()
+        pair.check(10, None if share is None else np.flatnonzero(chance < share))
+        assert sum(queries for queries, *_ in gpu.asked) == 20
+        assert min(candidates for _, candidates, _ in gpu.asked) > ivf.OVER * 26
+
+
+def test_its_candidates_are_the_cpus_where_the_codes_err_too(
+    pair: Pair, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ivf, "OVER", 1)
+    some = np.flatnonzero(np.random.default_rng(6).random(ROWS) < 0.7)
+    found = []
+    for index in (pair.cpu, pair.gpu):
+        [part] = index.view.parts
+        found.append(part.segment.nearest(mixture(20, seed=9), 50, part.selection(some))[1])
+    assert gpu.asked
+    np.testing.assert_array_equal(np.sort(found[0]), np.sort(found[1]))
+
+
+@pytest.mark.parametrize("share", [0.3, 0.05])
+def test_a_narrow_filter_is_not_asked_of_it(pair: Pair, gpu: Gpu, share: float) -> None:
+    pair.check(10, np.flatnonzero(np.random.default_rng(6).random(ROWS) < share))
+    assert not gpu.asked
+
+
+def test_where_the_nearest_do_not_pass_the_cpu_looks_further(pair: Pair, gpu: Gpu) -> None:
+    query = mixture(1, seed=7)
+    far = np.sort(np.argsort(pair.vectors @ query[0])[: ROWS * 6 // 10])
+    found = [index.search(query, 10, far) for index in (pair.cpu, pair.gpu)]
+    assert gpu.asked
+    np.testing.assert_array_equal(found[0][0][1], found[1][0][1])
+    assert len(found[1][0][1]) == 10
+
+
+def test_more_than_it_can_do_at_once_is_done_by_the_cpu(
+    pair: Pair, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.check(LIMIT // ivf.OVER - 16 + 1, queries=2)
+    monkeypatch.setattr(device, "LIMIT", 30)  # fewer lists than a search goes through
+    monkeypatch.setattr(ivf, "OVER", 1)
+    pair.check(10)
+    assert not gpu.asked
+    assert pair.gpu.device == "cuda:0"
+
+
+def test_one_thread_asks_it_whoever_searches(pair: Pair, gpu: Gpu) -> None:
+    failures: list[BaseException] = []
+
+    def search(seed: int) -> None:
+        try:
+            for k in range(1, 10):
+                pair.check(k + seed)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=search, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+    assert not failures
+    assert len(gpu.asked) == 36
+
+
+def fails(message: str) -> Callable[[], None]:
+    def trouble() -> None:
+        raise RuntimeError(f"Error in … at GpuResources.cpp:200: Error: {message}\nand more")
+
+    return trouble
+
+
+def test_a_base_that_has_no_room_there_is_searched_on_the_cpu_and_the_next_one_is_tried_again(
+    tmp_path: Path, owner: Owner, gpu: Gpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu.trouble = fails("cudaMalloc error out of memory")
+    pair = Pair(tmp_path, owner)
+    assert "not on cuda:0 but searched on the CPU" in caplog.text
+    assert "cudaMalloc error out of memory" in caplog.text
+    assert "GpuResources.cpp" not in caplog.text
+    assert pair.gpu.device == "cpu"
+    pair.check(10)
+    assert not gpu.asked
+    gpu.trouble = lambda: None
+    pair.apply((firsts(range(ROWS, ROWS + 400)), mixture(400, seed=5)))
+    assert pair.gpu.device == "cuda:0"
+    pair.check(10)
+    assert gpu.asked
+    pair.close()
+
+
+def test_one_that_fails_is_asked_no_more_and_every_search_is_answered(
+    pair: Pair, gpu: Gpu, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.check(10)
+    gpu.trouble = fails("an illegal memory access")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            pair.check(10)
+    assert caplog.text.count("cuda:0 failed") == 1
+    assert pair.gpu.device == "cpu"
+    gpu.trouble = lambda: None
+    gpu.asked.clear()
+    pair.check(10)
+    assert not gpu.asked
+
+
+def test_one_that_hangs_is_waited_for_no_longer_than_it_should_take(
+    pair: Pair, gpu: Gpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(device, "SEARCH_SECONDS", 0.05)
+    go = threading.Event()
+    gpu.trouble = lambda: assert_true(go.wait(WAIT_SECONDS))
+    pair.check(10)
+    assert "has not answered for" in caplog.text
+    assert pair.gpu.device == "cpu"
+    go.set()
+
+
+def assert_true(value: bool) -> None:
+    assert value
+
+
+def test_what_a_base_had_there_is_freed_before_another_takes_its_place(pair: Pair, gpu: Gpu) -> None:
+    assert gpu.copies == 1
+    for start in (ROWS, ROWS + 400):
+        pair.apply((firsts(range(start, start + 400)), mixture(400, seed=start)))
+    pair.check(10)
+    assert gpu.copies == gpu.most == 1
+
+
+def test_a_start_puts_the_base_of_a_snapshot_there(
+    pair: Pair, tmp_path: Path, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.close()
+    monkeypatch.setattr(ivf, "_train", fails("trained again"))
+    again = Index.load(DIMENSION, [(firsts(range(ROWS)), pair.vectors)], 1, Bases(tmp_path, ORIGIN, owner))
+    assert (again.kind, again.device) == ("IVF,SQ8", "cuda:0")
+    again.close()
+
+
+def test_a_closed_owner_has_freed_all_and_the_cpu_answers(pair: Pair, gpu: Gpu, owner: Owner) -> None:
+    owner.close()
+    assert gpu.copies == 0
+    pair.check(10)
+    assert pair.gpu.device == "cpu"
+
+
+def test_info_says_where_the_index_is_and_another_version_is_there_too(
+    tmp_path: Path, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def given(wanted: str) -> Owner:
+        asked.append(wanted)
+        return owner
+
+    monkeypatch.setattr("service.runtime.runtime.owner_of", given)
+    monkeypatch.setattr(tiers, "BASE_ROWS", 50)
+    monkeypatch.setattr(tiers, "SMALL_ROWS", 8)
+    published(tmp_path / "models", 3)
+    place = Place(tmp_path)
+    with place.serving(index_device="cuda:0") as client:
+
+        def told() -> object:
+            return client.get("/info").json()["index"]["device"]
+
+        assert (told(), asked) == ("cpu", ["cuda:0"])
+        place.fill()
+        place.until(lambda: told() == "cuda:0")
+        place.activate(place.b)
+        place.until(lambda: told() == "cuda:0")
+
+
+def test_the_cpu_needs_no_owner() -> None:
+    assert find("cpu") is None
+    assert owner_of("cpu") is None
+
+
+@pytest.mark.skipif(HAS_GPU_PART, reason="this FAISS has a part for GPUs")
+@pytest.mark.parametrize("wanted", ["cuda", "cuda:1"])
+def test_a_faiss_without_a_part_for_gpus_is_refused_with_the_extra_that_brings_it(wanted: str) -> None:
+    with pytest.raises(StartupError, match=rf"SIMILE_INDEX_DEVICE={wanted}: .*no GPU part.*docs/GPU.md"):
+        find(wanted)
+
+
+def test_a_gpu_that_is_not_there_is_refused_at_the_start_and_by_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
+    settings = Settings(data_dir=tmp_path / "data", index_device="cuda", cache_mb=0)
+    for refused in (lambda: check.report(settings), create_app(settings).state.runtime.open):
+        with pytest.raises(StartupError, match="SIMILE_INDEX_DEVICE=cuda: FAISS finds no GPU"):
+            refused()
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2)
+    assert (find("cuda"), find("cuda:1")) == (0, 1)
+    assert "large ones searched on GPU 0" in check.report(settings)
+    with pytest.raises(StartupError, match="cuda:2: FAISS finds 2 GPUs, numbered from 0"):
+        find("cuda:2")
+
+
+def test_a_gpu_that_cannot_be_opened_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss, "StandardGpuResources", fails("no kernel image"), raising=False)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
+    with pytest.raises(StartupError, match=r"SIMILE_INDEX_DEVICE=cuda cannot be used: no kernel image$"):
+        owner_of("cuda")
+    assert "index-device" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:x", "0", "CPU"])
+def test_a_device_that_there_cannot_be_is_refused_by_its_name(wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"SIMILE_INDEX_DEVICE={wanted}: name `cpu`"):
+        Settings(index_device=wanted)
+
+
+@pytest.mark.skipif(
+    not (HAS_GPU_PART and faiss.get_num_gpus()), reason="there is no GPU that this FAISS can use"
+)
+def test_on_a_real_gpu_nearly_every_answer_is_the_cpus(tmp_path: Path) -> None:
+    owner = owner_of("cuda")
+    assert owner is not None
+    pair = Pair(tmp_path, owner)
+    assert pair.gpu.device == "cuda:0"
+    pair.apply((firsts(range(ROWS, ROWS + 50)), mixture(50, seed=5)), np.arange(0, 400))
+    shares = []
+    for allowed in (None, np.flatnonzero(np.random.default_rng(6).random(ROWS) < 0.8)):
+        queries = mixture(100, seed=8)
+        answers = [index.search(queries, 10, allowed) for index in (pair.cpu, pair.gpu)]
+        for (scores, names), (again, others) in zip(*answers, strict=True):
+            both = np.intersect1d(names, others)
+            np.testing.assert_array_equal(
+                scores[np.isin(names, both)], again[np.isin(others, both)]
+            )  # scored by the same vectors
+            shares.append(len(both) / len(names))
+    assert pair.gpu.device == "cuda:0", "it failed"
+    assert np.mean(shares) > 0.99  # codes that are summed in another order may tie differently
+    pair.close()
+    owner.close()

@@ -1,0 +1,199 @@
+"""The index against numpy and a dictionary."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from service.index import view
+from service.index.index import Index
+from service.store.ids import revisions_of, row_of
+from tests.service.brute_force import (
+    Rows,
+    coarse_vectors,
+    firsts,
+    found,
+    nearest,
+    settle,
+    small_segments,
+    unit_vectors,
+)
+
+
+@pytest.mark.parametrize("k", [1, 10, 200])
+def test_scores_and_order_are_those_of_a_full_matrix_product(k: int) -> None:
+    vectors, queries = unit_vectors(3000, 48), unit_vectors(40, 48, seed=1)
+    index = Index.load(48, [(firsts(range(0, 6000, 3)), vectors[:2000])])
+    index.apply((firsts(range(6000, 9000, 3)), vectors[2000:]))
+    truth = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    for row, (scores, names) in enumerate(index.search(queries, k)):
+        assert len(scores) == k
+        np.testing.assert_allclose(scores, truth[row, revisions_of(names) // 3], atol=1.1e-6)
+        np.testing.assert_allclose(scores, np.sort(truth[row])[::-1][:k], atol=1.1e-6)
+
+
+def test_a_document_finds_itself_with_score_one() -> None:
+    vectors = unit_vectors(100, 16)
+    index = Index(16)
+    index.apply((firsts(range(7, 107)), vectors))
+    for position, (scores, names) in enumerate(index.search(vectors, 1)):
+        assert (scores[0], names[0]) == (1.0, row_of(position + 7))
+
+
+def test_k_beyond_the_rows_gives_every_row_once_and_no_row_that_is_not_there() -> None:
+    index = Index(4)
+    assert [len(scores) for scores, _ in index.search(np.eye(4), 3)] == [0, 0, 0, 0]
+    index.apply((firsts([5, 9]), np.eye(4)[:2]))
+    index.apply((firsts([12]), np.eye(4)[2:3]), remove=[5])
+    assert found(index, np.eye(4, dtype=np.float32)[0], 1000) == [(0.0, 9), (0.0, 12)]
+
+
+@pytest.mark.parametrize("twins", [2, view.SPARE, view.SPARE + 1, view.SPARE + 2, 300])
+def test_every_row_that_ties_with_the_last_place_is_in_the_answer(twins: int) -> None:
+    index = Index(2)
+    index.apply((firsts([1, 10_000]), [[1.0, 0.0], [0.5, 0.0]]))
+    for revision in range(twins):
+        index.apply((firsts([100 + revision]), [[0.6, 0.8]]))
+    answer = found(index, np.array([1, 0], np.float32), 2)
+    assert [revision for _, revision in answer] == [1, *range(100, 100 + twins)]
+    assert {score for score, _ in answer[1:]} == {np.float32(0.6)}
+
+
+def test_more_ties_than_the_cap_leave_those_of_the_lowest_revisions() -> None:
+    count = view.TIES + 200
+    shuffled = np.random.default_rng(0).permutation(count)
+    index = Index(2)
+    for start in range(0, count, 100):
+        index.apply((firsts(shuffled[start : start + 100]), np.tile([0.6, 0.8], (100, 1))))
+    _, names = index.search([[1.0, 0.0]], 5)[0]
+    assert names.tolist() == firsts(range(view.TIES + 5)).tolist()
+
+
+def test_a_filtered_search_finds_all_the_allowed_living_rows_and_no_other() -> None:
+    vectors, chance = coarse_vectors(4000, 12, seed=3), np.random.default_rng(4)
+    index = Index.load(12, [(firsts(range(2500)), vectors[:2500])])
+    index.apply((firsts(range(2500, 4000)), vectors[2500:]), remove=range(0, 4000, 3))
+    living: Rows = {revision: vectors[revision] for revision in range(4000) if revision % 3}
+    for passing in (0, 1, 3, 40, 2000, 4000):
+        allowed = [*chance.choice(4000, passing, replace=False).tolist(), 77_777]
+        rows = {revision: living[revision] for revision in allowed if revision in living}
+        for query in coarse_vectors(5, 12, seed=passing):
+            assert found(index, query, 10, allowed) == nearest(rows, query, 10)
+
+
+class AgainstADictionary(RuleBasedStateMachine):
+    """Steps at random; the layout of segments differs from run to run, the answers may not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index, self.rows, self.next = Index(3), Rows(), 0
+
+    @rule(count=st.integers(0, 30), seed=st.integers(0, 9), drop=st.integers(0, 20), back=st.booleans())
+    def change(self, count: int, seed: int, drop: int, back: bool) -> None:
+        revisions = list(range(self.next, self.next + count))[:: -1 if back else 1]
+        self.next += count
+        vectors = coarse_vectors(count, 3, seed)
+        gone = list(self.rows)[seed :: max(1, 21 - drop)] if drop else []
+        self.index.apply((firsts(revisions), vectors), remove=[*gone, 10_000_000])
+        self.rows.update(zip(revisions, vectors, strict=True))
+        for revision in gone:
+            del self.rows[revision]
+
+    @rule(seed=st.integers(0, 9))
+    def replace(self, seed: int) -> None:
+        revisions = list(self.rows)[seed::5]
+        vectors = coarse_vectors(len(revisions), 3, seed + 100)
+        self.index.apply((firsts(revisions), vectors))
+        self.rows.update(zip(revisions, vectors, strict=True))
+
+    @rule()
+    def wait_for_merges(self) -> None:
+        settle(self.index)
+
+    @rule(seed=st.integers(0, 9), k=st.integers(1, 40), every=st.integers(1, 4))
+    def search(self, seed: int, k: int, every: int) -> None:
+        query = coarse_vectors(1, 3, seed + 200)[0]
+        assert found(self.index, query, k) == nearest(self.rows, query, k)
+        allowed = {revision: vector for revision, vector in self.rows.items() if not revision % every}
+        assert found(self.index, query, k, allowed) == nearest(allowed, query, k)
+
+    @invariant()
+    def holds_the_same_rows(self) -> None:
+        assert self.index.documents == self.index.rows == len(self.rows)
+        assert self.index.revisions().tolist() == sorted(self.rows)
+
+    def teardown(self) -> None:
+        stored = self.index.vectors(firsts(self.rows))
+        np.testing.assert_array_equal(stored, np.array(list(self.rows.values())).reshape(-1, 3))
+        self.index.close()
+
+
+@pytest.mark.parametrize("base_rows", [50_000, 40])
+def test_after_any_changes_the_index_answers_as_a_dictionary_would(
+    base_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch, base_rows)
+    run_state_machine_as_test(
+        AgainstADictionary, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+    )
+
+
+def test_a_revision_added_and_removed_in_one_step_is_not_there() -> None:
+    index = Index(2)
+    index.apply((firsts([1, 2]), np.eye(2)), remove=[2])
+    assert index.revisions().tolist() == [1]
+
+
+def test_a_revision_added_again_has_the_newer_vector_only() -> None:
+    index = Index(2)
+    index.apply((firsts([1]), [[1, 0]]))
+    index.apply((firsts([1]), [[0, 1]]))
+    assert found(index, np.array([0, 1], np.float32), 5) == [(1.0, 1)]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_vector_that_is_not_finite_is_refused_and_its_step_leaves_no_trace(bad: float) -> None:
+    index = Index(2)
+    index.apply((firsts([1]), [[1, 0]]))
+    with pytest.raises(ValueError, match="position 1 has a number that is not finite"):
+        index.apply((firsts([2, 3]), [[1.0, 0.0], [bad, 0.0]]), remove=[1])
+    with pytest.raises(ValueError, match="query at position 0"):
+        index.search([[bad, 0.0]], 1)
+    assert index.revisions().tolist() == [1]
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    index = Index(3)
+    with pytest.raises(ValueError, match=r"shape \(n, 3\), got \(1, 2\)"):
+        index.apply((firsts([1]), [[1, 0]]))
+    with pytest.raises(ValueError, match=r"shape \(n, 3\), got \(3,\)"):
+        index.search([1, 0, 0], 1)
+    with pytest.raises(ValueError, match="2 vectors came with names of shape"):
+        index.apply((firsts([1]), np.eye(3)[:2]))
+    with pytest.raises(ValueError, match="Revision 7, passage 1 came twice"):
+        index.apply(([row_of(7, 1), row_of(7, 1)], np.eye(3)[:2]))
+    with pytest.raises(ValueError, match="k is 0"):
+        index.search(np.eye(3), 0)
+    with pytest.raises(KeyError, match="revision 4, passage 0"):
+        index.vectors(firsts([4]))
+
+
+def test_the_caller_may_reuse_its_arrays_after_a_change() -> None:
+    index, vectors = Index(2), np.array([[1, 0]], np.float32)
+    index.apply((firsts([1]), vectors))
+    vectors[:] = 0
+    assert index.vectors(firsts([1])).tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("order", ["sorted", "shuffled"])
+def test_a_loaded_index_equals_one_that_grew(order: str) -> None:
+    vectors = unit_vectors(500, 8)
+    revisions = np.arange(500) if order == "sorted" else np.random.default_rng(0).permutation(500)
+    names = firsts(revisions)
+    loaded = Index.load(8, [(names[:300], vectors[:300]), (names[300:], vectors[300:])])
+    np.testing.assert_array_equal(loaded.vectors(names), vectors)
+    assert loaded.revisions().tolist() == list(range(500))
+    assert Index.load(8, []).documents == 0
+    with pytest.raises(ValueError, match="Revision 3, passage 0 came twice"):
+        Index.load(8, [(firsts([3, 4]), vectors[:2]), (firsts([3]), vectors[:1])])

@@ -1,0 +1,177 @@
+"""The lists of a base outlive the process: a start takes them from the disk, or makes them again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from service.index import ivf, merge_policy
+from service.index.index import Index
+from service.index.ivf_snapshots import LABELS, LISTS, ROWS, Bases
+from service.index.snapshots import MANIFEST, Origin
+from service.store.ids import revisions_of
+from tests.service.brute_force import firsts, settle
+from tests.service.index.test_ivf import DIMENSION, mixture
+
+ORIGIN = Origin(1, "a1b2", DIMENSION)
+COUNT, SEQUENCE = 3000, 4000
+
+
+@pytest.fixture(autouse=True)
+def _small_bases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_policy, "BASE_ROWS", 2000)
+    monkeypatch.setattr(ivf, "FEW_ROWS", 10)
+    monkeypatch.setattr(ivf, "LOOKED_AT", 2.0)
+
+
+@pytest.fixture
+def vectors() -> np.ndarray:
+    return mixture(COUNT + 200, seed=0)[np.random.default_rng(3).permutation(COUNT + 200)]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, vectors: np.ndarray) -> Path:
+    """A folder with the snapshot of the first `COUNT` rows."""
+    index = loaded(tmp_path, vectors[:COUNT])
+    settle(index)
+    assert index.kind == "IVF,SQ8"
+    index.close()
+    assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{SEQUENCE:012}"]
+    return tmp_path
+
+
+def loaded(folder: Path, vectors: np.ndarray, sequence: int = SEQUENCE, first: int = 0) -> Index:
+    names = firsts(range(first, first + len(vectors)))
+    return Index.load(DIMENSION, [(names, vectors)], sequence, Bases(folder, ORIGIN))
+
+
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(ivf, "_train", refused)
+
+
+def check(index: Index, vectors: np.ndarray, first: int = 0) -> None:
+    """The right documents by the right scores, nearly all of them."""
+    queries = mixture(40, seed=1)
+    scores = queries @ vectors.astype(np.float16).astype(np.float32).T
+    hits = 0
+    for row, (found, names) in zip(scores, index.search(queries, 10), strict=True):
+        revisions = revisions_of(names)
+        np.testing.assert_allclose(found, row[revisions - first], atol=2e-6)
+        hits += len({*revisions[:10].tolist()} & {*(np.argsort(-row)[:10] + first).tolist()})
+    assert hits >= 0.97 * 400
+
+
+def test_a_start_finds_the_lists_and_does_not_train(
+    kept: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untrained(monkeypatch)
+    index = loaded(kept, vectors[:COUNT])
+    assert index.kind == "IVF,SQ8"
+    check(index, vectors[:COUNT])
+    index.close()
+
+
+def test_what_came_since_is_in_the_lists_and_what_went_is_not(
+    kept: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untrained(monkeypatch)
+    index = loaded(kept, vectors[300:], sequence=SEQUENCE + 500, first=300)
+    assert index.kind == "IVF,SQ8"
+    assert index.documents == COUNT - 100
+    check(index, vectors[300:], first=300)
+    index.close()
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", [LISTS, ROWS, LABELS, MANIFEST])
+def test_a_damaged_snapshot_is_reported_and_the_lists_are_made_again(
+    kept: Path, vectors: np.ndarray, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    flip(kept / f"1-{SEQUENCE:012}" / name)
+    index = loaded(kept, vectors[:COUNT])
+    assert "is not used" in caplog.text
+    settle(index)
+    assert index.kind == "IVF,SQ8"
+    check(index, vectors[:COUNT])
+    index.close()
+    assert Bases(kept, ORIGIN).read(SEQUENCE) is not None  # and kept
+
+
+def unlike(base: Any) -> Iterator[dict[str, Any]]:
+    """Snapshots with right checksums of things that this program would not write."""
+    names, labels = base.names, base.labels
+    yield {"names": names[::-1]}
+    yield {"names": names[:-1]}
+    yield {"names": names.astype(np.int32)}
+    yield {"names": names[:0], "labels": labels[:0]}
+    yield {"labels": labels - 1 - labels.min()}
+    yield {"labels": labels + 100_000}
+
+
+def test_a_whole_snapshot_of_something_else_is_refused(
+    kept: Path, vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    index = loaded(kept, vectors[:COUNT])
+    [part] = index.view.parts
+    base: Any = part.segment
+    for changes in unlike(base):
+        folder = tmp_path_factory.mktemp("other")
+
+        class Other:
+            training = base.training
+            names = changes.get("names", base.names)
+            labels = changes.get("labels", base.labels)
+
+        Bases(folder, ORIGIN).keep(Other, 1)  # type: ignore[arg-type]
+        assert Bases(folder, ORIGIN).read(SEQUENCE) is None
+    folder = tmp_path_factory.mktemp("dimension")
+    Bases(folder, Origin(1, "a1b2", 8)).keep(base, 1)
+    assert Bases(folder, Origin(1, "a1b2", 8)).read(SEQUENCE) is None
+    index.close()
+
+
+def test_a_snapshot_of_a_later_moment_is_of_another_store(
+    kept: Path, vectors: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = loaded(kept, vectors[:COUNT], sequence=SEQUENCE - 1)
+    assert "later moment" in caplog.text
+    settle(index)
+    check(index, vectors[:COUNT])
+    index.close()
+
+
+def test_lists_for_far_fewer_rows_are_found_anew(kept: Path, vectors: np.ndarray) -> None:
+    more = np.concatenate([vectors, mixture(2 * COUNT, seed=5)])
+    index = loaded(kept, more, sequence=SEQUENCE + 1)
+    settle(index)
+    check(index, more)
+    [part] = index.view.parts
+    assert isinstance(part.segment, ivf.Clustered)
+    assert part.segment.training.rows == len(more)
+    index.close()
+
+
+def test_a_disk_that_fails_costs_a_line_in_the_log(
+    tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("write error in lists.faiss: No space left on device")
+
+    monkeypatch.setattr(faiss, "write_index", full)
+    index = loaded(tmp_path, vectors[:COUNT])
+    settle(index)
+    assert index.kind == "IVF,SQ8"
+    index.close()
+    assert "were not kept" in caplog.text
+    assert [*tmp_path.iterdir()] == []

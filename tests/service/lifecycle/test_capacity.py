@@ -1,0 +1,238 @@
+"""Memory: what the cgroups leave, what a generation needs, and a version that waits for room."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.encoder import ONNX
+from service.index.index import Index
+from service.lifecycle import capacity
+from service.lifecycle.capacity import COLLECTION_BYTES, needed, shortage
+from service.memory import free, limit
+from tests.service.brute_force import firsts
+from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.service.swapping import TEXTS, published
+
+MIB = 2**20
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    published(tmp_path / "models", 3)
+    return Place(tmp_path)
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content + "\n")
+    return root
+
+
+def meminfo(kilobytes: int) -> dict[str, str]:
+    return {"proc/meminfo": f"MemTotal: 99999999 kB\nMemFree: 5 kB\nMemAvailable:   {kilobytes} kB"}
+
+
+def second_version(limit: str, used: int, inactive: int = 0, path: str = "/box") -> dict[str, str]:
+    folder = f"sys/fs/cgroup{path}"
+    return {
+        "proc/self/cgroup": f"0::{path}",
+        f"{folder}/memory.max": limit,
+        f"{folder}/memory.current": str(used),
+        f"{folder}/memory.stat": f"anon 7\nactive_file 9\ninactive_file {inactive}\nslab 3",
+    }
+
+
+def test_a_cgroup_has_left_its_limit_less_what_is_used_but_for_files_it_can_give_up(tmp_path: Path) -> None:
+    write(tmp_path, second_version(str(1000 * MIB), 800 * MIB, 150 * MIB))
+    assert free(tmp_path) == 350 * MIB
+
+
+def test_the_cgroups_above_count_too_and_so_does_the_machine(tmp_path: Path) -> None:
+    write(tmp_path, second_version("max", 5, path="/outer/inner"))
+    assert free(tmp_path) is None
+    write(tmp_path, meminfo(2048))
+    assert free(tmp_path) == 2 * MIB
+    outer = second_version(str(100 * MIB), 99 * MIB, path="/outer")
+    write(tmp_path, outer | {"proc/self/cgroup": "0::/outer/inner"})
+    assert free(tmp_path) == 1 * MIB
+
+
+@pytest.mark.parametrize("path", ["/box", "/docker/not-seen-from-inside", "/"])
+def test_a_container_that_sees_its_own_cgroup_at_the_top_is_understood(tmp_path: Path, path: str) -> None:
+    write(tmp_path, second_version(str(10 * MIB), 4 * MIB, path="") | {"proc/self/cgroup": f"0::{path}"})
+    assert free(tmp_path) == 6 * MIB
+
+
+def test_the_first_version_of_cgroups_is_read_too(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/memory/box"
+    files = {
+        "proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/box\n3:cpuset:/\n0::/",
+        f"{folder}/memory.limit_in_bytes": str(50 * MIB),
+        f"{folder}/memory.usage_in_bytes": str(45 * MIB),
+        f"{folder}/memory.stat": f"inactive_file 77\ntotal_inactive_file {3 * MIB}",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "1",
+    }
+    write(tmp_path, files | meminfo(10**9))
+    assert free(tmp_path) == 8 * MIB
+    write(tmp_path, {f"{folder}/memory.limit_in_bytes": "9223372036854771712"})
+    assert free(tmp_path) == 1024 * 10**9
+
+
+def test_a_cgroup_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
+    assert free(write(tmp_path, second_version("100", 500))) == 0
+
+
+def test_files_that_make_no_sense_or_are_not_there_tell_nothing(tmp_path: Path) -> None:
+    assert free(tmp_path) is None
+    write(tmp_path, second_version("many", 5) | {"proc/meminfo": "MemAvailable: some kB"})
+    assert free(tmp_path) is None
+    assert shortage(10**9, [10**9], 4096, tmp_path, tmp_path) is None
+
+
+def test_the_limit_is_the_least_of_the_cgroups_and_the_machine(tmp_path: Path) -> None:
+    assert limit(tmp_path) is None
+    write(tmp_path, meminfo(1))
+    assert limit(tmp_path) == 1024 * 99999999
+    write(tmp_path, second_version("max", 5, path="/outer/inner"))
+    assert limit(tmp_path) == 1024 * 99999999
+    outer = second_version(str(100 * MIB), 99 * MIB, path="/outer")
+    write(tmp_path, outer | {"proc/self/cgroup": "0::/outer/inner"})
+    assert limit(tmp_path) == 100 * MIB, "what is in use plays no part"
+    write(tmp_path, second_version(str(30 * MIB), 5, path="/outer/inner"))
+    assert limit(tmp_path) == 30 * MIB
+
+
+def test_this_machine_has_some(tmp_path: Path) -> None:
+    assert 0 < (free() or 0) < (limit() or 0) < 2**50
+
+
+def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / ONNX).write_bytes(b"x" * 300)
+    (tmp_path / "onnx/model.onnx_data").write_bytes(b"x" * 1000)
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 5000)  # never loaded
+    assert needed([], 384, tmp_path) == 2600
+    assert needed([], 384, tmp_path, alone=True) == 3250  # and the session for lone texts
+    small = 2600 + COLLECTION_BYTES + 154_400_000  # 2.5 x 40,000 x (1,536 + 8)
+    assert needed([40_000], 384, tmp_path) == small
+    # The sample that a base's centres are found by: 48 for each of 512 lists.
+    base = 2600 + COLLECTION_BYTES + 386_000_000 + 48 * 512 * 1536
+    assert needed([100_000], 384, tmp_path) == base
+    assert needed([100_000, 40_000], 384, tmp_path) == base + small - 2600
+
+
+def test_a_version_waits_for_the_memory_of_every_collection_and_of_every_passage(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, list[int]]] = []
+
+    def looked(documents: int, rows: list[int], *others: object, alone: bool) -> None:
+        seen.append((documents, sorted(rows)))
+
+    monkeypatch.setattr(capacity, "shortage", looked)
+    with place.serving() as client:
+        place.fill()
+        long = [{"id": f"long{at}", "text": " ".join(TEXTS[at : at + 40])} for at in range(5)]
+        client.post("/collections/notes/documents", json={"documents": long})
+        live = place.app.state.runtime.live.generation.indexes
+        notes = live.of("notes")
+        assert (notes.documents, live.of("default").rows) == (5, 60)
+        assert notes.rows > 10, "no text is so long that it has passages"
+        place.activate(place.b)
+    assert seen[0] == (65, sorted([notes.rows, 60]))
+
+
+def test_an_index_keeps_no_more_than_is_asked_for(tmp_path: Path) -> None:
+    index = Index(32)
+    for at in range(5):
+        rows = firsts(range(at * 1024, (at + 1) * 1024))
+        index.apply((rows, np.ones((1024, 32), np.float32)), (), at)
+    rows_alone = 5 * 1024 * (32 * 4 + 8)
+    assert rows_alone <= index.nbytes <= needed([5 * 1024], 32, tmp_path)
+    index.close()
+
+
+def test_what_fits_just_so_is_built_and_a_byte_less_is_not(tmp_path: Path) -> None:
+    need = needed([600, 400], 384, tmp_path)
+    machine = write(tmp_path, second_version(str(need + 100), 100))
+    assert shortage(1000, [600, 400], 384, tmp_path, machine) is None
+    write(tmp_path, second_version(str(need + 100), 101))
+    reason = shortage(900, [600, 400], 384, tmp_path, machine)
+    assert reason is not None
+    assert "3.7 MiB" in reason  # 3,876,384 bytes, of which one is not there
+    assert "900 documents in 1000 passages" in reason
+
+
+def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    machine = write(tmp_path / "machine", second_version(str(500 * MIB), 500 * MIB - 1000))
+    monkeypatch.setattr("service.lifecycle.swap.MACHINE", machine)
+    monkeypatch.setattr("service.lifecycle.swap.MEMORY_LOOK_SECONDS", 0.05)
+    with place.serving() as client:
+        place.fill()
+        place.store.want(place.b)
+        place.until(lambda: place.state(place.b)["reason"] is not None)
+        state = place.state(place.b)
+        assert (state["state"], state["eta_seconds"]) == ("building", None)
+        assert "simile_swap_waiting 1.0" in client.get("/metrics").text
+        assert "index of 60 documents need about" in state["reason"]
+        assert "0.0 MiB are free" in state["reason"]
+        assert "SIMILE_GRACE_SECONDS" in state["reason"]
+        time.sleep(0.7)
+        assert place.active() == place.a
+        assert place.everything() == DOCUMENTS
+        assert place.app.state.runtime.live.followers == (), "it was opened all the same"
+        assert sum("need about" in record.getMessage() for record in caplog.records) == 1
+        write(machine, second_version(str(500 * MIB), 0))
+        place.until(lambda: place.active() == place.b)
+        assert place.everything() == DOCUMENTS
+        place.until(lambda: "simile_swap_waiting 0.0" in client.get("/metrics").text)
+        assert 'simile_swaps_total{outcome="failed"} 0.0' in client.get("/metrics").text
+        write(machine, second_version(str(500 * MIB), 500 * MIB))
+        assert client.post("/models/rollback").json() == {"wanted": place.a}
+        place.until(lambda: place.active() == place.a)  # it is in memory already
+
+
+def test_a_version_that_waits_for_memory_can_be_given_up(
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = write(tmp_path / "machine", second_version("1000", 1000))
+    monkeypatch.setattr("service.lifecycle.swap.MACHINE", machine)
+    with place.serving() as client:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: place.state(place.b)["reason"] is not None)
+        assert client.post(f"/models/{place.a}/activate").status_code == 200
+        place.until(lambda: place.state(place.b)["state"] == "candidate")
+    with place.serving(memory_check=False):
+        place.activate(place.b)
+        assert place.everything() == DOCUMENTS
+
+
+@pytest.mark.parametrize(("lone_threads", "asked"), [(2, True), (1, False)])
+def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
+    place: Place, monkeypatch: pytest.MonkeyPatch, lone_threads: int, asked: bool
+) -> None:
+    seen: list[bool] = []
+
+    def shortage(*given: object, alone: bool) -> None:
+        seen.append(alone)
+        assert not place.app.state.runtime.batcher.alone.has_room()  # it is being built: nothing else opens
+
+    monkeypatch.setattr(capacity, "shortage", shortage)
+    with place.serving(threads=1, lone_threads=lone_threads):
+        assert place.app.state.runtime.batcher.alone.has_room()
+        place.activate(place.b)
+        place.until(lambda: place.active() == place.b)
+        place.until(place.app.state.runtime.batcher.alone.has_room)
+    assert seen == [asked]

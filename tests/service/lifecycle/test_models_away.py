@@ -1,0 +1,157 @@
+"""A models folder that cannot be read for a while: waited for, said, and no verdict on any version."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models import seal
+from models.errors import Damaged, Unreadable
+from models.store import Store
+from service.lifecycle.model_loader import Opener
+from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.service.swapping import published
+
+FAILED = 'simile_swaps_total{outcome="failed"}'
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr("service.lifecycle.away.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("service.lifecycle.away.MOST_SECONDS", 0.05)
+    published(tmp_path / "models", 3)
+    return Place(tmp_path)
+
+
+@contextmanager
+def away(place: Place) -> Iterator[None]:
+    root, elsewhere = place.store.root, place.store.root.with_name("unmounted")
+    root.rename(elsewhere)
+    try:
+        yield
+    finally:
+        assert not root.exists(), "it was made anew where the mount should be"
+        elsewhere.rename(root)
+
+
+def no_failure(place: Place) -> None:
+    assert f"{FAILED} 0.0" in place.client.get("/metrics").text
+    place.until(
+        lambda: all(model["state"] != "failed" for model in place.client.get("/models").json()["models"])
+    )
+
+
+def test_a_folder_that_is_away_while_a_version_is_opened_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, tries = threading.Event(), threading.Event(), []
+    opened = Opener.open_proved
+
+    def at_a_bad_moment(self: Opener, version: str) -> Any:
+        tries.append(version)
+        begun.set()
+        go_on.wait(60)
+        return opened(self, version)
+
+    monkeypatch.setattr(Opener, "open_proved", at_a_bad_moment)
+    with place.serving() as client:
+        place.fill()
+        place.store.want(place.b)
+        assert begun.wait(60)
+        with away(place):
+            go_on.set()
+            place.until(lambda: len(tries) > 8)  # more often than any number of attempts
+            shown = {model["version"]: model for model in client.get("/models").json()["models"]}
+            assert shown[place.b]["state"] == "building"
+            assert "tried again" in shown[place.b]["reason"]
+            assert shown[place.a]["state"] == "active"
+            assert "simile_swap_waiting 1.0" in client.get("/metrics").text
+            assert place.everything() == DOCUMENTS
+        place.until(lambda: place.active() == place.b)
+        assert place.everything() == DOCUMENTS
+        no_failure(place)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_file_that_cannot_be_read_now_is_no_damage(
+    place: Place, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    checksum, tries = seal.checksum, 0
+
+    def fails(file: Path) -> str:
+        nonlocal tries
+        if place.b in file.parts and file.name == "model.onnx" and tries < 7:
+            tries += 1
+            raise OSError(code, "injected", str(file))
+        return checksum(file)
+
+    with place.serving() as client:
+        place.fill()
+        monkeypatch.setattr(seal, "checksum", fails)
+        assert client.post(f"/models/{place.b}/activate").status_code == 202
+        place.until(lambda: place.active() == place.b)
+        assert tries == 7
+        no_failure(place)
+
+
+def test_what_is_wanted_and_cannot_be_read_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place.serving() as client:
+        place.fill()
+        place.activate(place.b)
+        with monkeypatch.context() as patch:
+
+            def forbidden(store: Store) -> str:
+                raise PermissionError(errno.EACCES, "Permission denied", str(store.root / "wanted"))
+
+            patch.setattr(Store, "_pointer", forbidden)
+            answer = client.get("/models")
+            assert answer.status_code == 200
+            assert answer.json()["active"] == place.b
+            [active] = [model for model in answer.json()["models"] if model["version"] == place.b]
+            assert (active["state"], "Permission denied" in active["reason"]) == ("active", True)
+        place.activate(place.c)
+        no_failure(place)
+
+
+def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("service.lifecycle.controller.POLL_SECONDS", 0.02)
+    with place.serving() as client:
+        place.fill()
+        place.activate(place.b)
+        watcher = place.app.state.runtime.watcher
+        place.until(lambda: watcher.swap is None and all(f.kept for f in watcher._library.live.followers))
+        with away(place):
+            place.until(lambda: watcher.trouble is not None)
+            looks, look = [], watcher._expire
+
+            async def counted() -> None:
+                await look()
+                looks.append(1)
+
+            monkeypatch.setattr(watcher, "_expire", counted)
+            place.until(lambda: len(looks) > 20)  # far longer than it lingers
+            assert [follower.version for follower in watcher._library.live.followers] == [place.a]
+            assert "not there" in str(client.get("/models").json()["models"])
+        place.until(lambda: watcher.trouble is None)
+        assert client.post("/models/rollback").json() == {"wanted": place.a}
+        place.until(lambda: place.active() == place.a)
+        no_failure(place)
+
+
+def test_what_is_missing_from_a_folder_that_is_there_is_damage(place: Place) -> None:
+    (place.store.root / place.b / "tokenizer.json").unlink()
+    with pytest.raises(Damaged, match=r"tokenizer\.json is missing"):
+        place.store.verify(place.b)
+    (place.store.root / place.c / "manifest.json").unlink()
+    with pytest.raises(Damaged, match=r"manifest\.json"):
+        place.store.verify(place.c)
+    folder = place.store.folder(place.a)
+    with away(place), pytest.raises(Unreadable):
+        seal.check(folder)

@@ -1,0 +1,303 @@
+"""The index is derived: whatever happens to a stored vector, the next start makes it whole from the text."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.index.index import Index
+from service.lifecycle.builder import Builder
+from service.settings import Settings
+from service.store.documents import DEFAULT_COLLECTION
+from tests.service.conftest import new_settings, wait_until_ready
+
+DOCUMENTS = [
+    {"id": f"d{at:03}", "text": f"river stone {'engine ' * (at % 5)} letter {at}"} for at in range(200)
+]
+
+
+@pytest.fixture
+def filled(tmp_path: Path, tiny_models_dir: Path) -> Settings:
+    settings = new_settings(tmp_path, tiny_models_dir)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        assert client.post("/documents", json={"documents": DOCUMENTS}).status_code == 200
+    return settings
+
+
+def damage(settings: Settings, sql: str) -> None:
+    connection = sqlite3.connect(settings.data_dir / "simile.db")
+    connection.execute(sql)
+    connection.commit()
+    connection.close()
+
+
+def ranking(client: TestClient) -> list[tuple[str, float]]:
+    hits = client.get("/search", params={"q": "river engine", "k": 1000}).json()["hits"]
+    return [(hit["id"], round(hit["score"], 4)) for hit in hits]
+
+
+@pytest.mark.parametrize(
+    ("what", "sql"),
+    [
+        ("missing", "DELETE FROM vectors WHERE revision % 3 = 0"),
+        ("truncated", "UPDATE vectors SET vector = substr(vector, 1, 40) WHERE revision % 3 = 0"),
+        ("flipped", "UPDATE vectors SET vector = zeroblob(length(vector)) WHERE revision % 3 = 0"),
+        ("checksum", "UPDATE vectors SET checksum = checksum + 1"),
+        ("all missing", "DELETE FROM vectors"),
+    ],
+)
+def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: str) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        before = ranking(client)
+    assert len(before) == 200
+    damage(filled, sql)
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        assert ranking(client) == before
+        assert "simile_index_missing_documents 0.0" in client.get("/metrics").text
+    with TestClient(create_app(filled)) as client:  # and stored: the next start has nothing to mend
+        wait_until_ready(client)
+        assert ranking(client) == before
+        tokens = [line for line in client.get("/metrics").text.splitlines() if 'lane="background"' in line]
+        assert any(line.startswith("simile_tokens_total") and line.endswith(" 0.0") for line in tokens)
+
+
+def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_progress(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(filled, "DELETE FROM vectors")
+    app = create_app(filled)
+    release = threading.Event()
+    with TestClient(app) as client:
+        encoder = app.state.runtime.live.generation.encoder
+        forward = encoder.forward
+
+        def held(ids: list[list[int]], *, normalize: bool = True) -> object:
+            if len(ids) > 1:  # the rebuild's batches, not the one text of a request
+                release.wait(20)
+            return forward(ids, normalize=normalize)
+
+        monkeypatch.setattr(encoder, "forward", held)
+        ready = client.get("/ready")
+        assert ready.status_code == 503
+        assert ready.headers["retry-after"]
+        assert client.get("/search", params={"q": "river"}).status_code == 503
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+        changed = {"documents": [{"id": "d150", "text": "completely new"}]}
+        assert client.post("/documents", json=changed).status_code == 200
+        assert client.delete("/documents/d160").json()["deleted"] == 1
+        release.set()
+        wait_until_ready(client)
+        stored = dict(ranking(client))
+        assert len(stored) == 199
+        assert "d160" not in stored, "a delete during the rebuild was undone"
+        best = client.get("/search", params={"q": "completely new", "k": 1}).json()["hits"][0]
+        assert (best["id"], best["text"]) == ("d150", "completely new")
+
+
+def test_a_text_that_the_model_fails_on_is_left_out_and_counted(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(filled, "DELETE FROM vectors")
+    app = create_app(filled)
+    app.state.runtime.open()
+    encoder = app.state.runtime.live.generation.encoder
+    [poison] = [tuple(tokens.ids) for tokens in encoder.tokenize([str(DOCUMENTS[7]["text"])])]
+    forward = encoder.forward
+
+    def fails_on_one(ids: list[list[int]], *, normalize: bool = True) -> object:
+        if any(tuple(row) == poison for row in ids):
+            raise RuntimeError("injected")
+        return forward(ids, normalize=normalize)
+
+    monkeypatch.setattr(encoder, "forward", fails_on_one)
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        found = [id for id, _ in ranking(client)]
+        assert sorted(found) == sorted({str(document["id"]) for document in DOCUMENTS} - {"d007"})
+        assert "simile_index_missing_documents 1.0" in client.get("/metrics").text
+        assert "simile_documents 200.0" in client.get("/metrics").text
+        assert "'d007' is left out" in caplog.text
+
+
+def test_a_model_that_fails_on_everything_is_waited_for(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(filled, "DELETE FROM vectors WHERE revision % 2 = 0")
+    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.05)
+    app = create_app(filled)
+    app.state.runtime.open()
+    encoder = app.state.runtime.live.generation.encoder
+
+    def broken(ids: list[list[int]], *, normalize: bool = True) -> object:
+        raise RuntimeError("injected")
+
+    with TestClient(app) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(encoder, "forward", broken)
+            deadline = time.monotonic() + 10
+            while "injected" not in client.get("/ready").text:
+                assert time.monotonic() < deadline, client.get("/ready").text
+                time.sleep(0.01)
+            assert client.get("/ready").status_code == 503
+            assert client.get("/search", params={"q": "a"}).status_code == 503
+        wait_until_ready(client)
+        assert len(ranking(client)) == 200
+
+
+def test_an_index_that_cannot_follow_a_write_is_loaded_again_from_the_store(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        with monkeypatch.context() as patch:
+
+            def broken(*arguments: object) -> None:
+                raise MemoryError("injected")
+
+            patch.setattr(Index, "apply", broken)
+            new = {"documents": [{"id": "new", "text": "a harbour in the forest"}]}
+            assert client.post("/documents", json=new).status_code == 200
+        hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
+        assert hits[0]["id"] == "new"
+        np.testing.assert_allclose(hits[0]["score"], 1.0, atol=1e-5)
+
+
+def test_sending_a_document_again_mends_its_lost_vector(filled: Settings) -> None:
+    app = create_app(filled)
+    with TestClient(app) as client:
+        wait_until_ready(client)
+        damage(filled, "DELETE FROM vectors WHERE revision = 5")
+        app.state.runtime.live.generation.indexes.of(DEFAULT_COLLECTION).apply(None, [5])
+        text = str(DOCUMENTS[4]["text"])
+        assert "d004" not in dict(ranking(client))
+        assert (
+            client.post("/documents", json={"documents": [{"id": "d004", "text": text}]}).status_code == 200
+        )
+        assert "d004" in dict(ranking(client))
+
+
+def test_an_index_that_cannot_even_be_loaded_is_not_searched(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+
+        def broken(*arguments: object) -> None:
+            raise MemoryError("injected")
+
+        monkeypatch.setattr(Index, "apply", broken)
+        monkeypatch.setattr(Index, "load", broken)
+        new = {"documents": [{"id": "new", "text": "a harbour"}]}
+        assert client.post("/documents", json=new).status_code == 200
+        assert client.get("/search", params={"q": "a"}).status_code == 503
+        assert client.get("/ready").status_code == 503
+        assert client.get("/documents/new").status_code == 200
+
+
+def failing(times: int, work: Any) -> Any:
+    """`work`, which fails the first few times."""
+    left = [times]
+
+    def broken(*arguments: Any, **named: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise MemoryError("injected")
+        return work(*arguments, **named)
+
+    return broken
+
+
+def put_new(client: TestClient) -> None:
+    body = {"documents": [{"id": "new", "text": "a harbour in the forest"}]}
+    assert client.post("/documents", json=body).status_code == 200
+
+
+def best(client: TestClient) -> str:
+    """The first hit for the text of the document `new`, once the service is ready."""
+    wait_until_ready(client)
+    hits = client.get("/search", params={"q": "a harbour in the forest", "k": 1}).json()["hits"]
+    return str(hits[0]["id"])
+
+
+def test_an_index_that_could_not_be_loaded_again_is_mended_by_itself(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.02)
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
+        monkeypatch.setattr(Index, "load", failing(3, Index.load))
+        put_new(client)
+        assert best(client) == "new"
+        assert len(ranking(client)) == 201
+
+
+def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write is stored and not indexed, and the builder finds nothing that lacks a vector."""
+    damage(filled, "DELETE FROM vectors WHERE revision = 7")
+    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.02)
+    embed, release = Builder._embed, threading.Event()
+
+    async def held(builder: Builder, step: list[int]) -> None:
+        while not release.is_set():  # noqa: ASYNC110  tests are no tasks
+            await asyncio.sleep(0.01)
+        await embed(builder, step)
+
+    monkeypatch.setattr(Builder, "_embed", held)
+    app = create_app(filled)
+    with TestClient(app) as client:
+        deadline = time.monotonic() + 60
+        while "documents are in the index" not in client.get("/ready").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with monkeypatch.context() as patch:
+            patch.setattr(Index, "apply", failing(1, Index.apply))
+            patch.setattr(Index, "load", failing(1, Index.load))
+            put_new(client)
+        release.set()
+        assert best(client) == "new"
+        assert len(ranking(client)) == 201
+
+
+def test_a_damaged_vector_that_is_found_when_the_index_is_loaded_again_is_embedded_again(
+    filled: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestClient(create_app(filled)) as client:
+        wait_until_ready(client)
+        damage(filled, "UPDATE vectors SET checksum = checksum + 1 WHERE revision = 5")
+        monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
+        put_new(client)
+        assert best(client) == "new"
+        assert "d004" in dict(ranking(client))
+        assert len(ranking(client)) == 201
+
+
+def test_the_examples_are_loaded_once_and_only_when_asked_for(tmp_path: Path, tiny_models_dir: Path) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir, examples=True)
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        assert client.get("/documents/count").json() == {"count": 320}
+        assert client.get("/documents/count", params={"filter": '{"example": true}'}).json() == {"count": 320}
+        client.delete("/documents", params={"filter": '{"example": true}'})
+    with TestClient(create_app(settings)) as client:
+        wait_until_ready(client)
+        assert client.get("/documents/count").json() == {"count": 0}, "deleted examples must not come back"
+
+
+def test_no_examples_come_to_a_directory_that_was_made_without(filled: Settings) -> None:
+    again = filled.model_copy(update={"examples": True})
+    with TestClient(create_app(again)) as client:
+        wait_until_ready(client)
+        assert client.get("/documents/count").json() == {"count": 200}

@@ -1,0 +1,123 @@
+"""Versions that must not be served are refused by name, and the old one serves on."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import models.__main__ as command
+from models.manifest import FILE_NAME
+from tests.service.lifecycle.test_swap import Place
+from tests.service.process import Service
+from tests.service.swapping import QUERIES, TEXTS, Oracle, published
+
+
+def change_a_byte(folder: Path) -> None:
+    weights = folder / "onnx/model.onnx"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 3] ^= 4
+    weights.write_bytes(content)
+
+
+def lose_a_file(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def hide_a_pickle(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n.")
+
+
+def point_outside(folder: Path) -> None:
+    manifest = json.loads((folder / FILE_NAME).read_bytes())
+    manifest["files"]["../outside.json"] = "0" * 64
+    (folder / FILE_NAME).write_text(json.dumps(manifest))
+
+
+def claim_another_space(folder: Path) -> None:
+    manifest = json.loads((folder / FILE_NAME).read_bytes())
+    manifest["fingerprint"] = manifest["fingerprint"][:8] + "0" * 56
+    (folder / FILE_NAME).write_text(json.dumps(manifest))
+
+
+DAMAGES = [
+    (change_a_byte, "onnx/model.onnx was changed"),
+    (lose_a_file, "tokenizer.json is missing"),
+    (hide_a_pickle, "may hold a pickle"),
+    (point_outside, "leads out of the folder"),
+    (claim_another_space, "another fingerprint"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("damaged")
+    published(folder / "models", 3)
+    place = Place(folder)
+    with place.serving():
+        place.fill()
+        yield place
+
+
+@pytest.mark.parametrize(("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
+def test_a_damaged_version_is_refused_by_name_and_the_old_one_serves_on(
+    place: Place, tmp_path: Path, damage: Callable[[Path], None], reason: str
+) -> None:
+    folder = place.store.folder(place.b)
+    shutil.copytree(folder, tmp_path / "whole")
+    try:
+        damage(folder)
+        decided = place.client.post(f"/models/{place.b}/activate")
+        assert decided.status_code in {202, 409}, decided.text
+        place.until(lambda: reason in (place.state(place.b)["reason"] or ""))
+        assert place.state(place.b)["state"] == "failed"
+        assert place.b in place.state(place.b)["reason"]
+        assert place.active() == place.a
+        assert len(place.everything()) == 60
+        assert place.client.get("/ready").status_code == 200
+    finally:
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "whole", folder)
+
+
+def test_a_mended_version_can_be_activated_after_all(place: Place) -> None:
+    place.activate(place.b)
+    assert len(place.everything()) == 60
+
+
+def test_a_service_that_stopped_before_a_damaged_version_starts_with_the_old_one(tmp_path: Path) -> None:
+    versions = published(tmp_path / "models", 2)
+    oracle = Oracle(tmp_path / "models", versions)
+    with Service(tmp_path) as service:
+        service.put({"one": TEXTS[0], "two": TEXTS[1]})
+        service.stop()
+        (tmp_path / "models/wanted").write_text(versions[1])
+        change_a_byte(tmp_path / "models" / versions[1])
+        service.start()
+        answer = service.client.get("/search", params={"q": QUERIES[0]}).json()
+        assert answer["model"] == versions[0]
+        assert len(answer["hits"]) == 2
+        oracle.check_search(answer)
+
+
+def test_prune_keeps_what_is_in_use_and_deletes_the_rest(tmp_path: Path) -> None:
+    folder = tmp_path
+    published(folder / "models", 3)
+    place = Place(folder)
+    arguments = ["--models-dir", str(folder / "models")]
+    with place.serving() as client:
+        place.fill()
+        place.activate(place.b)
+        place.until(lambda: place.store.read_state().get("previous") == place.a)
+        for kept in (place.a, place.b):
+            assert command.main([*arguments, "prune", kept]) == 1
+        assert command.main([*arguments, "prune", "--keep", "0"]) == 0
+        assert place.store.names() == {place.a, place.b}
+        assert client.post(f"/models/{place.c}/activate").status_code == 404
+        assert command.main([*arguments, "rollback"]) == 0
+        place.until(lambda: place.active() == place.a)
+        place.until(lambda: place.store.read_state().get("previous") is None)
+        assert command.main([*arguments, "rollback"]) == 1
+        assert command.main([*arguments, "activate", place.b]) == 0
+        place.until(lambda: place.active() == place.b)

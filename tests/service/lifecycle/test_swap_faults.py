@@ -1,0 +1,319 @@
+"""A swap among faults: what may pass is waited for, what may not is said, and nothing is lost in silence."""
+
+import asyncio
+import gc
+import json
+import sqlite3
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import models.__main__ as command
+from models.encoder import Encoder
+from models.store import Store
+from service.corpus.corpus import Library
+from service.errors import Overloaded
+from service.lifecycle.swap import Swap
+from service.live import Generation
+from service.store.generations import go_live, insert, previous
+from service.store.schema import connect, migrate
+from service.store.writer import Transaction
+from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.service.swapping import TEXTS, published
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    published(tmp_path / "models", 3)
+    return Place(tmp_path)
+
+
+def failing_on(monkeypatch: pytest.MonkeyPatch, version: str, texts: list[str], root: Path) -> None:
+    """The model `version` fails on each of `texts`, and on no other."""
+    encoder = Store(root).open(version)
+    poisons = {tuple(tokens.ids) for tokens in encoder.tokenize(texts)}
+    encoder.close()
+    forward = Encoder.forward
+
+    def fails(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
+        if self.manifest.version == version and any(tuple(row) in poisons for row in ids):
+            raise RuntimeError("injected")
+        return forward(self, ids, normalize=normalize)
+
+    monkeypatch.setattr(Encoder, "forward", fails)
+
+
+def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that fails on a quarter is refused, whatever else happens meanwhile."""
+    monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
+    embed, calls = Library.embed, 0
+
+    async def full_at_times(self: Library, generation: Generation, texts: list[str]) -> Any:
+        nonlocal calls
+        if generation.version != place.a:
+            calls += 1
+            if calls % 7 == 0:
+                raise Overloaded("injected")
+        return await embed(self, generation, texts)
+
+    with place.serving(build_rate=60) as client:
+        place.fill()
+        monkeypatch.setattr(Library, "embed", full_at_times)
+        place.activate(place.c)
+        assert place.everything() == DOCUMENTS
+        assert calls > 5
+        failing_on(monkeypatch, place.b, list(DOCUMENTS.values())[::4], place.store.root)
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: place.state(place.b)["state"] == "failed")
+        assert "fails on 15 of the documents" in place.state(place.b)["reason"]
+
+
+def test_a_wish_that_comes_while_a_swap_just_ends_does_not_call_it_dropped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = Swap._build
+
+    async def ends_late(self: Swap, generation: Generation) -> None:
+        await build(self, generation)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(Swap, "_build", ends_late)
+    with place.serving() as client:
+        place.fill()
+        place.activate(place.b)
+        place.activate(place.c)
+        place.until(lambda: 'simile_swaps_total{outcome="done"} 2.0' in client.get("/metrics").text)
+        assert 'simile_swaps_total{outcome="dropped"} 0.0' in client.get("/metrics").text
+        assert place.everything() == DOCUMENTS
+        assert client.post("/models/rollback").json() == {"wanted": place.b}
+        place.until(lambda: place.active() == place.b)
+        place.until(lambda: 'simile_swaps_total{outcome="rollback"} 1.0' in client.get("/metrics").text)
+
+
+def test_a_text_that_the_new_tokenizer_refuses_is_left_out_and_fails_no_write(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenize = Encoder.tokenize
+
+    def refuses(self: Encoder, texts: Any, **options: Any) -> Any:
+        if self.manifest.version == place.b and any("untokenisable" in text for text in texts):
+            raise RuntimeError("injected")
+        return tokenize(self, texts, **options)
+
+    with place.serving() as client:
+        many = [{"id": f"m{at}", "text": TEXTS[at]} for at in range(150)]
+        client.post("/documents", json={"documents": many})
+        client.post("/documents", json={"documents": [{"id": "odd", "text": "an untokenisable text"}]})
+        monkeypatch.setattr(Encoder, "tokenize", refuses)
+        place.activate(place.b)
+        assert len(place.everything()) == 150
+        assert "simile_index_missing_documents 1.0" in client.get("/metrics").text
+
+
+def test_a_text_of_which_the_new_tokenizer_leaves_nothing_hangs_nobody(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenize = Encoder.tokenize
+
+    def empties(self: Encoder, texts: Any, **options: Any) -> Any:
+        rows = tokenize(self, texts, **options)
+        return [
+            row._replace(ids=[]) if self.manifest.version == place.b and "vanishing" in text else row
+            for row, text in zip(rows, texts, strict=True)
+        ]
+
+    with place.serving(build_rate=60) as client:
+        place.fill()
+        many = [{"id": f"m{at}", "text": TEXTS[at]} for at in range(100)]
+        client.post("/documents", json={"documents": many})
+        monkeypatch.setattr(Encoder, "tokenize", empties)
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
+        odd = {"documents": [{"id": "odd", "text": "a vanishing text"}]}
+        assert client.post("/documents", json=odd, headers={"x-timeout-ms": "15000"}).status_code == 200
+        place.until(lambda: place.active() == place.b)
+        refused = client.post("/embed", json={"inputs": ["a", "a vanishing text"]})
+        assert refused.status_code == 422
+        assert "Input 1" in refused.json()["error"]
+        place.until(lambda: 'simile_queue_tokens{lane="interactive"} 0.0' in client.get("/metrics").text)
+
+
+def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.1)
+    with place.serving(grace_seconds=0.1):
+        place.fill()
+        first = weakref.ref(place.app.state.runtime.live.generation.indexes)
+        place.activate(place.b)
+        place.until(lambda: place.app.state.runtime.live.followers == ())
+        deadline = time.monotonic() + 20
+        while first() is not None:
+            assert time.monotonic() < deadline, gc.get_referrers(first())
+            gc.collect()
+            time.sleep(0.05)
+
+
+def test_a_state_that_cannot_be_written_keeps_nothing_else_from_being_done(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unwritable(self: Store, state: object) -> None:
+        raise OSError("injected")
+
+    with place.serving():
+        place.fill()
+        monkeypatch.setattr(Store, "write_state", unwritable)
+        place.activate(place.b)
+        place.activate(place.c)
+
+        def only_two_left() -> bool:
+            connection = sqlite3.connect(place.folder / "data/simile.db")
+            [count] = connection.execute("SELECT count(DISTINCT generation) FROM vectors").fetchone()
+            connection.close()
+            return bool(count == 2)
+
+        place.until(only_two_left)
+        time.sleep(1.2)
+        complaints = [record for record in caplog.records if "tate.json failed" in record.getMessage()]
+        assert len(complaints) == 1, "it complains at every look"
+
+
+def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(place: Place) -> None:
+    versions = [place.a, place.b, place.c]
+    for _ in range(20):
+        threads = [threading.Thread(target=place.store.want, args=(v, "activate")) for v in versions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wish = place.store.wish()
+        assert wish is not None
+        assert wish.kind == "activate"
+
+
+@pytest.mark.parametrize(
+    "asked", ['{"version": 7}', "[]", "", '{"version": "X", "kind": "activate", "id": null}']
+)
+def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, asked: str) -> None:
+    place.store.want(place.b)
+    (place.store.root / "asked.json").write_text(asked.replace("X", place.b))
+    wish = place.store.wish()
+    assert wish is not None
+    assert (wish.version, wish.kind, wish.id) == (place.b, "want", "")
+
+
+def test_a_build_that_nobody_wants_any_more_after_a_start_is_dropped(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.hold(monkeypatch, place.b, 20)
+    with place.serving(build_rate=100) as client:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
+    place.store.want(place.a)
+    with place.serving():
+        connection = sqlite3.connect(place.folder / "data/simile.db")
+        place.until(lambda: connection.execute("SELECT count(*) FROM generations").fetchone() == (1,))
+        place.until(lambda: connection.execute("SELECT count(*) FROM vectors").fetchone() == (60,))
+        connection.close()
+
+
+def test_losing_sight_of_wanted_drops_no_build(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = place.hold(monkeypatch, place.b, 20)
+    with place.serving(build_rate=100) as client:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: (place.state(place.b)["done"] or 0) > 5)
+        (place.store.root / "wanted").write_text("")
+        time.sleep(1.2)  # two looks
+        release.set()
+        place.until(lambda: place.active() == place.b)
+        assert 'simile_swaps_total{outcome="dropped"} 0.0' in client.get("/metrics").text
+
+
+def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.1)
+    with place.serving():
+        place.fill()
+        place.activate(place.b)
+    connection = sqlite3.connect(place.folder / "data/simile.db")
+    with connection:
+        connection.execute(
+            "DELETE FROM vectors WHERE revision = 5 AND generation = "
+            "(SELECT number FROM generations WHERE state = 'active')"
+        )
+    connection.close()
+    forward = Encoder.forward
+
+    def broken(self: Encoder, ids: Any, *, normalize: bool = True) -> Any:
+        if self.manifest.version == place.b:
+            raise RuntimeError("injected")
+        return forward(self, ids, normalize=normalize)
+
+    monkeypatch.setattr(Encoder, "forward", broken)
+    with place.serving(wait=False) as client:
+        place.until(lambda: "injected" in client.get("/ready").text)
+        assert client.post("/models/rollback").status_code == 202
+        place.until(lambda: client.get("/ready").status_code == 200)
+        assert place.active() == place.a
+        assert place.everything() == DOCUMENTS
+
+
+class Rows:
+    """The rows of generations alone: what many swaps and rollbacks leave in the history."""
+
+    def __init__(self, folder: Path) -> None:
+        migrate(folder / "simile.db")
+        self.connection = connect(folder / "simile.db")
+        self.transaction = Transaction(self.connection)
+
+    def generation(self, version: str, state: str) -> int:
+        return insert(self.transaction, _manifest(version), "form", state)
+
+    def swap(self, version: str, *, rollback: bool = False, wish: str = "id") -> None:
+        row = self.connection.execute(
+            "SELECT number FROM generations WHERE version = ? AND state = 'standby'", (version,)
+        ).fetchone()
+        number = row[0] if row else self.generation(version, "building")
+        go_live(self.transaction, number, wish, rollback=rollback)
+
+
+def _manifest(version: str) -> Any:
+    return SimpleNamespace(version=version, fingerprint="f", dimension=3)
+
+
+def test_a_hundred_rollbacks_do_not_push_the_version_before_out_of_the_history(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.generation("a", "active")
+    rows.swap("b")
+    for _ in range(150):
+        rows.swap("c")
+        assert previous(rows.connection) == "b"
+        rows.swap("b", rollback=True)
+        assert previous(rows.connection) == "a"
+    rows.connection.close()
+
+
+def test_a_wish_without_an_id_does_not_make_an_old_decision_new_again(tmp_path: Path) -> None:
+    rows = Rows(tmp_path)
+    rows.generation("a", "active")
+    rows.swap("b", wish="decided")
+    rows.swap("c", wish="")
+    [value] = rows.connection.execute("SELECT value FROM facts WHERE name = 'handled wish'").fetchone()
+    assert value == "decided"
+    rows.connection.close()
+
+
+def test_nothing_is_pruned_while_it_is_not_known_what_is_live(place: Place) -> None:
+    (place.store.root / "state.json").write_text("{ half")
+    assert command.main(["--models-dir", str(place.store.root), "prune", place.c]) == 1
+    assert place.c in place.store.names()
+    (place.store.root / "state.json").write_text(json.dumps({"live": place.a}))
+    assert command.main(["--models-dir", str(place.store.root), "prune", place.c]) == 0

@@ -1,0 +1,234 @@
+"""Spans as a collector receives them, over OTLP and HTTP."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from models.encoder import Encoder
+from service.app import create_app
+from service.settings import Settings, StartupError, otlp_endpoints, read
+from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.keyed import KEYS, bearer, keys_file
+from tests.service.process import plain_environment
+
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+MARKER = "zyxwordthatnobodywrites"
+VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "SIMILE_OTEL")
+
+
+class Collector:
+    """An OTLP receiver on loopback: the spans that came, and their raw bytes."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        collector = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                assert self.path == "/v1/traces"
+                collector.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *arguments: object) -> None: ...
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def spans(self) -> list[Any]:
+        """Every span, as the protocol's own message; its service's name is checked on the way."""
+        messages = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+        found: list[Any] = []
+        for body in self.bodies:
+            for resource in messages.ExportTraceServiceRequest.FromString(body).resource_spans:
+                names = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+                assert names["service.name"] == "simile"
+                found += [span for scope in resource.scope_spans for span in scope.spans]
+        return found
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    pytest.importorskip("opentelemetry.sdk.trace", reason="the extra `otel` is not installed")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is not installed")
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    collector = Collector()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")  # its spans hold paths and query strings
+    yield collector
+    collector.close()
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
+
+
+def named(spans: list[Any], name: str) -> Any:
+    [span] = [span for span in spans if span.name == name]
+    return span
+
+
+def test_a_request_is_a_span_of_its_callers_trace_with_what_its_texts_waited_for(
+    tmp_path: Path, tiny_models_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, tokenize = Encoder.forward, Encoder.tokenize
+
+    def slow(self: Encoder, ids: Any, **options: Any) -> Any:
+        time.sleep(0.1)
+        return forward(self, ids, **options)
+
+    def slow_too(self: Encoder, texts: Any, **options: Any) -> Any:
+        time.sleep(0.06)
+        return tokenize(self, texts, **options)
+
+    began = time.time_ns()
+    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
+        wait_until_ready(client)
+        monkeypatch.setattr(Encoder, "forward", slow)
+        monkeypatch.setattr(Encoder, "tokenize", slow_too)
+        headers = {"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "mine"}
+        answer = client.post(f"/embed?{MARKER}", json={"inputs": [MARKER, "a river"]}, headers=headers)
+        assert answer.status_code == 200
+    ended = time.time_ns()
+    spans = collector.spans()
+    request = named(spans, "POST /embed")
+    assert request.trace_id.hex() == TRACE
+    assert request.parent_span_id.hex() == CALLER
+    assert request.kind == 2, "SERVER"
+    assert request.status.code == 0
+    assert attributes(request) == {
+        "http.request.method": "POST",
+        "http.route": "/embed",
+        "http.response.status_code": 200,
+        "http.request.body.size": len(json.dumps({"inputs": [MARKER, "a river"]}, separators=(",", ":"))),
+        "simile.request_id": "mine",
+        "simile.model_version": answer.headers["x-model-version"],
+        "simile.tokens": int(answer.headers["x-compute-tokens"]),
+    }
+    children = [span for span in spans if span.parent_span_id == request.span_id]
+    assert [span.name for span in children] == ["queue", "tokenise", "inference"]
+    seconds = {span.name: (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 for span in children}
+    for name, header in (("inference", "x-inference-time"), ("queue", "x-queue-time")):
+        assert seconds[name] == pytest.approx(int(answer.headers[header]) / 1000, abs=0.002)
+    assert 0.1 <= seconds["inference"] < 10
+    assert 0.03 <= seconds["tokenise"] < 10, "half of what the two texts took together"
+    assert 0.03 <= seconds["queue"] < 10, "the other half"
+    assert began <= request.start_time_unix_nano <= children[0].start_time_unix_nano
+    for first, second in pairwise(children):
+        assert abs(second.start_time_unix_nano - first.end_time_unix_nano) < 1e6
+    assert children[-1].end_time_unix_nano <= request.end_time_unix_nano <= ended
+    assert all(MARKER.encode() not in body for body in collector.bodies)
+
+
+def test_a_failure_and_a_search_are_told_by_template_and_type_and_a_key_by_its_name(
+    tmp_path: Path, tiny_models_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = new_settings(tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path))
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError(MARKER)
+
+    app = create_app(settings)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        wait_until_ready(client)
+        client.headers.update(bearer(KEYS["reader"]))
+        assert client.get("/search", params={"q": MARKER}).status_code == 200
+        assert client.get(f"/documents/{MARKER}").status_code == 404
+        assert client.get(f"/{MARKER}").status_code == 404
+        monkeypatch.setattr(app.state.runtime.library, "search", broken)
+        assert client.get("/search", params={"q": "again"}).status_code == 500
+    spans = collector.spans()
+    roots = [span for span in spans if span.kind == 2]
+    assert len({span.trace_id for span in roots}) == len(roots), "no caller's trace: one each"
+    found, broke = (span for span in roots if span.name == "GET /search")
+    assert attributes(found)["simile.key"] == "reader"
+    assert [span.name for span in spans if span.parent_span_id == found.span_id] == [
+        "queue",
+        "tokenise",
+        "inference",
+    ]
+    assert (attributes(broke)["error.type"], broke.status.code) == ("Internal", 2)
+    absent = named(roots, "GET /documents/{id:anything}")
+    assert (attributes(absent)["error.type"], absent.status.code) == ("NotFound", 0)
+    assert named(roots, "GET unmatched")
+    assert all(MARKER.encode() not in body for body in collector.bodies)
+
+
+def test_a_collector_that_is_down_delays_no_answer_and_no_stop(
+    tmp_path: Path, tiny_models_dir: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # nobody listens
+    monkeypatch.setattr("service.observability.tracing.CLOSE_SECONDS", 0.5)
+    with TestClient(create_app(new_settings(tmp_path, tiny_models_dir))) as client:
+        wait_until_ready(client)
+        began = time.monotonic()
+        assert client.post("/embed", json={"inputs": "a river"}).status_code == 200
+        assert time.monotonic() - began < 5
+        began = time.monotonic()
+    assert time.monotonic() - began < 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("OtelBatch")]
+
+
+def test_standard_variables_turn_it_on_and_off_and_ours_has_the_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*VARIABLES, "OTEL_SDK_DISABLED", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SIMILE_DATA_DIR", str(tmp_path))
+    assert (read().otel, otlp_endpoints()) == (False, [])
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
+    assert read().otel
+    for name, value in (("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")):
+        monkeypatch.setenv(name, value)
+        assert not read().otel
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    with pytest.raises(StartupError, match="http/protobuf only"):
+        read()
+    monkeypatch.setenv("SIMILE_OTEL", "0")
+    assert not read().otel
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_PROTOCOL")
+    monkeypatch.setenv("SIMILE_OTEL", "1")
+    assert read().otel
+
+
+def test_asked_for_without_the_extra_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # as if it were not installed
+    with pytest.raises(StartupError, match=r"pip install -c constraints.txt '\.\[otel\]'"):
+        create_app(Settings(data_dir=tmp_path / "never-made", otel=True))
+
+
+def test_unasked_for_nothing_of_it_is_imported() -> None:
+    code = (
+        "import sys; from service.app import create_app; from service.settings import Settings; "
+        "create_app(Settings(data_dir='never-made')); "
+        "print([name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exp'))])"
+    )
+    environment = plain_environment()
+    for name in [name for name in environment if name.startswith("OTEL_")]:
+        del environment[name]
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "[]"
+    assert not os.path.exists("never-made")  # noqa: PTH110

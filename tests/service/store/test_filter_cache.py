@@ -1,0 +1,314 @@
+"""What filters pass is kept, brought forward over writes, and never another than what is there."""
+
+import random
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from service.store import filter_cache
+from service.store.documents import DEFAULT_COLLECTION, Document, json_of
+from service.store.filter_cache import Passing
+from service.store.filters.grammar import compile_filter
+from service.store.filters.planner import matching
+from service.store.filters.predicate import Where
+from service.store.ids import Revisions
+from service.store.schema import connect, migrate
+from service.store.secondary_indexes import bring_up_to_date
+from service.store.vectors import Embedding
+from service.store.writer import Transaction
+from service.store.writes import delete, upsert
+
+DECLARED = ["third"]
+FILTERS: list[dict[str, Any]] = [
+    {"third": 0},
+    {"third": {"$ne": 1}},
+    {"odd": True},
+    {"odd": False, "third": {"$gte": 1}},
+    {},
+    {"third": 7},
+]
+VECTOR = Embedding(np.array([1, 0], np.float32), truncated=False)
+
+
+class Store:
+    """A store, and reading connections to it."""
+
+    def __init__(self, path: Path) -> None:
+        migrate(path)
+        self.path = path
+        self.connection = connect(path)
+        bring_up_to_date(self.connection, DECLARED)
+        self.connection.execute(
+            "INSERT INTO generations (version, fingerprint, form, dimension, state) "
+            "VALUES ('v', 'f', 'form', 2, 'active')"
+        )
+        self.readers: list[sqlite3.Connection] = []
+
+    def put(self, *ids: int, collection: str = DEFAULT_COLLECTION, change: int = 0) -> None:
+        documents = [
+            Document(
+                str(id), "a", json_of({"third": (id + change) % 3, "odd": id % 2 == 1, "change": change})
+            )
+            for id in ids
+        ]
+        given = {1: dict.fromkeys(range(len(ids)), VECTOR)}
+        self._do(lambda transaction: upsert(transaction, documents, given, collection=collection))
+
+    def delete(self, where: Where) -> None:
+        self._do(lambda transaction: delete(transaction, where))
+
+    def _do(self, job: Callable[[Transaction], object]) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        job(Transaction(self.connection))
+        self.connection.execute("COMMIT")
+
+    def now(self) -> sqlite3.Connection:
+        """A reader whose transaction is at this moment from now on."""
+        reader = connect(self.path, read_only=True)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM documents").fetchone()
+        self.readers.append(reader)
+        return reader
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "simile.db")
+    yield store
+    for connection in (store.connection, *store.readers):
+        connection.close()
+
+
+@pytest.fixture(autouse=True)
+def _all_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filter_cache, "SLOW_SECONDS", 0.0)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The collections of what was looked for anew."""
+    made: list[str] = []
+
+    def counted(connection: sqlite3.Connection, where: Where, collection: str) -> Revisions:
+        made.append(collection)
+        return matching(connection, where, collection)
+
+    monkeypatch.setattr(filter_cache, "matching", counted)
+    return made
+
+
+def where_of(filter: dict[str, Any]) -> Where:
+    return compile_filter(filter, DECLARED)
+
+
+def check(kept: Passing, reader: sqlite3.Connection, filters: Sequence[dict[str, Any]] = FILTERS) -> None:
+    """What is kept is what is there, by a scan of the documents, at the moment of the reader."""
+    for filter in filters:
+        where = where_of(filter)
+        sql = f"SELECT revision FROM documents WHERE collection = ? AND ({where.sql}) ORDER BY revision"
+        truth = [row[0] for row in reader.execute(sql, [DEFAULT_COLLECTION, *where.parameters])]
+        assert kept.of(reader, where, DEFAULT_COLLECTION).tolist() == truth, filter
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_over_random_writes_every_reader_gets_what_passes_at_its_own_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(filter_cache, "STEP", 4)
+    monkeypatch.setattr(filter_cache, "FAR", 30)
+    rng, kept = random.Random(seed), Passing()
+    store.put(*range(30))
+    readers = [store.now()]
+    for step in range(60):
+        some = rng.sample(range(40), rng.choice([1, 1, 3, 9]))
+        if rng.random() < 0.6:
+            store.put(*some, change=step)
+        elif rng.random() < 0.8:
+            store.delete(
+                Where(
+                    "id IN (SELECT value FROM json_each(?))",
+                    [orjson.dumps([str(id) for id in some]).decode()],
+                )
+            )
+        else:
+            store.put(*some, collection="other")
+        readers.append(store.now())
+        for reader in rng.sample(readers[-4:], min(2, len(readers))):
+            check(kept, reader, rng.sample(FILTERS, 3))
+
+
+def test_a_filter_is_searched_for_once_and_brought_forward_over_writes_without_end(
+    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_cache, "STEP", 4)
+    monkeypatch.setattr(filter_cache, "FAR", 15)
+    kept = Passing()
+    store.put(*range(90))
+    for step in range(20):
+        check(kept, store.now(), FILTERS[:2])
+        store.put(step, step + 60, change=step)
+        store.delete(Where("id = ?", [str(step + 30)]))
+        store.put(step, collection="other")
+    assert len(searches) == 2
+
+
+def test_what_nothing_has_touched_is_the_same_array_and_nobody_can_change_it(store: Store) -> None:
+    kept, where = Passing(), where_of({"third": 0})
+    store.put(*range(9))
+    first = kept.of(store.now(), where, DEFAULT_COLLECTION)
+    store.put(1, 4, change=3)
+    assert kept.of(store.now(), where, DEFAULT_COLLECTION) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 7
+
+
+def test_an_older_moment_is_still_served_when_a_newer_one_was_kept(
+    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_cache, "STEP", 2)
+    kept = Passing()
+    store.put(*range(9))
+    check(kept, store.now(), FILTERS[:1])
+    store.put(0, change=1)
+    old = store.now()
+    store.put(3, 6, change=1)
+    check(kept, store.now(), FILTERS[:1])
+    check(kept, old, FILTERS[:1])
+    assert len(searches) == 1
+
+
+def test_what_an_older_reader_found_does_not_take_the_place_of_what_is_newer(store: Store) -> None:
+    kept, where = Passing(), where_of({"third": 0})
+    store.put(*range(9))
+    old = store.now()
+    store.put(0, change=1)
+    first = kept.of(store.now(), where, DEFAULT_COLLECTION)
+    check(kept, old, FILTERS[:1])
+    assert kept.of(store.now(), where, DEFAULT_COLLECTION) is first
+
+
+@pytest.mark.parametrize("how", ["too far behind", "the log is cut", "from a later moment"])
+def test_what_cannot_be_brought_to_a_moment_is_searched_for_anew(
+    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    kept = Passing()
+    store.put(*range(9))
+    old = store.now()
+    if how == "from a later moment":
+        store.put(0, change=1)
+    check(kept, store.now(), FILTERS[:1])
+    store.put(0, 1, 2, change=1)
+    if how == "too far behind":
+        monkeypatch.setattr(filter_cache, "FAR", 5)
+    if how == "the log is cut":
+        store.connection.execute("DELETE FROM operations WHERE sequence < 11")
+    check(kept, old if how == "from a later moment" else store.now(), FILTERS[:1])
+    assert len(searches) == 2
+
+
+def test_what_was_found_quickly_is_not_kept(
+    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filter_cache, "SLOW_SECONDS", 60.0)
+    kept = Passing()
+    store.put(*range(9))
+    for _ in range(3):
+        check(kept, store.now(), FILTERS[:1])
+    assert len(searches) == 3
+
+
+def test_the_same_filter_of_two_collections_or_with_other_values_is_another(store: Store) -> None:
+    kept = Passing()
+    store.put(*range(9))
+    store.put(0, collection="other")
+    reader = store.now()
+    check(kept, reader, [{"third": 0}, {"third": 1}, {"third": 2}])
+    assert kept.of(reader, where_of({"third": 0}), "other").tolist() == [10]
+
+
+def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
+    store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = 3 * (filter_cache.STATE_BYTES + 8 * 30)
+    monkeypatch.setattr(filter_cache, "MOST_BYTES", room)
+    kept = Passing()
+    store.put(*range(90))
+    reader = store.now()
+    for value in (0, 1, 2, 0):  # 30 documents each
+        check(kept, reader, [{"third": value}])
+    assert len(searches) == 3
+    check(kept, reader, [{"odd": True}])  # 45
+    assert sum(state.nbytes for states in kept._states.values() for state in states) <= room
+    check(kept, reader, [{"third": 0}, {"odd": True}])
+    assert len(searches) == 4
+    check(kept, reader, [{"third": 1}])
+    assert len(searches) == 5
+
+
+def together(store: Store, kept: Passing, count: int) -> tuple[list[threading.Thread], list[list[int]]]:
+    """Threads that ask for the same, each in a transaction of its own; and what they were told."""
+    told: list[list[int]] = []
+
+    def ask(reader: sqlite3.Connection) -> None:
+        told.append(kept.of(reader, where_of({"third": 0}), DEFAULT_COLLECTION).tolist())
+
+    threads = [threading.Thread(target=ask, args=(store.now(),)) for _ in range(count)]
+    return threads, told
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_equal_searches_that_come_together_are_made_once_unless_the_first_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    began, go, calls = threading.Event(), threading.Event(), list[int]()
+
+    def held(connection: sqlite3.Connection, where: Where, collection: str) -> Revisions:
+        calls.append(1)
+        if len(calls) == 1:
+            began.set()
+            assert go.wait(20)
+            if fails:
+                raise sqlite3.OperationalError("interrupted")
+        return matching(connection, where, collection)
+
+    monkeypatch.setattr(filter_cache, "matching", held)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    store.put(*range(9))
+    threads, told = together(store, Passing(), 4)
+    threads[0].start()
+    assert began.wait(20)
+    for thread in threads[1:]:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join(20)
+    assert told == [[1, 4, 7]] * (3 if fails else 4)
+    assert len(calls) == 1 or (fails and 2 <= len(calls) <= 4)
+
+
+def test_who_waits_for_another_search_stops_when_nobody_waits_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(Exception):
+        pass
+
+    def refuse() -> None:
+        raise Ended
+
+    monkeypatch.setattr(filter_cache, "pause", refuse)
+    monkeypatch.setattr(filter_cache, "LOOK_SECONDS", 0.001)
+    store.put(0)
+    kept, where = Passing(), where_of({"third": 0})
+    kept._searches[filter_cache._key(where, DEFAULT_COLLECTION)] = filter_cache._Search(0)
+    with pytest.raises(Ended):
+        kept.of(store.now(), where, DEFAULT_COLLECTION)
+    kept._searches[
+        filter_cache._key(where, DEFAULT_COLLECTION)
+    ].sequence = 2  # of a later moment: not waited for
+    assert kept.of(store.now(), where, DEFAULT_COLLECTION).tolist() == [1]

@@ -1,0 +1,352 @@
+"""Words: how texts are cut, and BM25 over them, against a reference of a few lines."""
+
+import math
+import re
+import sqlite3
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from models.tokens import normalize
+from service.store import fulltext, secondary_indexes
+from service.store.documents import DEFAULT_COLLECTION, fact
+from service.store.schema import MIGRATIONS, connect, migrate
+from service.store.secondary_indexes import LEXICAL_RULES, bring_up_to_date
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    migrate(tmp_path / "simile.db")
+    connection = connect(tmp_path / "simile.db")
+    bring_up_to_date(connection)
+    yield connection
+    connection.close()
+
+
+def put(store: sqlite3.Connection, *texts: str, collection: str = DEFAULT_COLLECTION) -> None:
+    """Documents named by their texts' places, from the first free revision on."""
+    for text in texts:
+        revision = store.execute(
+            "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, '{}')",
+            (collection, f"d{store.execute('SELECT count(*) FROM documents').fetchone()[0]}", text),
+        ).lastrowid
+        assert revision is not None
+        secondary_indexes.add(store, revision)
+
+
+def found(store: sqlite3.Connection, query: str, depth: int = 100) -> list[int]:
+    revisions, scores = fulltext.nearest(store, query, depth, None, DEFAULT_COLLECTION)
+    assert (scores > 0).all()
+    assert (np.diff(scores) <= 0).all()
+    return sorted(revisions.tolist())
+
+
+# Cutting
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("東京都", ["東京", "京都", "都"]),
+        ("京", ["京"]),
+        ("서울에서", ["서울", "울에", "에서", "서"]),
+        ("カタカナ", ["カタ", "タカ", "カナ", "ナ"]),
+        ("ｶﾞｽ", ["ガス", "ス"]),  # half as wide, its dots apart
+        ("한글", ["한글", "글"]),  # in jamo
+        ("GPUは東京、2台", ["gpu", "は東", "東京", "京", "2", "台"]),
+        ("Café CAFE\u0301 naïve", ["cafe", "cafe", "naive"]),
+        ("Straße Ÿ Ώρα", ["strasse", "y", "ωρα"]),
+        ("\uff21\uff22\uff23 ﬁne m²", ["abc", "fine", "m2"]),
+        ("don\u2019t “quote”—this…", ["don", "t", "quote", "this"]),
+        ("co\u00adoperate zero\u200bwidth", ["cooperate", "zero", "width"]),
+        ("हिन्दी भाषा", ["हिन्दी", "भाषा"]),
+        ("𠮷野家", ["𠮷野", "野家", "家"]),
+        ("🦉 ★ ・", []),
+    ],
+)
+def test_a_text_is_cut_into_the_tokens_that_the_rules_say(text: str, tokens: list[str]) -> None:
+    assert fulltext.cut(text).split() == tokens
+
+
+@pytest.mark.parametrize(
+    ("query", "expression"),
+    [
+        ("東京", '"東京"'),
+        ("京", '"京" *'),
+        ("東京都 GPU", '"東京" OR "京都" OR "gpu"'),
+        ("the river", '"river"'),
+        ("To be, or not to be", '"to" OR "be" OR "or" OR "not"'),
+        ("river River RIVER", '"river"'),
+        ('a" OR text:x* NEAR(y) -z', '"text" OR "x" OR "near" OR "y" OR "z"'),
+        ("?!  ★", ""),
+    ],
+)
+def test_a_query_is_quoted_terms_and_nothing_of_a_user_is_syntax(query: str, expression: str) -> None:
+    assert fulltext.expression(query) == expression
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> None:
+    """Whatever the characters: what FTS5 counted for a text is what it takes out again."""
+    text = text.encode(errors="replace").decode()
+    store = sqlite3.connect(":memory:")
+    store.executescript("".join(MIGRATIONS))
+    store.isolation_level = None
+    bring_up_to_date(store)
+    put(store, "quite another xylophone", text)
+    tokens = fulltext.cut(text).split() if not text.isascii() else re.findall("[0-9A-Za-z]+", text)
+    assert (2 in found(store, text)) == bool(tokens)
+    secondary_indexes.remove(store, 2)
+    # Of FTS5 itself, because who searches looks at living documents alone.
+    asked = "SELECT rowid FROM lexical_1 WHERE lexical_1 MATCH ?"
+    assert not tokens or (2,) not in store.execute(asked, (fulltext.expression(text),)).fetchall()
+    assert store.execute("SELECT id FROM lexical_1_docsize").fetchall() == [(1,)]
+    store.execute("DELETE FROM documents WHERE revision = 2")
+    assert found(store, "xylophones") == [1]
+    store.execute("INSERT INTO lexical_1 (lexical_1) VALUES ('integrity-check')")
+    store.close()
+
+
+def test_words_of_two_characters_and_of_one_are_found(store: sqlite3.Connection) -> None:
+    put(store, "東京は日本の首都です", "서울은 한국의 수도", "京都の寺", "London is far", "大阪府")
+    assert found(store, "東京") == [1]
+    assert found(store, "서울") == [2]
+    assert found(store, "京") == [1, 3]  # within a run, and at its beginning
+    assert found(store, "都") == [1, 3]
+    assert found(store, "府") == [5]  # at its end
+    assert found(store, "수도") == [2]
+    assert found(store, "도수") == []
+
+
+def test_english_endings_accents_and_case_make_no_difference(store: sqlite3.Connection) -> None:
+    put(store, "She was SEARCHING for cafés", "nothing of the kind")
+    for query in ("searched", "search", "cafe", "CAFÉ", "café"):
+        assert found(store, query) == [1], query
+
+
+def test_function_words_alone_are_looked_for(store: sqlite3.Connection) -> None:
+    put(store, "to be or not to be", "a river", "stones")
+    assert found(store, "to be or not to be") == [1]
+    assert found(store, "a river of stones") == [2, 3]
+
+
+def in_one_call(text: str) -> list[str]:
+    """The tokens of a text by the rules themselves, whatever that costs."""
+    plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text).casefold())
+    plain = unicodedata.normalize("NFC", plain).translate(fulltext._characters)
+    return fulltext._RUN.sub(fulltext._pairs_and_last, plain).split()
+
+
+@given(
+    st.text(
+        st.one_of(st.sampled_from("aÉ\u0301\u05b0\u034f東京한ᄒㅏᆫｶﾞ \u00ad"), st.characters()), max_size=40
+    )
+)
+@settings(max_examples=500, deadline=None)
+def test_a_text_that_is_cut_in_pieces_has_the_tokens_of_the_whole(text: str) -> None:
+    assume(normalize.stream_safe(text) == text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(normalize, "PIECE", 3)
+        assert fulltext.cut(text + "é").split() == in_one_call(text + "é")
+        terms = fulltext.expression(text + "é東")
+    assert terms == fulltext.expression(text + "é東")
+
+
+def test_runs_of_marks_are_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    plain = unicodedata.normalize
+
+    def normalize_and_note(form: normalize.Form, text: str) -> str:
+        seen.append(len(text))
+        return plain(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
+    for marks in ("\u0315\u0300", "\u05bc\u05b0"):
+        text = "a" + marks * 50_000
+        assert fulltext.cut(text).split()[0][0] == "a"
+        assert fulltext.expression(text)
+    assert max(seen) < 10_000
+
+
+def test_tokens_take_a_few_times_the_memory_of_their_text_whatever_it_stands_for() -> None:
+    text = "\ufdfa" * 300_000  # 18 characters each
+    assert len(fulltext.cut(text)) < 5 * len(text) + 200_000
+    text = "東京都" * 100_000 + "é"
+    assert len(fulltext.cut(text).split()) == 300_001, "nothing is left out of what people write"
+
+
+# Ranking
+
+
+def bm25(texts: list[str], query: str) -> list[float]:
+    """FTS5's formula, from the words as they stand: no endings in what is asked here."""
+    documents = [Counter(text.split()) for text in texts]
+    mean = sum(map(Counter.total, documents)) / len(documents)
+    scores = []
+    for document in documents:
+        score = 0.0
+        for word in query.split():
+            having = sum(word in other for other in documents)
+            idf = max(math.log((len(documents) - having + 0.5) / (having + 0.5)), 1e-6)
+            length = 1 - 0.75 + 0.75 * document.total() / mean
+            score += idf * document[word] * 2.2 / (document[word] + 1.2 * length)
+        scores.append(score)
+    return scores
+
+
+def test_scores_are_bm25_and_the_best_come_first(store: sqlite3.Connection) -> None:
+    generator = np.random.default_rng(7)
+    words = ["red", "blue", "fox", "owl", "cat", "dog", "hat", "box"]
+    texts = [" ".join(generator.choice(words, generator.integers(1, 12))) for _ in range(60)]
+    texts[40:44] = ["zebra red", "red zebra", "zebra blue blue", "zebra fox"]
+    put(store, *texts)
+    for query in ("zebra", "zebra owl hat", "red zebra"):
+        expected = bm25(texts, query)
+        revisions, scores = fulltext.nearest(store, query, 60, None, DEFAULT_COLLECTION)
+        np.testing.assert_allclose(scores, [expected[at - 1] for at in revisions], rtol=1e-6)
+        assert sorted(revisions) == [at + 1 for at, score in enumerate(expected) if score > 0]
+        best = sorted(expected, reverse=True)
+        np.testing.assert_allclose(scores, best[: len(scores)], rtol=1e-6)
+        # The first few, and whatever ties with the last of them.
+        few, few_scores = fulltext.nearest(store, query, 2, None, DEFAULT_COLLECTION)
+        assert len(few) == np.sum(scores >= scores[1])
+        np.testing.assert_array_equal(few_scores, scores[: len(few)])
+
+
+@pytest.mark.parametrize("few", [0, 10_000])
+def test_only_allowed_documents_of_the_collection_are_found(
+    store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Whether SQLite is told what is allowed, or its rows are looked through here."""
+    monkeypatch.setattr(fulltext, "FEW_REVISIONS", few)
+    secondary_indexes.add_collection(store, "other")
+    put(store, *(f"river {'stone ' * (at % 7)}" for at in range(5)))
+    put(store, "river", collection="other")
+    put(store, *(f"river {'stone ' * (at % 7)}" for at in range(6, 300)))
+    allowed = np.array([6, 50, 51, 299])
+    revisions, scores = fulltext.nearest(store, "river", 10, allowed, DEFAULT_COLLECTION)
+    assert sorted(revisions.tolist()) == [50, 51, 299]
+    everything = dict(zip(*fulltext.nearest(store, "river", 300, None, DEFAULT_COLLECTION), strict=True))
+    assert len(everything) == 299
+    assert scores.tolist() == [everything[revision] for revision in revisions]
+    none = fulltext.nearest(store, "river", 10, np.array([], np.int64), DEFAULT_COLLECTION)
+    assert none[0].tolist() == none[1].tolist() == []
+
+
+def test_a_query_of_thousands_of_words_looks_for_the_first(store: sqlite3.Connection) -> None:
+    put(store, "w7", f"w{fulltext.MAX_TERMS + 1}", "x")
+    assert found(store, " ".join(f"w{at}" for at in range(20_000))) == [1]
+
+
+# Collections
+
+
+def ranked(store: sqlite3.Connection, query: str, collection: str) -> list[tuple[int, float]]:
+    revisions, scores = fulltext.nearest(store, query, 100, None, collection)
+    return list(zip(revisions.tolist(), scores.round(4).tolist(), strict=True))
+
+
+def test_the_words_of_one_collection_do_not_move_the_scores_of_another(store: sqlite3.Connection) -> None:
+    put(store, "zebra crossing", "red river", "blue stone", "zebra and horse", "grey owl")
+    before = ranked(store, "zebra river", DEFAULT_COLLECTION)
+    secondary_indexes.add_collection(store, "other")
+    put(store, *(f"zebra number {at}" for at in range(500)), collection="other")
+    assert ranked(store, "zebra river", DEFAULT_COLLECTION) == before
+    expected = bm25([f"zebra number {at}" for at in range(500)], "zebra 7")
+    _, scores = fulltext.nearest(store, "zebra 7", 1, None, "other")
+    assert scores[0] == pytest.approx(max(expected), rel=1e-6)
+
+
+def test_a_collection_takes_its_words_along_and_begins_empty_when_it_is_made_again(
+    store: sqlite3.Connection,
+) -> None:
+    def tables() -> set[str]:
+        rows = store.execute("SELECT name FROM sqlite_master WHERE name LIKE 'lexical%'")
+        return {name for (name,) in rows}
+
+    only_default = tables()
+    secondary_indexes.add_collection(store, "other")
+    put(store, "zebra", collection="other")
+    assert len(tables()) == 2 * len(only_default)
+    secondary_indexes.remove(store, 1)
+    store.execute("DELETE FROM documents")
+    secondary_indexes.remove_collection(store, "other")
+    assert tables() == only_default
+    assert ranked(store, "zebra", "other") == []
+    secondary_indexes.add_collection(store, "other")
+    assert ranked(store, "zebra", "other") == []
+    put(store, "zebra", "zebra", collection="other")
+    assert [revision for revision, _ in ranked(store, "zebra", "other")] == [2, 3]
+
+
+def test_a_collection_without_its_table_of_words_gets_it_back_at_the_next_start(
+    store: sqlite3.Connection,
+) -> None:
+    secondary_indexes.add_collection(store, "other")
+    put(store, "red river")
+    put(store, "blue river", collection="other")
+    fulltext.drop(store, 2)
+    assert secondary_indexes.unequal(store) == [
+        "no document of the collection 'other' can be found by its words"
+    ]
+    bring_up_to_date(store)
+    assert secondary_indexes.unequal(store) == []
+    assert [revision for revision, _ in ranked(store, "river", "other")] == [2]
+    assert [revision for revision, _ in ranked(store, "river", DEFAULT_COLLECTION)] == [1]
+
+
+# What was stored before
+
+
+def test_an_older_store_is_indexed_at_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "simile.db"
+    old = connect(path)
+    before = next(at for at, part in enumerate(MIGRATIONS) if "lexical" in part)
+    old.executescript("".join(MIGRATIONS[:before]))
+    old.execute(f"PRAGMA user_version = {before}")
+    for id, text in (("a", "東京の川"), ("b", "running rivers")):
+        old.execute(
+            "INSERT INTO documents (collection, id, text, metadata) VALUES ('default', ?, ?, '{}')",
+            (id, text),
+        )
+    old.close()
+    migrate(path)
+    store = connect(path)
+    bring_up_to_date(store)
+    assert found(store, "東京") == [1]
+    assert found(store, "run") == [2]
+    assert fact(store, LEXICAL_RULES) == fulltext.RULES
+    store.close()
+
+
+def test_other_rules_index_everything_anew_and_the_same_rules_nothing(store: sqlite3.Connection) -> None:
+    put(store, "red river", "blue stone")
+    store.execute("INSERT INTO lexical_1 (lexical_1) VALUES ('delete-all')")
+    bring_up_to_date(store)
+    assert found(store, "river") == []  # made by these rules already: not looked into
+    store.execute("UPDATE facts SET value = '0' WHERE name = ?", (LEXICAL_RULES,))
+    bring_up_to_date(store)
+    assert found(store, "river") == [1]
+    bring_up_to_date(store)
+    assert found(store, "river stone") == [1, 2]
+
+
+def test_what_fails_half_way_leaves_the_words_as_they_were(
+    store: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "red river", "blue stone")
+    store.execute("UPDATE facts SET value = '0' WHERE name = ?", (LEXICAL_RULES,))
+    with monkeypatch.context() as broken:
+        broken.setattr(fulltext, "cut", lambda text: text if "red" in text else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bring_up_to_date(store)
+    assert found(store, "river") == [1]
+    assert found(store, "stone") == [2]
+    assert fact(store, LEXICAL_RULES) == "0"

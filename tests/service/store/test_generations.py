@@ -1,0 +1,171 @@
+"""What becomes of generations: kept warm, closed, deleted; and of one whose index cannot follow."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.corpus.corpus import Library, apply
+from service.index.index import Index
+from service.lifecycle.builder import HARMLESS_TEXT
+from service.live import Generation
+from service.store.documents import DEFAULT_COLLECTION
+from service.store.generations import previous
+from service.store.ids import row_of
+from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
+from service.store.vectors import Embedding
+from service.store.writer import Changes
+from tests.service.lifecycle.test_swap import DOCUMENTS, Place
+from tests.service.swapping import QUERIES, TEXTS, published
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    published(tmp_path / "models", 3)
+    return Place(tmp_path)
+
+
+def vectors_by_version(place: Place) -> dict[str, int]:
+    connection = sqlite3.connect(place.folder / "data/simile.db")
+    rows = connection.execute(
+        "SELECT version, count(revision) FROM generations LEFT JOIN vectors ON generation = number "
+        "GROUP BY number"
+    ).fetchall()
+    connection.close()
+    return dict(rows)
+
+
+def test_vectors_that_no_rollback_can_need_are_deleted(place: Place) -> None:
+    with place.serving():
+        place.fill()
+        place.activate(place.b)
+        assert vectors_by_version(place) == {place.a: 60, place.b: 60}
+        place.activate(place.c)
+        place.until(lambda: vectors_by_version(place) == {place.b: 60, place.c: 60})
+        assert place.client.post("/models/rollback").status_code == 202
+        place.until(lambda: vectors_by_version(place) == {place.b: 60}, 30)
+
+
+def test_after_its_grace_the_version_before_is_closed_and_a_rollback_loads_it_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.lifecycle.controller.LINGER_SECONDS", 0.2)
+    with place.serving(grace_seconds=0.2) as client:
+        place.fill()
+        place.activate(place.b)
+        live = place.app.state.runtime.live
+        place.until(lambda: live.followers == ())
+        client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
+        client.delete("/documents/d3")
+        assert client.post("/models/rollback").status_code == 202
+        place.until(lambda: place.active() == place.a)
+        expected = DOCUMENTS | {"since": TEXTS[80]}
+        del expected["d3"]
+        assert place.everything() == expected
+
+
+def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_written_last(
+    place: Place,
+) -> None:
+    with place.serving():
+        place.fill()
+        live = place.app.state.runtime.live.generation
+        one, two = np.eye(2, live.encoder.dimension, dtype=np.float32)
+        changes = Changes({live.number: [(row_of(900), one), (row_of(901), one), (row_of(900), two)]})
+        changes.sequence = live.indexes.sequence + 1
+        apply(live, changes)
+        np.testing.assert_array_equal(
+            live.indexes.of(DEFAULT_COLLECTION).vectors([row_of(900), row_of(901)]), [two, one]
+        )
+
+
+def test_within_its_grace_the_version_before_follows_every_write(place: Place) -> None:
+    with place.serving() as client:
+        place.fill()
+        place.activate(place.b)
+        client.post("/documents", json={"documents": [{"id": "since", "text": TEXTS[80]}]})
+        place.until_followed()
+        client.delete("/documents/d3")
+        [warm] = place.app.state.runtime.live.followers
+        assert warm.version == place.a
+        assert warm.indexes.documents == 60
+        assert warm.indexes.sequence == place.app.state.runtime.live.generation.indexes.sequence
+
+
+def test_a_build_whose_index_cannot_follow_a_write_is_loaded_again_and_finished(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = place.hold(monkeypatch, place.b, 20)
+    with place.serving(build_rate=100) as client:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: place.state(place.b)["done"] == 20)
+        [building] = place.app.state.runtime.live.followers
+        apply = Index.apply
+
+        def broken(self: Index, *arguments: Any, **others: Any) -> None:
+            if self is building.indexes.of(DEFAULT_COLLECTION):
+                raise MemoryError("injected")
+            apply(self, *arguments, **others)
+
+        monkeypatch.setattr(Index, "apply", broken)
+        new = {"documents": [{"id": "new", "text": TEXTS[77]}]}
+        assert client.post("/documents", json=new).status_code == 200
+        release.set()
+        place.until(lambda: place.active() == place.b)
+        assert place.everything() == DOCUMENTS | {"new": TEXTS[77]}
+
+
+def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = place.hold(monkeypatch, place.b, 30)
+    with place.serving(build_rate=100) as client:
+        place.fill()
+        client.post(f"/models/{place.b}/activate")
+        place.until(lambda: place.state(place.b)["done"] == 30)
+    assert vectors_by_version(place)[place.b] == 30
+    release.set()
+    embed, embedded = Library.embed, list[str]()
+
+    async def noted(self: Library, generation: Generation, texts: Sequence[str]) -> list[Embedding]:
+        embedded.extend(text for text in texts if text != HARMLESS_TEXT)
+        return await embed(self, generation, texts)
+
+    monkeypatch.setattr(Library, "embed", noted)
+    with place.serving() as client:
+        place.until(lambda: place.active() == place.b)
+        assert place.everything() == DOCUMENTS
+        assert len(embedded) == 30, "it began anew"
+        place.until(lambda: "simile_swap_pause_seconds_count 1.0" in client.get("/metrics").text)
+
+
+def test_a_store_of_the_first_schema_gets_its_history(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "simile.db", isolation_level=None)
+    old.executescript(MIGRATIONS[0])
+    old.execute("PRAGMA user_version = 1")
+    old.execute(
+        "INSERT INTO generations (version, fingerprint, form, dimension, state) "
+        "VALUES ('v1', 'f', 'x', 3, 'active')"
+    )
+    old.close()
+    migrate(tmp_path / "simile.db")
+    connection = connect(tmp_path / "simile.db")
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    assert connection.execute("SELECT version FROM history").fetchall() == [("v1",)]
+    assert previous(connection) is None
+    connection.close()
+
+
+def test_a_search_right_behind_a_swap_finds_its_moment(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    with place.serving() as client:
+        place.fill()
+        for version in (place.b, place.c, place.a):
+            place.activate(version)
+            assert client.get("/search", params={"q": QUERIES[0]}).json()["hits"]
+    assert "found no moment at which index and store agree" not in caplog.text

@@ -1,0 +1,191 @@
+"""Reads take turns: work is counted here, never time."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.store import reader
+from service.store.documents import count
+from service.store.filter_cache import Passing, _key, _Search
+from service.store.filters.predicate import Where
+from service.store.reader import HEAVY, READERS, Documents, Turn, Turns, pause
+from service.store.schema import migrate
+from tests.service.fakes import run, until
+
+ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Iterator[Documents]:
+    path = tmp_path / "simile.db"
+    migrate(path)
+    documents = Documents(path)
+    yield documents
+    documents.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every slice is over at once, so that nothing here depends on how fast the machine is."""
+    monkeypatch.setattr(reader, "SLICE_SECONDS", 0.0)
+
+
+class Long:
+    """A read of many steps, which ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.stop = threading.Event()
+
+    def __call__(self, _: sqlite3.Connection) -> int:
+        while not self.stop.is_set():
+            self.steps += 1
+            pause()
+        return self.steps
+
+
+def in_sql(connection: sqlite3.Connection) -> None:
+    connection.execute(ENDLESS).fetchone()
+
+
+@pytest.mark.parametrize("endless", [Long, lambda: in_sql])
+def test_reads_without_end_let_a_short_one_through(documents: Documents, endless: object) -> None:
+    async def read() -> None:
+        long = [
+            asyncio.ensure_future(documents.read(endless()))  # type: ignore[operator]
+            for _ in range(2 * READERS)
+        ]
+        await until(lambda: documents._turns.waiting >= READERS)
+        assert [await documents.read(count) for _ in range(5)] == [0] * 5
+        assert not any(task.done() for task in long)
+        for task in long:
+            task.cancel()
+        await asyncio.gather(*long, return_exceptions=True)
+        assert await documents.read(count) == 0
+
+    run(read)
+
+
+def test_each_of_many_reads_goes_on(documents: Documents) -> None:
+    async def read() -> None:
+        reads = [Long() for _ in range(2 * READERS)]
+        tasks = [asyncio.ensure_future(documents.read(one)) for one in reads]
+        await until(lambda: all(one.steps > 3 for one in reads))
+        for one in reads:
+            one.stop.set()
+        assert all(steps > 3 for steps in await asyncio.gather(*tasks))
+
+    run(read)
+
+
+def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Documents) -> None:
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def counted(_: sqlite3.Connection) -> None:
+        nonlocal running, most
+        for _step in range(50):
+            with lock:
+                running += 1
+                most = max(most, running)
+            with lock:
+                running -= 1
+            pause()
+
+    async def read() -> None:
+        await asyncio.gather(*(documents.read(counted) for _ in range(3 * READERS)))
+
+    run(read)
+    assert 1 <= most <= READERS
+    assert (documents._turns._free, documents._turns.waiting) == (READERS, 0)
+
+
+def test_the_services_own_reads_wait_for_no_client(documents: Documents) -> None:
+    """Not even where a client's step takes for ever: all readers are held, and give no turn away."""
+    go = threading.Event()
+
+    async def read() -> None:
+        held = [asyncio.ensure_future(documents.read(lambda _: go.wait(60))) for _ in range(2 * READERS)]
+        await until(lambda: documents._turns.waiting == READERS)
+        assert [await documents.own(count) for _ in range(5)] == [0] * 5
+        assert not any(task.done() for task in held)
+        go.set()
+        await asyncio.gather(*held)
+
+    run(read)
+
+
+def test_heavy_reads_leave_threads_for_others(documents: Documents) -> None:
+    async def read() -> None:
+        reads = [Long() for _ in range(HEAVY + 3)]
+        tasks = [asyncio.ensure_future(documents.read(one, heavy=True)) for one in reads]
+        await until(lambda: sum(one.steps > 0 for one in reads) == HEAVY)
+        assert await documents.read(count) == 0
+        assert sum(one.steps > 0 for one in reads) == HEAVY
+        for one in reads:
+            one.stop.set()
+        await asyncio.gather(*tasks)
+
+    run(read)
+
+
+def test_an_abandoned_read_in_the_line_leaves_it(documents: Documents) -> None:
+    go = threading.Event()
+    began: list[object] = []
+
+    async def read() -> None:
+        held = [asyncio.ensure_future(documents.read(lambda _: go.wait(60))) for _ in range(READERS)]
+        await until(lambda: documents._turns._free == 0)
+        late = asyncio.ensure_future(documents.read(began.append))
+        await until(lambda: documents._turns.waiting == 1)
+        late.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await late
+        assert documents._turns.waiting == 0
+        go.set()
+        await asyncio.gather(*held)
+        assert await documents.read(count) == 0
+
+    run(read)
+    assert began == []
+
+
+def test_turns_go_in_the_order_of_the_line() -> None:
+    turns = Turns(1)
+    first, second, third = (Turn(turns) for _ in range(3))
+    assert turns.join(first)
+    assert not turns.join(second)
+    assert not turns.join(third)
+    turns.leave(first)
+    assert [turn.held for turn in (first, second, third)] == [False, True, False]
+    turns.leave(second)
+    turns.leave(second)  # twice is once
+    assert third.held
+    turns.abandon(third)
+    turns.leave(third)
+    assert not turns.join(third), "nobody waits for it"
+    assert turns.join(first)
+
+
+def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Documents) -> None:
+    """All readers wait for a search that has none: it gets one, or all would wait until their deadlines."""
+    kept, where = Passing(), Where("1", [])
+    other = kept._searches[_key(where, "default")] = _Search(0)
+
+    def waits(connection: sqlite3.Connection) -> int:
+        return len(kept.of(connection, where, "default"))
+
+    def ends(_: sqlite3.Connection) -> None:
+        other.done.set()
+
+    async def read() -> None:
+        waiting = [asyncio.ensure_future(documents.read(waits)) for _ in range(READERS)]
+        await until(lambda: documents._turns._free == READERS and len(documents._open) >= READERS)
+        await documents.read(ends)
+        assert await asyncio.gather(*waiting) == [0] * READERS
+
+    run(read)

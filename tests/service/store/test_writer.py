@@ -1,0 +1,139 @@
+"""What waits together is committed together, and one job's failure is its own."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.errors import Storage, Unhealthy
+from service.store.writer import Changes, Transaction, Writer
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / "t.db", isolation_level=None, check_same_thread=False)
+    connection.execute("CREATE TABLE t (value INTEGER UNIQUE, big BLOB)")
+    yield connection
+    connection.close()
+
+
+class Commits:
+    """What the writer reported after each commit."""
+
+    def __init__(self) -> None:
+        self.removed: list[list[int]] = []
+
+    def __call__(self, changes: Changes) -> None:
+        self.removed.append(changes.removed)
+
+
+def insert(value: int) -> "Job":
+    return Job(value)
+
+
+class Job:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __call__(self, transaction: Transaction) -> int:
+        transaction.connection.execute("INSERT INTO t VALUES (?, NULL)", (self.value,))
+        transaction.changes.removed.append(self.value)
+        return self.value
+
+
+def values(connection: sqlite3.Connection) -> list[int]:
+    return [row[0] for row in connection.execute("SELECT value FROM t ORDER BY value")]
+
+
+def blocked(writer: Writer) -> threading.Event:
+    """Hold the writer inside a job until the event is set, so that what follows waits together."""
+    release, inside = threading.Event(), threading.Event()
+
+    def wait(transaction: Transaction) -> None:
+        inside.set()
+        release.wait()
+
+    writer.submit(wait)
+    inside.wait()
+    return release
+
+
+def test_jobs_that_wait_together_share_one_commit(connection: sqlite3.Connection) -> None:
+    commits = Commits()
+    writer = Writer(connection, commits, lambda seconds: None)
+    release = blocked(writer)
+    futures = [writer.submit(insert(value)) for value in range(10)]
+    release.set()
+    assert [future.result(5) for future in futures] == list(range(10))
+    assert commits.removed == [[], list(range(10))]
+    writer.stop()
+
+
+def test_a_failing_job_takes_back_its_own_work_alone(connection: sqlite3.Connection) -> None:
+    commits = Commits()
+    writer = Writer(connection, commits, lambda seconds: None)
+    release = blocked(writer)
+
+    def half(transaction: Transaction) -> None:
+        insert(50)(transaction)
+        raise ValueError("half done")
+
+    good, bad, after = writer.submit(insert(1)), writer.submit(half), writer.submit(insert(2))
+    release.set()
+    assert (good.result(5), after.result(5)) == (1, 2)
+    with pytest.raises(ValueError, match="half done"):
+        bad.result(5)
+    assert values(connection) == [1, 2]
+    assert commits.removed[-1] == [1, 2], "the index must not hear of work that was taken back"
+    writer.stop()
+
+
+def test_a_full_disk_refuses_the_group_and_the_next_is_served(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages + 2}")  # SQLite's own way to a full disk
+    writer = Writer(connection, Commits(), lambda seconds: None)
+    release = blocked(writer)
+
+    def large(transaction: Transaction) -> None:
+        transaction.connection.execute("INSERT INTO t VALUES (7, zeroblob(1000000))")
+
+    small, huge = writer.submit(insert(1)), writer.submit(large)
+    release.set()
+    with pytest.raises(Storage, match="full"):
+        huge.result(5)
+    written = small.exception(5) is None  # with the group or without it, but never half
+    assert values(connection) == ([1] if written else [])
+    assert writer.submit(insert(3)).result(5) == 3
+    writer.stop()
+
+
+def test_a_caller_who_left_before_its_turn_writes_nothing(connection: sqlite3.Connection) -> None:
+    async def body() -> None:
+        writer = Writer(connection, Commits(), lambda seconds: None)
+        release = blocked(writer)
+        task = asyncio.create_task(writer.run(insert(1)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0)
+        release.set()
+        assert await writer.run(insert(2)) == 2
+        await asyncio.to_thread(writer.stop)
+
+    asyncio.run(body())
+
+
+def test_stopping_finishes_what_was_accepted_and_refuses_the_rest(connection: sqlite3.Connection) -> None:
+    writer = Writer(connection, Commits(), lambda seconds: None)
+    release = blocked(writer)
+    accepted = [writer.submit(insert(value)) for value in range(300)]
+    stopping = threading.Thread(target=writer.stop)
+    stopping.start()
+    release.set()
+    stopping.join(10)
+    assert [future.result(0) for future in accepted] == list(range(300))
+    with pytest.raises(Unhealthy):
+        writer.submit(insert(1000))

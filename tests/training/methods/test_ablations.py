@@ -1,0 +1,167 @@
+"""The ablations of the SimCSE paper are options of one run: they do what they say, or are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.tiny import ROUNDING
+from tests.training.recipe_cases import raw_source
+from tests.training.run_cases import command, events
+from tests.training.world_process import recipe_of, trainer_for
+from training.__main__ import main
+from training.errors import TrainingError
+from training.methods.objectives import Reps
+from training.runs.command import changes
+from training.runs.step import Trainer
+from training.text.corpus import Corpus
+
+
+def contrasted(trainer: Trainer, step: int = 0) -> Reps:
+    """What the objective of a step was given."""
+    seen: list[Reps] = []
+    hook = trainer._objectives[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    trainer.step(step)
+    hook.remove()
+    return seen[0]
+
+
+def reps_of(folder: Path, *given: str) -> Reps:
+    recipe = recipe_of("simcse-unsup", changes(["dropout=0.1", *given]))
+    return contrasted(trainer_for(raw_source(folder), recipe))
+
+
+def apart(z: Tensor) -> float:
+    """How far the two views of a text are from each other."""
+    return (z[:, 0] - z[:, 1]).abs().max().item()
+
+
+def test_one_mask_for_both_views_makes_them_equal_though_dropout_is_on(tmp_path: Path) -> None:
+    two = reps_of(tmp_path / "a")
+    one = reps_of(tmp_path / "b", "fixed_mask=true")
+    none = reps_of(tmp_path / "c", "dropout=0.0")
+    assert apart(two.z) > 1e-3
+    assert apart(one.z) < 5 * ROUNDING  # components reach 5
+    assert apart(none.z) < 5 * ROUNDING
+    assert (one.z[:, 0] - none.z[:, 0]).abs().max() > 1e-3, "there is a mask"
+    assert (one.z[0] - one.z[1]).abs().max() > 1e-3
+
+
+def test_one_mask_is_another_one_in_the_next_step(tmp_path: Path) -> None:
+    recipe = recipe_of(
+        "simcse-unsup", {"dropout": 0.1, "fixed_mask": True, "optim.lr": 1e-9, "optim.batch": 11}
+    )
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe)
+    first, second = contrasted(trainer, 0), contrasted(trainer, 1)
+    order = [second.texts[:, 0].tolist().index(text) for text in first.texts[:, 0].tolist()]
+    assert (first.z[:, 0] - second.z[order, 0]).abs().max() > 1e-3
+
+
+def test_dropout_is_everywhere_as_strong_as_is_said(tmp_path: Path) -> None:
+    recipe = recipe_of("simcse-unsup", changes(["dropout=0.05"]))
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe)
+    zeros: list[float] = []
+    dropouts = [module for module in trainer.encoder.modules() if isinstance(module, nn.Dropout)]
+    hook = dropouts[0].register_forward_hook(
+        lambda _, given, out: zeros.append((out == 0).float().mean().item())
+    )
+    trainer.step(0)
+    hook.remove()
+    assert {module.p for module in dropouts} == {0.05}
+    assert len(dropouts) > 5
+    assert zeros[0] == pytest.approx(0.05, abs=0.02)
+
+
+def test_a_second_view_may_be_cropped_or_lose_a_word(tmp_path: Path) -> None:
+    whole = reps_of(tmp_path / "a")
+    lengths = whole.views[0].lengths
+    assert torch.equal(whole.views[1].lengths, lengths)
+    kept = reps_of(tmp_path / "b", 'views=["same", { name = "crop", keep = 0.67 }]')
+    assert torch.equal(kept.views[0].lengths, lengths)
+    assert torch.equal(kept.views[1].lengths, lengths - 1)  # two of three words
+    one_less = reps_of(tmp_path / "c", 'views=["same", { name = "delete", rate = 0.0 }]')
+    assert torch.equal(one_less.views[1].lengths, lengths - 1)
+    torch.testing.assert_close(whole.texts, one_less.texts)
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "expected"),
+    [
+        ("dropout=0.05", "dropout", 0.05),
+        ("fixed_mask=true", "fixed_mask", True),
+        (
+            'views=["same",{name="crop",keep=0.9}]',
+            "views",
+            [{"name": "same", "aside": False}, {"name": "crop", "keep": 0.9}],
+        ),
+        (
+            'views=["same", { name = "delete", rate = 0.0 }]',
+            "views",
+            [{"name": "same", "aside": False}, {"name": "delete", "rate": 0.0}],
+        ),
+        (
+            'objectives=[{name="nt_xent",tau=0.1,weight=2}]',
+            "objectives",
+            [{"weight": 2.0, "name": "nt_xent", "tau": 0.1}],
+        ),
+        ('pool="mean"', "pool", "mean"),
+    ],
+)
+def test_a_run_of_the_command_says_which_ablation_it_is(
+    tmp_path: Path, tiny_source: Path, corpus: Corpus, given: str, key: str, expected: object
+) -> None:
+    assert main(command(tmp_path, tiny_source, corpus, "--steps", "1", "--set", given)) == 0
+    (start,) = events(tmp_path / "out", "start")
+    assert start["described"][key] == expected
+    assert start["method"] == "simcse-unsup"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["droput=0.1"], "the recipe has no key 'droput'; 'dropout' is"),
+        (["dropout=1.5"], "dropout must be from 0 to 0.9, not 1.5"),
+        (["fixed_mask=1"], "fixed_mask must be true or false, not 1"),
+        (["optim.rate=1e-5"], "optim has no key 'rate'"),
+        (['optim.decay="cosine"'], "decay 'cosine' is not known. There are: linear, constant"),
+        (["dropout.rate=0.1"], "dropout.rate is not there, since dropout is 0.1"),
+        (["views.0=1"], "views.0 is not there, since views is ['same', 'same']"),
+        (['views=["same", {name="crop"}]'], "the view lacks keep"),
+        (['views=["same", {name="crop", keep=0}]'], "keep must be above 0 and at most 1, not 0"),
+        (['views="same"'], "views is not a list"),
+        (["optim=3"], "optim is not a table"),
+        (['objectives=[{name="info_nce", tau=0.05, weight=-1}]'], "weight must be from 0"),
+        (['post=[{name="whiten", dimension=0}]'], "dimension must be from 1"),
+        (['twin={name="ema", momentum=2}'], "momentum must be from 0 to 1, not 2"),
+    ],
+)
+def test_a_change_that_the_recipe_does_not_have_is_refused_by_its_name(
+    tmp_path: Path,
+    tiny_source: Path,
+    corpus: Corpus,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    message: str,
+) -> None:
+    more = [word for each in given for word in ("--set", each)]
+    assert main(command(tmp_path, tiny_source, corpus, *more)) == 1
+    said = capsys.readouterr().err
+    assert "The recipe simcse-unsup: " in said
+    assert message in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("given", ["dropout", "=0.1", "dropout=", "pool=cls", "views=[", " = 1"])
+def test_a_change_that_is_no_toml_is_refused_as_it_was_written(given: str) -> None:
+    with pytest.raises(TrainingError, match="is not KEY=VALUE with a value as TOML writes it") as refused:
+        changes([given])
+    assert repr(given) in str(refused.value)
+
+
+def test_changes_are_read_in_their_order(tmp_path: Path) -> None:
+    found: dict[str, Any] = changes(["a=1", 'b="x=y"', "a=2", "c.d=[1, 2]"])
+    assert found == {"a": 2, "b": "x=y", "c.d": [1, 2]}

@@ -1,0 +1,148 @@
+"""Blocks that do not fit each other are refused when the recipe is read, with what would fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from training.errors import TrainingError
+from training.methods.catalogue import load_recipe, shipped
+from training.methods.fit import column_of_each_view, columns_of
+from training.methods.recipe import Recipe
+
+INFO = {"name": "info_nce", "tau": 0.05}
+TRIPLET = {"name": "triplet", "margin": 1}
+MASKED = {"name": "mask", "rate": 0.15}
+ASIDE = {"name": "same", "aside": True}
+TEMPLATE = {"name": "template", "text": '"{}" means [MASK].'}
+SPANS = {"name": "documents", "anchors": 1, "positives": 2, "shortest": 8, "longest": 30}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("promptbert", {"views": [TEMPLATE, TEMPLATE | {"less_bias": False}]}, "less_bias is for all templates"),
+    ("esimcse", {"head": "bn"}, 'the head "bn" gives a queue'),
+    ("simcse-unsup", {"views": ["same", MASKED, "same"]}, "views that stand aside come after those"),
+    ("simcse-unsup", {"views": ["same"]}, "InfoNCE compares two views; there are 1."),
+    (
+        "declutr",
+        {"views": ["same"], "source.positives": 1},
+        "the source has 2 texts in a row, and there are 1",
+    ),
+    (
+        "simcse-unsup",
+        {"views": ["same"], "objectives": [{"name": "nt_xent", "tau": 0.1}]},
+        "NTXent compares two views; there are 1.",
+    ),
+    ("sbert-nli", {"source": "pairs"}, 'pair_softmax needs the source "labelled_pairs"'),
+    ("sbert-nli", {"views": ["same"]}, "the source has 2 texts in a row, and there are 1 views of them"),
+    (
+        "sbert-nli",
+        {"objectives": [{"name": "pair_softmax", "classes": 2}]},
+        "labelled pairs have 3 relations, and pair_softmax must have a class for each",
+    ),
+    ("triplet", {"source": "pairs"}, "the source has 2 texts in a row, and there are 3 views"),
+    (
+        "triplet",
+        {
+            "source": "pairs",
+            "views": ["same", "same"],
+            "objectives": [TRIPLET | {"mine": False}],
+        },
+        "triplet compares an anchor, a positive and a negative; there are 2.",
+    ),
+    (
+        "simcse-unsup",
+        {"views": ["same"], "objectives": [TRIPLET]},
+        "triplet compares an anchor, a positive and a negative; there are 1.",
+    ),
+    ("simcse-unsup", {"objectives": ["mlm"]}, "mlm guesses what a view `mask` hides, and there is none"),
+    ("simcse-unsup", {"objectives": ["rtd"]}, "rtd needs a view `mask` aside for each view"),
+    ("diffcse", {"views": ["same", "same", MASKED]}, "rtd needs a view `mask` aside for each view"),
+    (
+        "diffcse",
+        {"views": ["same", {"name": "repeat", "rate": 0.3}, MASKED, MASKED]},
+        "the contrasted views must be `same`",
+    ),
+    ("tsdae", {"views": ["same"]}, "denoise needs the whole text as its last view"),
+    ("tsdae", {"views": ["same", ASIDE, MASKED]}, "denoise needs the whole text as its last view"),
+    ("tsdae", {"views": [ASIDE]}, "all views stand aside, and one at least must not"),
+    ("mlm", {"views": []}, "all views stand aside"),
+    ("simcse-sup", {"views": ["same", "same", "same", *[MASKED] * 4]}, "more views than that stand aside"),
+    ("simcse-sup", {"objectives": [{"name": "nt_xent", "tau": 0.1}]}, "a triple ends with a negative"),
+    (
+        "declutr",
+        {"source": SPANS, "views": ["same"] * 3, "objectives": [INFO]},
+        "further spans of a document are positives: nt_xent takes them for such",
+    ),
+    (
+        "declutr",
+        {"source": SPANS, "views": ["same"] * 3, "objectives": [TRIPLET]},
+        "further spans of a document are positives",
+    ),
+    ("tsdae", {"negatives": [{"name": "noise", "batches": 1}]}, "negatives are for info_nce"),
+    (
+        "simcse-unsup",
+        {"negatives": [{"name": "queue", "batches": 1}]},
+        'a queue needs the twin "ema", and the twin is for a queue',
+    ),
+    ("simcse-unsup", {"twin": {"name": "ema", "momentum": 0.9}}, 'a queue needs the twin "ema"'),
+    ("simcse-unsup", {"views": [TEMPLATE, TEMPLATE]}, 'the pool "mask" goes with views `template`, all'),
+    ("promptbert", {"views": [TEMPLATE, "same"]}, 'the pool "mask" goes with views `template`, all'),
+    ("promptbert", {"pool": "cls"}, 'the pool "mask" goes with views `template`, all of them'),
+    ("promptbert", {"fixed_mask": True}, "fixed_mask encodes each view alone; mlm and templates less"),
+    ("simcse-unsup-mlm", {"fixed_mask": True}, "fixed_mask encodes each view alone"),
+    ("simcse-unsup", {"result": "backbone"}, 'the result "backbone" is what mlm trains'),
+    ("mlm", {"post": [{"name": "drop_pcs", "count": 1}]}, 'the result "backbone" has no vectors'),
+    ("simcse-sup", {"objectives": []}, "a head that is kept must be trained, and there is no objective"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), REFUSED)
+def test_what_could_not_work_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainingError) as refused:
+        load_recipe(name, changes)
+    assert str(refused.value).startswith(f"The recipe {name}: ")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("simcse-unsup", {"views": ["same", "same", "same"]}),
+        ("simcse-unsup", {"objectives": [INFO, INFO]}),
+        ("simcse-unsup", {"objectives": [TRIPLET]}),
+        ("simcse-unsup", {"fixed_mask": True, "negatives": [{"name": "noise", "batches": 1}]}),
+        ("diffcse", {"fixed_mask": True}),
+        ("diffcse", {"objectives": [INFO, "rtd", "mlm"]}),
+        ("declutr", {"source": SPANS | {"positives": 1}, "views": ["same"] * 2, "objectives": [INFO]}),
+        ("promptbert", {"views": [TEMPLATE | {"less_bias": False}] * 2, "fixed_mask": True}),
+        ("esimcse", {"negatives": [{"name": "queue", "batches": 1}, {"name": "noise", "batches": 1}]}),
+    ],
+)
+def test_what_can_work_is_not(name: str, changes: dict[str, Any]) -> None:
+    assert load_recipe(name, changes).name == name
+
+
+def columns(name: str, **changes: Any) -> list[int]:
+    return column_of_each_view(load_recipe(name, changes))
+
+
+def test_each_view_is_of_the_text_that_stands_in_its_place() -> None:
+    assert columns("simcse-unsup-mlm") == [0, 0, 0, 0]
+    assert columns("simcse-sup") == [0, 1, 2]
+    assert columns("simcse-sup-mlm") == [0, 1, 2, 0, 1, 2]
+    assert columns("declutr") == [0, 1, 2]
+    assert columns("simcse-sup-mlm", views=["same"] * 3 + [MASKED] * 2) == [0, 1, 2, 0, 1]
+
+
+def test_a_row_has_as_many_texts_as_its_source_says() -> None:
+    def of(name: str) -> int:
+        recipe: Recipe = load_recipe(name)
+        return columns_of(recipe)
+
+    found = {name: of(name) for name in ("tsdae", "sbert-nli", "triplet", "declutr")}
+    assert found == {"tsdae": 1, "sbert-nli": 2, "triplet": 3, "declutr": 3}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_recipe_fits(name: str) -> None:
+    assert load_recipe(name).described()

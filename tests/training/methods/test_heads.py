@@ -1,0 +1,86 @@
+"""Heads against numpy, and what they begin from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from models.publishing.from_torch import DenseLayer
+from tests.training.pretrained import trainer_of
+from training.methods.catalogue import load_recipe
+from training.methods.heads import BatchNorm, BatchNormHead, Plain, Tanh
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+def batch_norm(x: NDArray[Any]) -> NDArray[Any]:
+    """torch's: the variance is that of the batch itself, over n and not n - 1."""
+    normed: NDArray[Any] = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+    return normed
+
+
+def test_the_head_that_normalises_batches_is_what_numpy_computes() -> None:
+    head = BatchNorm().build(6, generator())
+    assert isinstance(head, BatchNormHead)
+    with torch.no_grad():
+        head.inner.weight.uniform_(0.5, 2, generator=generator())
+        head.inner.bias.normal_(generator=generator())
+    x = torch.randn(9, 6, generator=generator())
+    wide, narrow, scale, shift = (
+        tensor.detach().numpy().astype(float)
+        for tensor in (head.wide.weight, head.narrow.weight, head.inner.weight, head.inner.bias)
+    )
+    assert wide.shape == (12, 6)
+    inner = np.maximum(scale * batch_norm(x.numpy() @ wide.T) + shift, 0)
+    expected = batch_norm(inner @ narrow.T)
+    assert np.abs(head(x).detach().numpy() - expected).max() < 1e-4
+    assert {name for name, _ in head.named_parameters()} == {
+        "wide.weight",
+        "inner.weight",
+        "inner.bias",
+        "narrow.weight",
+    }, "neither a bias nor weights of the last normalisation"
+
+
+def test_batches_are_normalised_over_the_rows_of_all_views_together(tmp_path: Path) -> None:
+    recipe = load_recipe("simcse-unsup", {"head": "bn", "optim.batch": 4})
+    trainer = trainer_of(recipe, tmp_path / "raw")
+    own = torch.randn(4, 2, 32, generator=generator())
+    own[:, 1] += 3  # alone, each view would be centred
+    z = trainer._head(own).detach()
+    assert z.mean((0, 1)).abs().max() < 1e-5
+    assert z[:, 0].mean(0).abs().max() > 0.1
+    rows = torch.cat([own[:, 0], own[:, 1]])
+    expected = trainer.model["head"](rows).detach()
+    assert torch.allclose(z[:, 0], expected[:4])
+    assert torch.allclose(z[:, 1], expected[4:])
+
+
+@pytest.mark.parametrize("kind", [Tanh(keep=False), BatchNorm()])
+def test_a_head_begins_from_berts_spread_by_its_own_generator(kind: Tanh | BatchNorm) -> None:
+    first, again = kind.build(256, generator()), kind.build(256, generator())
+    linears = [module for module in first.modules() if isinstance(module, torch.nn.Linear)]
+    for linear in linears:
+        assert linear.weight.std().item() == pytest.approx(0.02, rel=0.02)
+        assert linear.weight.mean().abs().item() < 3e-4
+        assert linear.bias is None or not linear.bias.any()
+    assert len(linears) == (1 if isinstance(kind, Tanh) else 2)
+    for one, other in zip(first.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_tanh_head_is_what_numpy_computes_and_no_head_changes_nothing() -> None:
+    head = Tanh(keep=True).build(6, generator())
+    assert isinstance(head, DenseLayer)
+    x = torch.randn(9, 6, generator=generator())
+    expected = np.tanh(x.numpy() @ head.linear.weight.detach().numpy().T)
+    # Six terms of a size of up to 4 together, each rounded by eps / 2, here and there.
+    assert np.abs(head(x).detach().numpy() - expected).max() < 6 * 4 * np.finfo(np.float32).eps
+    assert torch.equal(Plain().build(6, generator())(x), x)

@@ -1,0 +1,141 @@
+"""Negatives beside the batch, and the twin that makes some of them: what they hold, step by step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  its usual name
+from torch import Tensor
+
+from tests.training.pretrained import ROWS, encoder_of, pretrained, trainer_of
+from training.methods.catalogue import load_recipe
+from training.methods.negatives import Noise, NoiseRows, Queue, QueueBuffer
+from training.methods.recipe import Recipe
+from training.methods.twins import Ema
+from training.runs.step import Trainer
+
+NONE = torch.Generator()
+
+
+def numbered(*numbers: int) -> Tensor:
+    return torch.tensor([[float(number)] * 2 for number in numbers])
+
+
+def test_a_queue_has_the_newest_first_grows_and_then_stays_as_long() -> None:
+    queue = Queue(batches=2.5).build(2, 2)
+    assert isinstance(queue, QueueBuffer)
+    found = [queue.rows(NONE)[:, 0].tolist()]
+    for at in range(4):
+        queue.push(numbered(10 * at, 10 * at + 1))
+        found.append(queue.rows(NONE)[:, 0].tolist())
+    assert found == [[], [0, 1], [10, 11, 0, 1], [20, 21, 10, 11, 0], [30, 31, 20, 21, 10]]
+    queue.push(numbered(*range(50, 57)))  # a batch longer than the queue
+    assert queue.rows(NONE)[:, 0].tolist() == [50, 51, 52, 53, 54]
+
+
+def test_a_queue_is_in_every_checkpoint() -> None:
+    queue, other = Queue(batches=2).build(2, 3), Queue(batches=2).build(2, 3)
+    queue.push(numbered(1, 2, 3, 4))
+    other.load_state_dict(queue.state_dict())
+    assert other.rows(NONE)[:, 0].tolist() == [1, 2, 3, 4]
+
+
+def test_a_queue_keeps_no_graph() -> None:
+    queue = Queue(batches=2).build(2, 3)
+    queue.push(numbered(1, 2).requires_grad_())
+    assert not queue.rows(NONE).requires_grad
+
+
+def test_noise_is_gaussian_and_follows_its_generator() -> None:
+    noise = Noise(batches=3.0).build(16, 64)
+    assert isinstance(noise, NoiseRows)
+    first, again, other = (noise.rows(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert first.shape == (192, 16)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.std().item() == pytest.approx(1, rel=0.05)
+    assert first.mean().abs().item() < 0.05
+
+
+def test_the_noise_of_a_step_is_its_own_and_comes_again_with_the_step(tmp_path: Path) -> None:
+    recipe = load_recipe("gs-infonce", {"optim.batch": 4})
+    trainer = trainer_of(recipe, tmp_path / "raw")
+    drawn = [trainer._extra(trainer._seed(step)) for step in (3, 4, 3)]
+    assert [rows.shape for rows in drawn if rows is not None] == [(12, 32)] * 3
+    assert torch.equal(*(rows for rows in (drawn[0], drawn[2]) if rows is not None))
+    assert not torch.equal(*(rows for rows in drawn[:2] if rows is not None))
+
+
+def still(batch: int = 8) -> Recipe:
+    """ESimCSE without anything random: a step can be computed again from the weights before it."""
+    changes = {"views": ["same", "same"], "dropout": 0.0, "optim.batch": batch, "optim.lr": 1e-2}
+    recipe = load_recipe("esimcse", changes | {"negatives": [{"name": "queue", "batches": 1.5}]})
+    return replace(recipe, twin=Ema(momentum=0.75))
+
+
+def first_vectors(trainer: Trainer, step: int, encoder: str) -> Tensor:
+    """Of a step's texts by the encoder or its twin, behind the head that they share."""
+    (column,) = trainer._source.batch(step).columns
+    with torch.no_grad():
+        found: Tensor = trainer.model["head"](trainer.model[encoder](column).pooled)
+    return found
+
+
+def loss_by_hand(z: Tensor, kept: Tensor) -> float:
+    """Both views of a text are one vector, as there is no dropout."""
+    keys = F.normalize(torch.cat([z, kept]), dim=-1)
+    scores = F.normalize(z, dim=-1) @ keys.T / 0.05
+    rows = [math.log(sum(math.exp(x - row[n]) for x in row)) for n, row in enumerate(scores.tolist())]
+    return sum(rows) / len(rows)
+
+
+def test_a_step_sees_the_batches_before_it_and_then_its_own_is_kept(tmp_path: Path) -> None:
+    trainer = trainer_of(still(), tmp_path / "raw")
+    queue = trainer._negatives[0]
+    before = queue.rows(NONE).clone()
+    for step in range(4):
+        z = first_vectors(trainer, step, "encoder")
+        assert trainer.step(step).loss == pytest.approx(loss_by_hand(z, before), rel=1e-4), step
+        after = queue.rows(NONE).clone()
+        assert torch.equal(after[: len(z)], first_vectors(trainer, step, "twin")), step
+        assert torch.equal(after[len(z) :], before[: 12 - len(z)]), "older ones stay as they were"
+        before = after
+    assert len(before) == 12
+
+
+def test_the_twin_begins_as_the_encoder_and_follows_it_by_its_momentum(tmp_path: Path) -> None:
+    trainer = trainer_of(still(), tmp_path / "raw")
+    encoder, twin = trainer.model["encoder"], trainer.model["twin"]
+    begun = encoder.state_dict()
+    assert twin.state_dict().keys() == begun.keys()
+    for name, tensor in twin.state_dict().items():
+        assert torch.equal(tensor, begun[name]), name
+        assert tensor.data_ptr() != begun[name].data_ptr(), "a copy and not the same"
+    for step in range(3):
+        before = {name: tensor.detach().clone() for name, tensor in twin.named_parameters()}
+        trainer.step(step)
+        moved = 0.0
+        for name, tensor in encoder.named_parameters():
+            expected = 0.75 * before[name] + 0.25 * tensor
+            assert torch.allclose(dict(twin.named_parameters())[name], expected, atol=1e-6), name
+            moved = max(moved, (tensor - before[name]).abs().max().item())
+        assert moved > 1e-4
+    assert all(tensor.grad is None and not tensor.requires_grad for tensor in twin.parameters())
+    optimised = {id(tensor) for group in trainer.optimizer.param_groups for tensor in group["params"]}
+    assert not optimised & {id(tensor) for tensor in twin.parameters()}
+
+
+def test_a_twin_encodes_by_itself(tmp_path: Path) -> None:
+    pretrained(tmp_path / "raw")
+    encoder = encoder_of(tmp_path / "raw")
+    expected = encoder(ROWS).pooled.detach()
+    twin = Ema(momentum=0.9).build(encoder)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.zero_()
+    assert torch.equal(twin(ROWS).pooled, expected)
+    assert twin.encode(["river stone"]).shape == (1, 32)

@@ -1,0 +1,287 @@
+"""Objectives over vectors against loops in plain Python, numpy, and numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from training.methods.objectives import (
+    InfoNCE,
+    InfoNCEModule,
+    NTXentModule,
+    PairSoftmaxModule,
+    Reps,
+    Triplet,
+    TripletModule,
+    info_nce,
+    nt_xent,
+    same_texts,
+    semi_hard,
+    triplet,
+)
+
+# A query again with another positive, a positive of two queries; and hard negatives that are: the positive of
+# another, the query of another, the text's own positive, the text itself, no other text.
+TEXTS = torch.tensor(
+    [[1, 11, 12], [2, 12, 3], [3, 13, 13], [1, 14, 21], [5, 12, 5], [6, 15, 22], [7, 16, 23], [8, 17, 15]]
+)
+DISTINCT = torch.arange(24).reshape(8, 3)
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float:
+    dot = sum(x * y for x, y in zip(a, b, strict=True))
+    return dot / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def distance(a: Sequence[float], b: Sequence[float]) -> float:
+    return 2 - 2 * cosine(a, b)
+
+
+def vectors(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def info_nce_by_loops(z: Tensor, texts: Tensor, extra: Tensor, tau: float, alpha: float) -> float:
+    """What each candidate is to each text, one by one."""
+    N, V, _ = z.shape  # noqa: N806  as the papers
+    t, total = texts.tolist(), 0.0
+    for n in range(N):
+        positive, others = 0.0, sum(math.exp(cosine(z[n, 0].tolist(), row) / tau) for row in extra.tolist())
+        for m in range(N):
+            for view in range(1, V):
+                weight = math.exp(cosine(z[n, 0].tolist(), z[m, view].tolist()) / tau)
+                if (m, view) == (n, 1):
+                    positive = weight
+                    continue
+                if t[m][view] in (t[n][0], t[n][1]) or (view == 1 and t[m][0] == t[n][0]):
+                    continue
+                others += alpha * weight if (m, view) == (n, 2) else weight
+        total -= math.log(positive / (positive + others))
+    return total / N
+
+
+def test_info_nce_is_the_loss_worked_out_by_hand() -> None:
+    # Three texts at right angles, whose second views point at the first, at both, and away.
+    queries = torch.tensor([[1.0, 0, 0], [0, 2, 0], [0, 0, 3]])
+    keys = torch.tensor([[4.0, 0, 0], [1, 1, 0], [0, 0, -1]])
+    half = math.sqrt(0.5)
+    # cosines: [1, √½, 0], [0, √½, 0], [0, 0, -1]
+    rows = [
+        -math.log(math.exp(2) / (math.exp(2) + math.exp(2 * half) + 1)),
+        -math.log(math.exp(2 * half) / (1 + math.exp(2 * half) + 1)),
+        -math.log(math.exp(-2) / (1 + 1 + math.exp(-2))),
+    ]
+    assert info_nce(queries, keys, tau=0.5).item() == pytest.approx(sum(rows) / 3, abs=1e-6)
+
+
+def test_info_nce_agrees_with_numpy() -> None:
+    generator = np.random.default_rng(0)
+    q, k = generator.normal(size=(2, 7, 5))
+    scores = (q / np.linalg.norm(q, axis=1)[:, None]) @ (k / np.linalg.norm(k, axis=1)[:, None]).T / 0.05
+    expected = np.mean(np.log(np.exp(scores).sum(1)) - np.diag(scores))
+    assert info_nce(torch.tensor(q), torch.tensor(k), tau=0.05).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("texts", [TEXTS, DISTINCT], ids=["equal texts", "distinct"])
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("queued", [0, 5])
+@pytest.mark.parametrize("views", [2, 3])
+def test_info_nce_counts_each_candidate_as_what_it_is(
+    texts: Tensor, alpha: float, queued: int, views: int
+) -> None:
+    z, extra = vectors(8, views, 6), vectors(queued, 6, seed=1)
+    module = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))
+    found = module(Reps(z, texts[:, :views], extra=extra))
+    expected = info_nce_by_loops(z, texts[:, :views], extra, 0.3, alpha)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_which_candidates_are_no_negatives_worked_out_by_hand() -> None:
+    found = [(n, m) for n, m in same_texts(TEXTS).nonzero().tolist()]
+    second = [(0, 3), (3, 0), (1, 4), (4, 1)]  # query 1 stands twice; text 12 is the positive of two
+    third = [(1, 0), (4, 0), (2, 1), (2, 2), (4, 4), (5, 7)]  # 12 to texts 2 and 5; 3; 13; 5; 15 to text 6
+    assert sorted(found) == sorted(second + [(n, 8 + m) for n, m in third])
+
+
+def test_equal_texts_are_not_negatives() -> None:
+    z = vectors(3, 2, 8)
+    z[2, 1] = z[0, 1]  # texts 0 and 2 are one and the same
+    found = InfoNCEModule(InfoNCE(tau=0.1))(Reps(z, torch.tensor([[5, 5], [6, 6], [5, 5]])))
+    q, k = (torch.nn.functional.normalize(z[:, view], dim=-1).double().numpy() for view in (0, 1))
+    scores = np.exp(q @ k.T / 0.1)
+    scores[0, 2] = scores[2, 0] = 0
+    assert found.item() == pytest.approx(np.mean(np.log(scores.sum(1) / np.diag(scores))), rel=1e-5)
+
+
+def test_the_spread_of_further_negatives_cancels() -> None:
+    z, extra = vectors(4, 2, 6), vectors(12, 6, seed=1)
+    module = InfoNCEModule(InfoNCE(tau=0.05))
+    found = [module(Reps(z, DISTINCT[:4, :2], extra=scale * extra)).item() for scale in (1, 7)]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def nt_xent_by_loops(anchors: Tensor, positives: Tensor, tau: float) -> float:
+    rows = [*anchors.tolist(), *positives.tolist()]
+    M, total = len(rows), 0.0  # noqa: N806
+    for n in range(M):
+        weights = [math.exp(cosine(rows[n], rows[m]) / tau) if m != n else 0.0 for m in range(M)]
+        total -= math.log(weights[(n + M // 2) % M] / sum(weights))
+    return total / M
+
+
+def test_nt_xent_goes_over_all_rows_in_both_directions() -> None:
+    a, p = vectors(2, 6, 5)
+    assert nt_xent(a, p, tau=0.2).item() == pytest.approx(nt_xent_by_loops(a, p, 0.2), rel=1e-5)
+
+
+def test_positives_are_averaged_before_they_are_brought_to_length_1() -> None:
+    z = vectors(6, 4, 5)
+    z[:, 2] *= 9  # so that the mean of unit vectors would be another
+    expected = nt_xent_by_loops(z[:, 0], (z[:, 1] + z[:, 2] + z[:, 3]) / 3, 0.2)
+    assert NTXentModule(0.2)(Reps(z, torch.arange(24).reshape(6, 4))).item() == pytest.approx(
+        expected, rel=1e-5
+    )
+
+
+def triplet_by_loops(a: Tensor, p: Tensor, n: Tensor, margin: float) -> float:
+    rows = zip(a.tolist(), p.tolist(), n.tolist(), strict=True)
+    return sum(max(0.0, distance(x, y) - distance(x, z) + margin) for x, y, z in rows) / len(a)
+
+
+def test_the_triplet_loss_is_of_squared_distances_between_unit_vectors() -> None:
+    # By hand: of length 1, the positive is at √2 from the anchor, the negatives opposite and at the anchor.
+    a, p, n = torch.tensor([[[3.0, 0], [1, 0]], [[0, 2], [0, 1]], [[-5, 0], [7, 0]]])
+    assert triplet(a, p, n, margin=0.2).item() == pytest.approx((0 + (2 - 0 + 0.2)) / 2)
+    a, p, n = vectors(3, 9, 4)
+    assert triplet(a, p, n, margin=0.5).item() == pytest.approx(triplet_by_loops(a, p, n, 0.5), rel=1e-5)
+
+
+def semi_hard_by_loops(a: Tensor, p: Tensor, keys: Tensor, same: Tensor) -> list[int]:
+    chosen = []
+    for n, row in enumerate(a.tolist()):
+        far = {m: distance(row, keys[m].tolist()) for m in range(len(keys)) if not same[n, m]}
+        farther = {m: d for m, d in far.items() if d > distance(row, p[n].tolist())}
+        chosen.append(min(farther, key=farther.__getitem__) if farther else max(far, key=far.__getitem__))
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_semi_hard_negative_is_the_nearest_beyond_the_positive(seed: int) -> None:
+    a, p = vectors(2, 12, 3, seed=seed)
+    p[:4] = -a[:4]  # nothing is farther than these positives
+    keys = torch.cat([p, vectors(12, 3, seed=seed + 50)])
+    same = torch.rand(12, 24, generator=torch.Generator().manual_seed(seed)) < 0.3
+    same[:, :12] |= torch.eye(12, dtype=torch.bool)
+    assert semi_hard(a, p, keys, same).tolist() == semi_hard_by_loops(a, p, keys, same)
+
+
+def test_mining_takes_the_semi_hard_negative_of_another_text() -> None:
+    z = vectors(8, 3, 5)
+    z[3, 0] = z[0, 0]  # as their texts say: else the positive of the one would be near the other
+    keys = torch.cat([z[:, 1], z[:, 2]])
+    same = same_texts(TEXTS)
+    same[:, :8] |= torch.eye(8, dtype=torch.bool)
+    chosen = semi_hard_by_loops(z[:, 0], z[:, 1], keys, same)
+    assert not same[range(8), chosen].any()
+    found = TripletModule(Triplet(margin=1.0))(Reps(z, TEXTS))
+    expected = triplet_by_loops(z[:, 0], z[:, 1], keys[chosen], 1.0)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_mining_the_third_view_is_the_negative() -> None:
+    z = vectors(8, 3, 5)
+    found = TripletModule(Triplet(margin=1.0, mine=False))(Reps(z, TEXTS))
+    assert found.item() == pytest.approx(triplet_by_loops(z[:, 0], z[:, 1], z[:, 2], 1.0), rel=1e-5)
+
+
+def test_a_batch_of_one_text_over_and_over_moves_nothing() -> None:
+    z = vectors(3, 2, 5).requires_grad_()
+    TripletModule(Triplet(margin=0.2))(Reps(z, torch.full((3, 2), 4))).backward()
+    assert z.grad is not None
+    assert not z.grad.any()
+
+
+def test_pair_softmax_is_a_softmax_over_u_v_and_their_difference() -> None:
+    z, labels = vectors(7, 2, 5), torch.tensor([0, 2, 1, 1, 0, 2, 2])
+    module = PairSoftmaxModule(5, 3, torch.Generator().manual_seed(3))
+    found = module(Reps(z, DISTINCT[:7, :2], labels)).item()
+    u, v = z[:, 0].numpy().astype(float), z[:, 1].numpy().astype(float)
+    weight, bias = (tensor.detach().numpy().astype(float) for tensor in module.classifier.parameters())
+    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.T + bias
+    log_sums = np.log(np.exp(logits).sum(1))
+    assert found == pytest.approx(np.mean(log_sums - logits[range(7), labels]), rel=1e-5)
+
+
+def test_the_classifier_of_pairs_begins_as_torch_s_linear_does() -> None:
+    module = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
+    again = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
+    weight = module.classifier.weight.detach()
+    assert torch.equal(weight, again.classifier.weight)
+    bound = 900**-0.5
+    assert 0.99 * bound < weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+def test_pair_softmax_without_labels_is_refused() -> None:
+    with pytest.raises(ValueError, match="labels"):
+        PairSoftmaxModule(5, 3, torch.Generator())(Reps(vectors(7, 2, 5), DISTINCT[:7, :2]))
+
+
+LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
+    "info_nce": lambda: InfoNCEModule(InfoNCE(tau=0.05, hard_weight=2.0)),
+    "nt_xent": lambda: NTXentModule(0.05),
+    "triplet": lambda: TripletModule(Triplet(margin=0.2)),
+    "pair_softmax": lambda: PairSoftmaxModule(16, 3, torch.Generator().manual_seed(0)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_and_gradient_are_in_float32_under_autocast(name: str) -> None:
+    found = []
+    for enabled in (False, True):
+        z = vectors(8, 3, 16).requires_grad_()
+        reps = Reps(z, TEXTS, torch.arange(8) % 3, vectors(4, 16, seed=1))
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = LOSSES[name]()(reps)
+        assert loss.dtype == torch.float32
+        loss.backward()
+        assert z.grad is not None
+        assert z.grad.isfinite().all()
+        assert z.grad.any()
+        found.append((loss.item(), z.grad))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("name", ["info_nce", "nt_xent", "triplet"])
+def test_gradients_are_finite_where_vectors_are_equal_or_zero(name: str) -> None:
+    z = vectors(8, 3, 16)
+    z[1] = z[0]  # one and the same vector in every view
+    z[2, :] = 0
+    z.requires_grad_()
+    LOSSES[name]()(Reps(z, TEXTS)).backward()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
+
+
+def test_equal_texts_are_no_negatives_in_nt_xent_either() -> None:
+    z = vectors(4, 2, 6, seed=3)
+    texts = torch.tensor([[1, 1], [2, 2], [1, 1], [3, 3]])
+    found = NTXentModule(0.3)(Reps(z, texts)).item()
+    unit = torch.nn.functional.normalize(z.transpose(0, 1).flatten(0, 1), dim=-1).double().tolist()
+    numbers = [1, 2, 1, 3] * 2
+    losses = []
+    for row in range(8):
+        other = (row + 4) % 8
+        scores = {
+            column: math.exp(sum(a * b for a, b in zip(unit[row], unit[column], strict=True)) / 0.3)
+            for column in range(8)
+            if column != row and (column == other or numbers[column] != numbers[row])
+        }
+        losses.append(-math.log(scores[other] / sum(scores.values())))
+    assert found == pytest.approx(sum(losses) / 8, rel=1e-5)

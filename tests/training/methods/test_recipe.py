@@ -1,0 +1,130 @@
+"""Recipes are read strictly: what is not understood is refused by its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.training.conftest import RECIPE_TEXT as TEXT
+from training.errors import TrainingError
+from training.methods.catalogue import load_recipe, read_recipe, shipped
+from training.methods.heads import Tanh
+from training.methods.objectives import InfoNCE
+from training.methods.recipe import Recipe
+from training.methods.views import Same
+
+
+def test_unsupervised_simcse_has_the_published_numbers(recipe: Recipe) -> None:
+    assert recipe.views == (Same(), Same())
+    assert (recipe.pool, recipe.head) == ("cls", Tanh(keep=False))
+    assert recipe.objectives == ((1.0, InfoNCE(tau=0.05)),)
+    assert (recipe.dropout, recipe.max_length, recipe.seed) == (0.1, 32, 42)
+    optim = recipe.optim
+    assert (optim.lr, optim.batch, optim.warmup) == (3e-5, 64, 0.0)
+    assert (optim.weight_decay, optim.epsilon, optim.clip) == (0.0, 1e-8, 1.0)
+
+
+def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
+    lines = [line for line in TEXT.splitlines() if line and not line.startswith("#")]
+    assert len(lines) <= 15
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("dropout =", "droput =", "the recipe has no key 'droput'; 'dropout' is"),
+        ("max_length = 32", "", "the recipe lacks max_length"),
+        ("weight_decay = 0.0", "weight_decy = 0.0", "optim has no key 'weight_decy'; 'weight_decay' is"),
+        ('"same"]', '"sane"]', "view 'sane' is not known; 'same' is. There are: same"),
+        ('"same", "same"', '"same"', "there are 1"),
+        ('"tanh"', '"bm"', "head 'bm' is not known. There are: none, tanh, bn"),
+        ('"info_nce"', '"tripled"', "objective 'tripled' is not known"),
+        ("tau = 0.05", "temperature = 0.05", "the objective has no key 'temperature'"),
+        ("tau = 0.05", 'tau = "warm"', "tau must be a number, not 'warm'"),
+        ("keep = false", "keep = 0", "keep must be true or false, not 0"),
+        ('pool = "cls"', 'pool = "clss"', "pool 'clss' is not known; 'cls' is"),
+        ('source = "lines"', 'source = "triplet"', "source 'triplet' is not known; 'triples' is"),
+        ("batch = 64", "batch = 64.0", "batch must be a whole number, not 64.0"),
+        ("batch = 64", "batch = 1", "batch must be from 2"),
+        ("lr = 3e-5", "lr = nan", "lr must be above 0 and at most 1, not nan"),
+        ("lr = 3e-5", "lr = 0", "lr must be above 0 and at most 1, not 0"),
+        ("tau = 0.05", "tau = 0.0", "tau must be above 0"),
+        ("epsilon = 1e-8", "epsilon = 0.0", "epsilon must be above 0"),
+        ("clip = 1.0", "clip = 0", "clip must be above 0"),
+        ("warmup = 0.0", "warmup = 1.5", "warmup must be from 0 to 1, not 1.5"),
+        ("lr = 3e-5", "lr = true", "lr must be a number, not True"),
+        ("[optim]", "[optim", "is not TOML"),
+        ('views = ["same", "same"]', 'views = "same"', "views is not a list"),
+        ("seed = 42", "seed = -1", "seed must be from 0 to 9223372036854775807, not -1"),
+        ("max_length = 32", "max_length = 2", "max_length must be from 3"),
+        ("tau = 0.05 }", "tau = 0.05, weight = -1 }", "weight must be from 0"),
+        ("tau = 0.05 }", 'tau = 0.05, weight = "much" }', "weight must be a number, not 'much'"),
+        (
+            "seed = 42",
+            'seed = 42\nresult = "model"',
+            "result 'model' is not known. There are: encoder, backbone",
+        ),
+        ("seed = 42", 'seed = 42\nnegatives = ["nose"]', "negatives 'nose' is not known; 'noise' is"),
+        ("seed = 42", 'seed = 42\ntwin = "emma"', "twin 'emma' is not known; 'ema' is. There are: ema"),
+        ("seed = 42", 'seed = 42\npost = ["whiten"]', "the post lacks dimension"),
+        ("seed = 42", "seed = 42\nfixed_mask = 1", "fixed_mask must be true or false, not 1"),
+        (
+            "lr = 3e-5",
+            'lr = 3e-5\ndecay = "cosine"',
+            "decay 'cosine' is not known. There are: linear, constant",
+        ),
+        ("lr = 3e-5", "lr = 3e-5\ndecay = 1", "decay must be a text, not 1"),
+    ],
+)
+def test_what_a_recipe_gets_wrong_is_named(old: str, new: str, message: str) -> None:
+    assert old in TEXT
+    with pytest.raises(TrainingError) as refused:
+        read_recipe(TEXT.replace(old, new, 1), "mine")
+    assert str(refused.value).startswith("The recipe mine")
+    assert message in str(refused.value)
+
+
+def test_the_digest_names_the_method_and_not_its_file_or_seed(recipe: Recipe, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(TEXT.replace("seed = 42", "seed = 7  # another"), encoding="utf-8")
+    mine = load_recipe(str(file))
+    assert (mine.name, mine.seed) == ("mine", 7)
+    assert mine.digest() == recipe.digest()
+    assert read_recipe(TEXT.replace("tau = 0.05", "tau = 0.1"), "x").digest() != recipe.digest()
+    assert read_recipe(TEXT.replace("lr = 3e-5", "lr = 1e-5"), "x").digest() != recipe.digest()
+
+
+def test_a_recipe_that_is_nowhere_is_refused_with_those_there_are() -> None:
+    with pytest.raises(
+        TrainingError, match=r"no recipe 'simcse': name a TOML file or one of all-but-the-top, .*simcse-unsup"
+    ):
+        load_recipe("simcse")
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_is_short_and_says_all_that_was_decided_as_json(name: str) -> None:
+    recipe = load_recipe(name)
+    said = recipe.described()
+    assert json.loads(json.dumps(said)) == said
+    assert recipe.digest() == load_recipe(name, {"seed": 7}).digest()
+    for change in ({"dropout": 0.33}, {"optim.lr": 0.33}, {"max_length": 33}):
+        assert load_recipe(name, change).digest() != recipe.digest()
+
+
+def test_methods_differ_in_their_digests() -> None:
+    assert len({load_recipe(name).digest() for name in shipped()}) == len(shipped())
+
+
+def test_a_change_is_of_one_key_and_of_this_recipe_alone(recipe: Recipe) -> None:
+    changed = load_recipe("simcse-unsup", {"optim.lr": 1e-5, "optim.decay": "constant", "pool": "mean"})
+    assert (changed.optim.lr, changed.optim.decay, changed.pool) == (1e-5, "constant", "mean")
+    assert changed.optim.batch == recipe.optim.batch
+    assert load_recipe("simcse-unsup") == recipe
+
+
+def test_a_change_within_what_is_no_table_is_refused() -> None:
+    with pytest.raises(TrainingError, match=r"head\.keep\.more is not there, since keep is False"):
+        load_recipe("simcse-unsup", {"head.keep.more": 1})
+    assert load_recipe("simcse-unsup", {"head.keep": True}).head == Tanh(keep=True)

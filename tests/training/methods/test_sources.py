@@ -1,0 +1,121 @@
+"""Which texts each step sees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.tokens.tokenizer import Tokenizer
+from tests.training.vocabularies import rows_of
+from training.methods.sources import Given, LabelledPairs, Lines, Pairs, Rows, Triples, steps_of_a_round
+from training.text.corpus import Corpus
+
+
+def test_each_round_sees_every_text_once_in_another_order(corpus: Corpus, tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    lines = Rows(Given(corpus, tokenizer, batch=24, steps=9, seed=1))
+    rounds = [
+        [row for step in range(3 * n, 3 * n + 3) for row in lines.batch(step).texts[:, 0].tolist()]
+        for n in range(3)
+    ]
+    assert [len(lines.batch(step).texts) for step in range(3)] == [24, 24, 16]
+    assert all(sorted(rows) == list(range(64)) for rows in rounds)
+    assert rounds[0] != rounds[1] != rounds[2]
+    tokens = lines.batch(4).columns[0]  # asked for again, out of order: the same, and the right texts
+    texts = [tokens.ids[a:b].tolist() for a, b in zip(tokens.starts, tokens.starts[1:], strict=False)]
+    expected = {tuple(row.ids) for row in tokenizer.tokenize(corpus.texts)}
+    assert {tuple(row) for row in texts} <= expected
+    assert lines.batch(4).texts[:, 0].tolist() == rounds[1][24:48]
+
+
+def test_only_what_the_steps_will_see_is_tokenised(corpus: Corpus, tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    few = Rows(Given(corpus, tokenizer, batch=8, steps=3, seed=1))
+    many = Rows(Given(corpus, tokenizer, batch=8, steps=100, seed=1))
+    assert (len(few), len(many)) == (24, 64)
+    for step in range(3):
+        assert few.batch(step).columns[0].ids.tolist() == many.batch(step).columns[0].ids.tolist()
+
+
+def test_texts_that_are_equal_at_the_training_length_count_as_equal(tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 4)
+    corpus = Corpus.of(["cat dog river", "cat dog stone", "dog cat"], "texts")
+    lines = Rows(Given(corpus, tokenizer, batch=3, steps=1, seed=0))
+    batch = lines.batch(0)
+    numbers = batch.texts[:, 0].tolist()
+    assert len(set(numbers)) == lines.distinct() == 2
+    assert sorted(numbers.count(number) for number in set(numbers)) == [1, 2]
+
+
+def test_what_stands_in_a_row_stays_together_with_its_label(tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    words = "river stone market letter engine".split()
+    rows = [((word, f"the {word}", f"no {word}"), at % 3) for at, word in enumerate(words)]
+    label_of = dict(rows)
+    source = LabelledPairs().build(Given(Corpus.of_rows(rows, "rows"), tokenizer, batch=2, steps=6, seed=1))
+    written = {tuple(tokenizer.tokenize([text])[0].ids): text for row, _ in rows for text in row}
+    seen = []
+    for step in range(3):
+        batch = source.batch(step)
+        columns = [[written[tuple(ids)] for ids in rows_of(column)] for column in batch.columns]
+        found = list(zip(*columns, strict=True))
+        assert batch.labels is not None
+        assert batch.labels.tolist() == [label_of[row] for row in found]
+        assert batch.texts.shape == (len(found), 3)
+        seen += found
+    assert sorted(seen) == sorted(label_of)
+
+
+def test_equal_texts_have_equal_numbers_in_whatever_column_they_stand(tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    rows = [("cat", "dog"), ("dog", "river"), ("river", "River"), ("cat", "stone")]
+    corpus = Corpus.of_rows(((row, None) for row in rows), "rows")
+    source = Pairs().build(Given(corpus, tokenizer, batch=4, steps=1, seed=0))
+    batch = source.batch(0)
+    ids = [rows_of(column) for column in batch.columns]
+    number_of: dict[tuple[int, ...], int] = {}
+    for column, texts in enumerate(ids):
+        for row, text in enumerate(texts):
+            number = int(batch.texts[row, column])
+            assert number_of.setdefault(tuple(text), number) == number
+    assert len(number_of) == len(set(number_of.values())) == source.distinct() == 4  # River is river here
+
+
+def test_the_prompt_stands_before_every_text_of_a_row(tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    corpus = Corpus.of_rows([(("cat", "dog"), None), (("river", "stone"), None)], "rows")
+    source = Pairs().build(Given(corpus, tokenizer, batch=2, steps=1, seed=0, prompt="the red: "))
+    found = [tuple(row) for column in source.batch(0).columns for row in rows_of(column)]
+    texts = [f"the red: {word}" for word in ("cat", "dog", "river", "stone")]
+    assert sorted(found) == sorted(tuple(tokens.ids) for tokens in tokenizer.tokenize(texts))
+
+
+def test_the_order_follows_from_the_seed_and_the_shelf_from_the_folder(
+    corpus: Corpus, tiny_source: Path, tmp_path: Path
+) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    plain = Given(corpus, tokenizer, batch=16, steps=8, seed=1)
+    kept = plain._replace(folder=tmp_path, threads=2)
+    first = [Lines().build(plain).batch(step) for step in range(8)]
+    for source in (Lines().build(kept), Lines().build(kept)):  # tokenised, then found there
+        for step in reversed(range(8)):
+            batch = source.batch(step)
+            assert torch.equal(batch.columns[0].ids, first[step].columns[0].ids)
+            assert torch.equal(batch.texts, first[step].texts)
+            assert batch.labels is None
+    other = Lines().build(plain._replace(seed=2)).batch(0)
+    assert rows_of(other.columns[0]) != rows_of(first[0].columns[0])
+
+
+@pytest.mark.parametrize(("rows", "batch", "steps"), [(1, 4, 1), (4, 4, 1), (5, 4, 2), (9, 2, 5)])
+def test_the_steps_of_a_round_see_each_row(rows: int, batch: int, steps: int, tiny_source: Path) -> None:
+    assert steps_of_a_round(rows, batch) == steps
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 8)
+    corpus = Corpus.of_rows((((f"{n}", "a", "b"), None) for n in range(rows)), "rows")
+    source = Triples().build(Given(corpus, tokenizer, batch, 2 * steps, seed=0))
+    anchors = [row for step in range(steps) for row in rows_of(source.batch(step).columns[0])]
+    assert sorted(anchors) == sorted(
+        list(tokens.ids) for tokens in tokenizer.tokenize([f"{n}" for n in range(rows)])
+    )

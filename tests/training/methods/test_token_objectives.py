@@ -1,0 +1,299 @@
+"""Replaced tokens and denoising against padded re-implementations with transformers' own models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812  its usual name
+from torch import Tensor
+
+from models.publishing.from_torch import quiet
+from tests.training.families import family_source
+from tests.training.pretrained import (
+    CLS,
+    FAMILIES,
+    MASK,
+    ROWS,
+    SEP,
+    config_of,
+    encoder_of,
+    materials_of,
+    padded,
+    pretrained,
+)
+from tests.training.recipe_cases import raw_source
+from training.errors import TrainingError
+from training.methods.objectives import Reps
+from training.methods.token_objectives import DenoiseModule, RtdModule
+from training.model.encoder import Encoder
+from training.text.tokens import NOT_A_TARGET, Tokens, join, tokens_of
+
+# Two texts hide their first token too, so that a generator that is free to guess it would replace it.
+_HIDDEN = ({1, 4}, {7}, {0, 10, 12}, {14}), ({2}, {6}, {9, 11}, {15})
+
+
+def masked(view: int) -> Tokens:
+    ids, targets = ROWS.ids.clone(), torch.full_like(ROWS.ids, NOT_A_TARGET)
+    at = sorted(set.union(*_HIDDEN[view]))
+    targets[at], ids[at] = ids[at], MASK
+    return Tokens(ids, ROWS.starts, targets)
+
+
+def shaken(module: Any, seed: int) -> None:
+    """As after some training: the copies are no longer what they were copied from."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, Encoder, RtdModule]:
+    """The masked language model of transformers, our encoder of the same weights, and the objective."""
+    theirs = pretrained(folder, family)
+    encoder = encoder_of(folder)
+    module = RtdModule(materials_of(encoder))
+    shaken(module.discriminator, 1)
+    shaken(module.classifier, 2)
+    return theirs, encoder, module
+
+
+def rtd_by_hand(theirs: Any, module: RtdModule, family: str, h: Tensor, masks: list[Tokens]) -> Tensor:
+    """DiffCSE's forward on padded rows: h of each row takes the first place behind the embeddings."""
+    original, mask = padded(join([ROWS] * len(masks)))
+    hidden_ids, _ = padded(join(masks))
+    with torch.no_grad():
+        replaced = theirs(input_ids=hidden_ids, attention_mask=mask).logits.argmax(-1)
+    replaced[:, 0] = original[:, 0]
+    replaced = replaced.where(mask.bool(), original)  # what stands at a padded place is seen by no one
+    backbone = getattr(FAMILIES[family].guesser(config_of(family)), FAMILIES[family].prefix).eval()
+    backbone.load_state_dict(module.discriminator.state_dict())
+    x = backbone.embeddings(input_ids=replaced)
+    x = torch.cat([h[:, None], x[:, 1:]], dim=1)
+    unseen = (1.0 - mask[:, None, None].float()) * torch.finfo(torch.float32).min
+    for layer in backbone.encoder.layer:
+        x = layer(x, unseen)
+    logits = F.linear(x, module.classifier.weight, module.classifier.bias)
+    total, count = torch.zeros(()), 0
+    for row, at in mask.nonzero().tolist():
+        changed = int(replaced[row, at] != original[row, at])
+        total = total - logits[row, at].log_softmax(0)[changed]
+        count += 1
+    return total / count
+
+
+def rtd_reps(z: Tensor, masks: list[Tokens], dropout: float = 0.0) -> Reps:
+    return Reps(z, torch.zeros(z.shape[:2]), views=(*[ROWS] * len(masks), *masks), dropout=dropout)
+
+
+def test_replaced_tokens_are_found_as_in_a_padded_reimplementation(family: str, tmp_path: Path) -> None:
+    theirs, _, module = rtd_of(tmp_path / "raw", family)
+    masks = [masked(0), masked(1)]
+    z = torch.randn(4, 2, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = module(rtd_reps(z, masks))
+    (gradient,) = torch.autograd.grad(found, z)
+    expected = rtd_by_hand(theirs, module, family, torch.cat([z[:, 0], z[:, 1]]), masks)
+    (expected_gradient,) = torch.autograd.grad(expected, z)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert torch.allclose(gradient, expected_gradient, rtol=1e-3, atol=1e-7)
+
+
+def test_the_generator_guesses_every_place_but_the_first(tmp_path: Path) -> None:
+    theirs, _, module = rtd_of(tmp_path / "raw")
+    view = masked(0)
+    found = module._replace(view, ROWS, 0.0)
+    assert found.ids[found.starts[:-1]].tolist() == [CLS] * 4, "also where it was hidden"
+    ids, mask = padded(view)
+    guessed = theirs(input_ids=ids, attention_mask=mask).logits.argmax(-1)[mask.bool()]
+    rest = torch.ones(len(ROWS.ids), dtype=torch.bool)
+    rest[ROWS.starts[:-1]] = False
+    assert torch.equal(found.ids[rest], guessed[rest])
+    seen = rest & (view.ids == ROWS.ids)
+    assert (found.ids != ROWS.ids)[seen].any(), "places that nothing hid are guessed as well"
+
+
+def test_the_generator_has_its_dropout_on(tmp_path: Path) -> None:
+    _, _, module = rtd_of(tmp_path / "raw")
+    torch.manual_seed(0)
+    found = {tuple(module._replace(masked(0), ROWS, 0.3).ids.tolist()) for _ in range(5)}
+    assert len(found) > 1
+
+
+def test_another_vector_changes_the_answers_about_its_own_text_only(tmp_path: Path) -> None:
+    _, _, module = rtd_of(tmp_path / "raw")
+    h = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    other = h.clone()
+    other[2] += 1
+    embedded: list[Tensor] = []
+    hook = module.discriminator.encoder.register_forward_pre_hook(
+        lambda _module, given: embedded.append(given[0][0].detach())
+    )
+    with torch.no_grad():
+        answers = [module._discriminate(ROWS, vectors, 0.0) for vectors in (h, other)]
+    hook.remove()
+    moved = (embedded[0] != embedded[1]).any(-1).nonzero()[:, 0].tolist()
+    assert moved == [int(ROWS.starts[2])], "the first place of that text, and no other"
+    assert torch.equal(embedded[1][ROWS.starts[:-1]], other)
+    of_text = ROWS.rows() == 2
+    assert (answers[0] != answers[1]).any(-1)[of_text].all()
+    assert torch.allclose(answers[0][~of_text], answers[1][~of_text], atol=1e-6)
+
+
+def test_the_vector_is_put_in_behind_the_dropout_of_the_embeddings(tmp_path: Path) -> None:
+    _, _, module = rtd_of(tmp_path / "raw")
+    h = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    embedded: list[Tensor] = []
+    module.discriminator.encoder.register_forward_pre_hook(
+        lambda _module, given: embedded.append(given[0][0].detach())
+    )
+    module._discriminate(ROWS, h, 0.5)
+    assert torch.equal(embedded[0][ROWS.starts[:-1]], h)
+    assert (embedded[0] == 0).float().mean() > 0.2, "its dropout is on"
+
+
+def test_the_hook_leaves_the_discriminator_as_it_was(tmp_path: Path) -> None:
+    _, _, module = rtd_of(tmp_path / "raw")
+    with pytest.raises((RuntimeError, IndexError)):
+        module._discriminate(ROWS, torch.zeros(3, 32), 0.0)  # a vector too few
+    assert not module.discriminator.embeddings._forward_hooks
+
+
+def test_the_encoder_learns_through_the_vector_and_the_generator_nothing(tmp_path: Path) -> None:
+    _, encoder, module = rtd_of(tmp_path / "raw")
+    z = torch.stack([encoder(ROWS).pooled, encoder(ROWS).pooled], dim=1)
+    module(rtd_reps(z, [masked(0), masked(1)])).backward()
+    layer: Any = encoder.backbone.encoder.layer[0]
+    assert layer.attention.self.query.weight.grad.abs().max() > 1e-8
+    frozen = [*module.generator.parameters(), *module.language.parameters()]
+    assert all(parameter.grad is None and not parameter.requires_grad for parameter in frozen)
+    assert module.discriminator.embeddings.word_embeddings.weight.grad.any()
+    before = module(rtd_reps(z.detach(), [masked(0), masked(1)])).item()
+    shaken(encoder.backbone, 9)  # the three share no weights
+    assert module(rtd_reps(z.detach(), [masked(0), masked(1)])).item() == before
+
+
+def test_rtd_without_a_masked_language_head_is_refused(tmp_path: Path) -> None:
+    encoder = encoder_of(raw_source(tmp_path / "raw", language=False))
+    with pytest.raises(TrainingError, match="no masked-language head"):
+        RtdModule(materials_of(encoder))
+
+
+@pytest.mark.parametrize("module", [RtdModule, DenoiseModule])
+def test_objectives_that_need_a_berts_insides_refuse_others(module: Any, tmp_path: Path) -> None:
+    encoder = encoder_of(pretrained_folder(tmp_path / "raw"))
+    with pytest.raises(TrainingError, match="as wide as its tokens"):
+        module(materials_of(encoder)._replace(width=16))
+    other = encoder_of(family_source(tmp_path / "distilbert", "distilbert"))
+    with pytest.raises(TrainingError, match="needs a base of bert, roberta"):
+        module(materials_of(other))
+
+
+def pretrained_folder(folder: Path) -> Path:
+    pretrained(folder)
+    return folder
+
+
+DAMAGED = tokens_of([[CLS, 91, SEP], [CLS, 95, SEP], [CLS, 100, 102, SEP], [CLS, SEP]])
+
+
+def decoder_of(module: DenoiseModule, encoder: Encoder, family: str) -> Any:
+    """transformers' decoder with all of the encoder's weights, and ours of its attention to the vector."""
+    kind = FAMILIES[family]
+    with quiet():
+        decoder = kind.decoder(config_of(family, is_decoder=True, add_cross_attention=True)).eval()
+    backbone = getattr(decoder, kind.prefix)
+    missing = backbone.load_state_dict(encoder.backbone.state_dict(), strict=False).missing_keys
+    assert all("crossattention" in name for name in missing)
+    crosses: Any = module.cross
+    for layer, cross in zip(backbone.encoder.layer, crosses, strict=True):
+        attention = layer.crossattention
+        attention.self.value.load_state_dict(cross.value.state_dict())
+        attention.output.dense.load_state_dict(cross.output.state_dict())
+        attention.output.LayerNorm.load_state_dict(cross.norm.state_dict())
+    head = decoder.cls.predictions if family == "bert" else decoder.lm_head
+    named = head.transform if family == "bert" else head
+    named.dense.load_state_dict(module.head.dense.state_dict())
+    (named.LayerNorm if family == "bert" else named.layer_norm).load_state_dict(module.head.norm.state_dict())
+    with torch.no_grad():
+        head.bias.copy_(module.head.bias)
+    return decoder
+
+
+def denoise_of(folder: Path, family: str = "bert") -> tuple[Encoder, DenoiseModule]:
+    pretrained(folder, family)
+    encoder = encoder_of(folder)
+    module = DenoiseModule(materials_of(encoder))
+    shaken(module.cross, 3)
+    return encoder, module
+
+
+def denoise_reps(z: Tensor, dropout: float = 0.0) -> Reps:
+    return Reps(z[:, None], torch.zeros(4, 1), views=(DAMAGED, ROWS), dropout=dropout)
+
+
+def next_token_loss(decoder: Any, z: Tensor) -> Tensor:
+    """Each token from those before it; the last one of a text has no next."""
+    ids, mask = padded(ROWS)
+    logits = decoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=z[:, None]).logits
+    losses = [
+        -logits[row, at].log_softmax(0)[ids[row, at + 1]]
+        for row, length in enumerate(mask.sum(1).tolist())
+        for at in range(length - 1)
+    ]
+    return torch.stack(losses).mean()
+
+
+def test_denoising_is_transformers_own_decoder_with_tied_weights(family: str, tmp_path: Path) -> None:
+    encoder, module = denoise_of(tmp_path / "raw", family)
+    z = torch.randn(4, 32, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    decoder = decoder_of(module, encoder, family)
+    found, expected = module(denoise_reps(z)), next_token_loss(decoder, z)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    found.backward()
+    assert z.grad is not None
+    ours = z.grad.clone()
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert torch.allclose(ours, z.grad - ours, rtol=1e-3, atol=1e-6)
+    backbone = getattr(decoder, FAMILIES[family].prefix)
+    theirs = {name: each.grad for name, each in backbone.named_parameters() if "crossattention" not in name}
+    own = dict(encoder.backbone.named_parameters())
+    assert theirs.keys() == own.keys()
+    for name, gradient in theirs.items():  # the decoder's gradient is the encoder's: they are one
+        assert torch.allclose(own[name].grad, gradient, rtol=1e-3, atol=1e-5), name
+
+
+def test_denoising_reaches_the_encoder_through_the_vector(tmp_path: Path) -> None:
+    encoder, module = denoise_of(tmp_path / "raw")
+    parameters = list(encoder.backbone.encoder.parameters())
+    tied = torch.autograd.grad(module(denoise_reps(encoder(DAMAGED).pooled.detach())), parameters)
+    both = torch.autograd.grad(module(denoise_reps(encoder(DAMAGED).pooled)), parameters)
+    for of_tie, of_both in zip(tied, both, strict=True):
+        assert not torch.equal(of_tie, of_both)
+
+
+def test_a_token_is_written_without_a_look_at_those_behind_it(tmp_path: Path) -> None:
+    encoder, module = denoise_of(tmp_path / "raw")
+    z = torch.randn(len(ROWS.ids), 32, generator=torch.Generator().manual_seed(0))
+    changed = Tokens(ROWS.ids.clone(), ROWS.starts)
+    changed.ids[3] = 200
+    with torch.no_grad():
+        before, after = (module._decode(encoder, tokens, z, 0.0) for tokens in (ROWS, changed))
+    moved = (before - after).abs().amax(-1) > 1e-6
+    assert moved.nonzero()[:, 0].tolist() == [3, 4, 5], "the changed token and those behind it in its text"
+
+
+def test_attention_to_the_vector_begins_at_berts_spread(tmp_path: Path) -> None:
+    pretrained(tmp_path / "raw")
+    encoder = encoder_of(tmp_path / "raw")
+    first, again = (DenoiseModule(materials_of(encoder, seed=4)).cross for _ in range(2))
+    for name, tensor in first.named_parameters():
+        assert torch.equal(tensor, dict(again.named_parameters())[name])
+        if name.endswith(("value.weight", "output.weight")):
+            assert tensor.std().item() == pytest.approx(0.02, rel=0.1)

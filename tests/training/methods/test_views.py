@@ -1,0 +1,231 @@
+"""Views against what their papers say, worked out from the tokens that come in and go out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+
+from models.sources.template import with_template
+from models.tokens.tokenizer import Tokenizer
+from tests.training.vocabularies import (
+    CLS,
+    MASK,
+    SEP,
+    alike,
+    between,
+    lexicon_of,
+    opened,
+    rows_of,
+    seeded,
+    sentences,
+    source_with,
+    tokens_in,
+)
+from training.errors import TrainingError
+from training.methods.views import VIEWS, Crop, Delete, Mask, Repeat, Same, Template, View, stands_aside
+from training.text.lexicon import Lexicon
+
+TEMPLATE = 'the "{}" is [MASK].'
+VIEW: dict[str, View] = {
+    "same": Same(),
+    "mask": Mask(0.5),
+    "repeat": Repeat(0.5),
+    "delete": Delete(0.5),
+    "crop": Crop(0.5),
+    "template": Template(TEMPLATE),
+}
+# A word of several pieces, an unknown one, a [MASK] of the text's own, one word alone, and no word at all.
+TEXTS = (
+    "the rivers, stones and bankokori",
+    "green ☃ paper windows",
+    "how [MASK] runs",
+    "cat",
+    "",
+    "dogs open the gardens with my password",
+)
+
+
+def test_every_view_of_the_table_is_tested_here() -> None:
+    assert {name: type(view) for name, view in VIEW.items()} == VIEWS
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_pairs"])
+def test_a_view_is_pure_and_keeps_each_text_and_its_special_tokens(
+    name: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    lexicon: Lexicon = request.getfixturevalue(kind)
+    tokens, copy = (tokens_in(lexicon, *TEXTS) for _ in range(2))
+    view = VIEW[name]
+    for seed in range(20):
+        found = view(tokens, seeded(seed), lexicon)
+        assert torch.equal(tokens.ids, copy.ids)
+        assert torch.equal(tokens.starts, copy.starts)
+        assert len(found) == len(TEXTS)
+        assert int(found.starts[-1]) == len(found.ids)
+        again = view(tokens, seeded(seed), lexicon)
+        assert torch.equal(found.ids, again.ids)  # a function of the generator
+        for old, new in zip(rows_of(tokens), rows_of(found), strict=True):
+            assert (new[0], new[-1]) == (old[0], old[-1])
+            if name not in ("mask", "template"):  # those add specials of their own
+                special = set(lexicon.special)
+                assert [id for id in new if id in special] == [id for id in old if id in special]
+
+
+def test_changing_what_a_view_gave_does_not_change_the_text(wordpiece: Lexicon) -> None:
+    for name, view in VIEW.items():
+        if name != "same":  # which gives the very tokens it took
+            tokens = tokens_in(wordpiece, *TEXTS)
+            before = tokens.ids.clone()
+            view(tokens, seeded(), wordpiece).ids[:] = 0
+            assert torch.equal(tokens.ids, before), name
+
+
+def test_only_views_that_are_read_and_not_contrasted_stand_aside() -> None:
+    assert stands_aside(Mask(0.15))
+    assert not stands_aside(Mask(0.15, aside=False))
+    assert stands_aside(Same(aside=True))
+    assert not any(stands_aside(VIEW[name]) for name in ("same", "repeat", "delete", "crop", "template"))
+
+
+def test_masking_is_as_bert_s_and_its_targets_are_the_ids_that_were_there(wordpiece: Lexicon) -> None:
+    tokens = sentences(wordpiece, 20, 4000)
+    found = Mask(0.15)(tokens, seeded(), wordpiece)
+    assert found.targets is not None
+    assert torch.equal(found.starts, tokens.starts)
+    chosen = found.targets != -100
+    assert torch.equal(found.targets[chosen], tokens.ids[chosen])
+    assert torch.equal(found.ids[~chosen], tokens.ids[~chosen])
+    assert not (chosen & wordpiece.is_special[tokens.ids]).any()
+    masked, kept = found.ids == MASK, chosen & (found.ids == tokens.ids)
+    other = chosen & ~masked & ~kept
+    n = len(wordpiece.ordinary)
+    by_chance = 0.1 / n  # "any token" is now and then the token itself
+    for count, of, share in (
+        (chosen, 80_000, 0.15),
+        (masked, int(chosen.sum()), 0.8),
+        (other, int(chosen.sum()), 0.1 - by_chance),
+        (kept, int(chosen.sum()), 0.1 + by_chance),
+    ):
+        assert abs(int(count.sum()) - share * of) < 4 * (of * share * (1 - share)) ** 0.5
+    assert not wordpiece.is_special[found.ids[other]].any()
+    spread = torch.bincount(found.ids[other], minlength=wordpiece.size)[wordpiece.ordinary]
+    assert alike(spread.tolist())
+
+
+def test_at_rate_1_everything_but_special_tokens_is_a_target(wordpiece: Lexicon) -> None:
+    tokens = tokens_in(wordpiece, *TEXTS)
+    found = Mask(1.0)(tokens, seeded(), wordpiece)
+    assert found.targets is not None
+    special = torch.tensor([id in wordpiece.special for id in tokens.ids.tolist()])
+    assert special.sum() == 2 * len(TEXTS) + 2  # the unknown word and the text's own [MASK] as well
+    assert torch.equal(found.targets == -100, special)
+    assert torch.equal(found.ids[special], tokens.ids[special])
+    untouched = Mask(0.0)(tokens, seeded(), wordpiece)
+    assert untouched.targets is not None
+    assert torch.equal(untouched.ids, tokens.ids)
+    assert set(untouched.targets.tolist()) == {-100}
+
+
+def test_masking_without_a_mask_token_is_refused(wordpiece: Lexicon) -> None:
+    without = Lexicon(wordpiece.size, (CLS,), (SEP,), None, wordpiece.special, wordpiece.tokenizer)
+    with pytest.raises(TrainingError, match=r"has no \[MASK\] token"):
+        Mask(0.15)(tokens_in(wordpiece, "cat"), seeded(), without)
+
+
+def doubled(old: list[int], new: list[int]) -> list[int]:
+    """The places of `old`, whose neighbours all differ, that stand twice in a row in `new`."""
+    groups = [(id, len(list(group))) for id, group in itertools.groupby(new)]
+    assert [id for id, _ in groups] == old
+    assert {size for _, size in groups} <= {1, 2}
+    return [place for place, (_, size) in enumerate(groups) if size == 2]
+
+
+@pytest.mark.parametrize(("words", "most"), [(1, 1), (3, 2), (8, 3), (23, 8)])
+def test_repetition_doubles_from_none_to_as_many_tokens_as_the_paper_says(
+    wordpiece: Lexicon, words: int, most: int
+) -> None:
+    # max(2, 0.32 x length): of 5, 10 and 25 tokens, special ones too, 2, 3 and 8; of one word no more than it
+    tokens = sentences(wordpiece, words, 3000)
+    found = Repeat(0.32)(tokens, seeded(), wordpiece)
+    places = [doubled(*rows) for rows in zip(between(tokens), between(found), strict=True)]
+    counts = Counter(map(len, places))
+    assert sorted(counts) == list(range(most + 1))
+    # a draw of 2 from the text of one word doubles that one
+    expected = [1000, 2000] if words == 1 else [3000 / (most + 1)] * (most + 1)
+    assert stats.chisquare([counts[count] for count in range(most + 1)], expected).pvalue > 1e-3
+    where = Counter(place for of_text in places for place in of_text)
+    assert alike([where[place] for place in range(words)])
+
+
+def test_special_tokens_are_never_doubled(wordpiece: Lexicon) -> None:
+    tokens = tokens_in(wordpiece, "", "☃ ☃ cat", "[MASK] dog")
+    for seed in range(50):
+        empty, unknown, mask = rows_of(Repeat(1.0)(tokens, seeded(seed), wordpiece))
+        assert empty == [CLS, SEP]
+        assert Counter(unknown)[1] == 2
+        assert Counter(mask)[MASK] == 1
+
+
+def test_a_template_gives_the_ids_worked_out_by_hand(wordpiece: Lexicon) -> None:
+    id_of = opened(wordpiece).token_to_id
+    found = Template(TEMPLATE)(tokens_in(wordpiece, "river stones", "cat"), seeded(), wordpiece)
+    expected = ("[CLS]", "the", '"', "river", "stone", "##s", '"', "is", "[MASK]", ".", "[SEP]")
+    assert rows_of(found)[0] == list(map(id_of, expected))
+    assert rows_of(found)[1] == list(map(id_of, ("[CLS]", "the", '"', "cat", *expected[6:])))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_pairs"])
+def test_a_template_gives_what_the_published_tokenizer_gives(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    lexicon: Lexicon = request.getfixturevalue(kind)
+    template = "this river of '{}' means [MASK]!"
+    written, _ = with_template(lexicon.tokenizer, template)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(written))
+    published = Tokenizer(tmp_path / "tokenizer.json", 512).tokenize(TEXTS)
+    found = Template(template)(tokens_in(lexicon, *TEXTS), seeded(), lexicon)
+    assert rows_of(found) == [list(tokens.ids) for tokens in published]
+
+
+def test_a_template_s_bias_has_the_positions_that_its_tokens_have_around_each_text(
+    wordpiece: Lexicon,
+) -> None:
+    view = Template(TEMPLATE)
+    tokens = view(tokens_in(wordpiece, "river stones", "cat", "", "dog", "the red cat"), seeded(), wordpiece)
+    bias, of_text = view.bias(tokens, wordpiece)
+    id_of = opened(wordpiece).token_to_id
+    empty = list(map(id_of, ("[CLS]", "the", '"', '"', "is", "[MASK]", ".", "[SEP]")))
+    assert rows_of(bias) == [empty] * 3  # texts of 0, 1 and 3 tokens
+    assert of_text.tolist() == [2, 1, 0, 1, 2]
+    assert bias.positions is not None
+    assert bias.positions.reshape(3, 8).tolist() == [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [0, 1, 2, 4, 5, 6, 7, 8],
+        [0, 1, 2, 6, 7, 8, 9, 10],
+    ]
+    for row, of in enumerate(of_text.tolist()):  # as in the text's own row, whose [MASK] it is taken from
+        places = torch.arange(int(tokens.lengths[row]))
+        assert bias.positions.reshape(3, 8)[of].tolist() == [*places[:3], *places[-5:]]
+
+
+@pytest.mark.parametrize("view", [Mask(1.0), Repeat(1.0), Delete(1.0), Delete(0.0), Crop(0.1)])
+def test_the_words_of_a_base_s_own_template_are_left_alone(
+    tiny_source: Path, tmp_path: Path, view: View
+) -> None:
+    written, _ = with_template(json.loads((tiny_source / "tokenizer.json").read_bytes()), TEMPLATE)
+    lexicon = lexicon_of(source_with(tmp_path / "base", written))
+    before, after = lexicon.affixes
+    assert (len(before), len(after)) == (3, 5)
+    tokens = tokens_in(lexicon, "the cat is green", "the cat")
+    found = view(tokens, seeded(), lexicon)
+    assert found.ids.tolist() != tokens.ids.tolist()
+    for row in rows_of(found):
+        assert row[:3] == list(before)
+        assert row[-5:] == list(after)

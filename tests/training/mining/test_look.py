@@ -1,0 +1,233 @@
+"""The figures of a hand-made corpus, and of each warning a corpus that earns it and one that does not."""
+
+import dataclasses
+import json
+import random
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from models.tokens.normalize import Form
+from tests.tiny import tiny_source as make_tiny_source
+from tests.training.conftest import WORDS
+from training.__main__ import main
+from training.mining import figures as figures_module
+from training.mining.advice import warnings
+from training.mining.figures import measure
+from training.text.corpus import Corpus
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_source(tmp_path_factory.mktemp("tokens") / "tiny") / "tokenizer.json"
+
+
+# Words of the tiny model's vocabulary, each one token.
+SYLLABLES = [a + b for a in ("ba", "ko", "ri", "sun", "tel", "mar", "vin") for b in ("ba", "ko", "ri", "tel")]
+
+
+def distinct(count: int, words: int = 6, seed: int = 1) -> list[str]:
+    """Texts of known words, at random."""
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS + SYLLABLES, k=words)) for _ in range(count)]
+
+
+def warned(corpus: Corpus, tokenizer: Path, batch: int = 4, max_length: int = 16) -> list[str]:
+    return warnings(measure(corpus, tokenizer, max_length), batch, max_length)
+
+
+def test_the_figures_of_a_small_corpus_by_hand(tokenizer: Path) -> None:
+    corpus = Corpus.of(
+        [
+            "the cat sleeps",
+            "the cat runs",
+            "The cat, the dog",
+            "dog",
+            "天地 ж",
+            "dog",
+            " ",
+        ],
+        "hand",
+    )
+    found = measure(corpus, tokenizer, max_length=5)
+    # Tokens: the cat sleeps = 3, the cat runs = 3, the cat , the dog = 5, dog = 1, 天 地 [UNK] = 3.
+    assert dataclasses.astuple(found.tokens) == pytest.approx((1, 3, 3, 4.6, 5))
+    assert dataclasses.astuple(found.characters) == pytest.approx((3, 49 / 5, 12, 15.6, 16))
+    assert (found.texts, found.blank, found.repeated, found.sampled) == (5, 1, 1, 5)
+    assert found.near_duplicates == 0
+    assert found.short == pytest.approx(1 / 5)  # dog
+    assert found.over_max_length == pytest.approx(1 / 5)  # 5 and two special ones; 3 and two are just 5
+    assert found.unknown == pytest.approx(1 / 15)
+    # Words are 3, 3, 4 since `cat,` is one, 1, and 3 since 天 and 地 are two.
+    assert found.tokens_per_word == pytest.approx(15 / 14)
+    # Letters are 12, 10, 12 and 3 Latin ones, 2 of Han and 1 of Cyrillic.
+    assert found.scripts == {
+        "Latin": pytest.approx(37 / 40),
+        "Han": pytest.approx(2 / 40),
+        "Cyrillic": pytest.approx(1 / 40),
+    }
+    assert found.vocabulary["Han"] == 7
+    assert found.vocabulary["Cyrillic"] == 0
+    assert found.openings == {"the cat": pytest.approx(2 / 5)}  # "the cat," has its comma
+
+
+def test_the_plain_form_of_a_letter_names_its_script(tokenizer: Path) -> None:
+    # A micro sign, an ordinal a, a full-width A, a half-width ka, a ligature of f and i, 2 squared, ga, 1.
+    corpus = Corpus.of(["\u00b5 \u00aa \uff21 \uff76 \ufb01 \u00b2 \uac00 1"], "letters")
+    expected = {"Greek": 1, "Latin": 3, "Katakana": 1, "Hangul": 1}  # the ordinal is a letter of kind Lo
+    found = measure(corpus, tokenizer, 16).scripts
+    assert found == {script: pytest.approx(count / 6) for script, count in expected.items()}
+
+
+def test_a_vocabulary_with_a_heap_of_marks_is_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    plain = unicodedata.normalize
+
+    def normalize_and_note(form: Form, text: str) -> str:
+        seen.append(len(text))
+        return plain(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
+    assert figures_module._scripts_of("\u0434" + "\u0315\u0300" * 20_000) == {"Cyrillic"}
+    assert max(seen) < 10_000
+
+
+def test_a_large_corpus_is_sampled_alike_every_time(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures_module, "SAMPLE", 50)
+    corpus = Corpus.of(distinct(200), "many")
+    found = measure(corpus, tokenizer, 16)
+    assert (found.texts, found.sampled) == (200, 50)
+    assert found == measure(corpus, tokenizer, 16)
+
+
+def test_a_sound_corpus_earns_no_warning(tokenizer: Path) -> None:
+    assert warned(Corpus.of(distinct(200), "sound"), tokenizer) == []
+
+
+def lines(tokenizer: Path, texts: list[str], **options: int) -> list[str]:
+    return warned(Corpus.of(texts, "some"), tokenizer, **options)
+
+
+def test_repeated_lines(tokenizer: Path) -> None:
+    texts = distinct(190)
+    assert lines(tokenizer, texts + texts[:10]) == []  # exactly 5 %
+    (sentence,) = lines(tokenizer, texts + texts[:19])
+    assert sentence.startswith("9.1% of the lines repeat another")
+
+
+def test_near_duplicates(tokenizer: Path) -> None:
+    texts = distinct(200, words=12)
+    assert lines(tokenizer, texts + [f"{text}." for text in texts[:10]]) == []
+    (sentence,) = lines(tokenizer, texts + [f"{text}." for text in texts[:40]])
+    assert sentence.startswith("16.7% of the texts nearly repeat another")
+    assert "mine dedupe" in sentence
+
+
+def test_a_low_median_and_very_short_texts(tokenizer: Path) -> None:
+    long = distinct(180)
+    pairs = [f"{first} {second}" for first in WORDS for second in WORDS]
+    assert lines(tokenizer, long + pairs[:19]) == []
+    (sentence,) = lines(tokenizer, long + pairs[:30])
+    assert sentence == "14.3% of the texts have fewer than 3 tokens: leave such lines out."
+    triples = [f"{pair} {WORDS[at % 13]}" for at, pair in enumerate(pairs)]
+    (sentence,) = lines(tokenizer, triples)
+    assert sentence.startswith("The median text has 3 tokens")
+
+
+def test_too_few_batches(tokenizer: Path) -> None:
+    assert lines(tokenizer, distinct(40)) == []
+    (sentence,) = lines(tokenizer, distinct(39))
+    assert sentence.startswith("39 texts are 9.8 batches of 4, too few to learn from")
+
+
+def test_texts_longer_than_the_recipe_reads(tokenizer: Path) -> None:
+    assert lines(tokenizer, distinct(100), max_length=8) == []  # 6 tokens and two special ones
+    (sentence,) = lines(tokenizer, distinct(100), max_length=7)
+    assert sentence.startswith("100.0% of the texts are longer than 7 tokens and would be cut: split them")
+    documents = [f"{text} {'cat dog ' * 1100}{text}" for text in distinct(40)]
+    sentences = lines(tokenizer, documents, max_length=8)
+    assert any(sentence.endswith("(DeCLUTR), which reads all of them.") for sentence in sentences)
+    assert measure(Corpus.of(documents, "long"), tokenizer, 8).for_spans == 1
+
+
+def test_a_language_that_the_base_cannot_read(tokenizer: Path) -> None:
+    chance = random.Random(1)
+    letters = [chr(0x430 + at) for at in range(32)]
+    words = ["".join(chance.choices(letters, k=6)) for _ in range(200)]
+    russian = [" ".join(chance.choices(words, k=6)) for _ in range(200)]
+    unknown, foreign = lines(tokenizer, russian)
+    assert unknown.startswith(
+        "100.0% of the tokens are unknown to the base model: choose one whose vocabulary"
+    )
+    assert foreign.startswith(
+        "100.0% of the letters are Cyrillic, and 0 entries of the base model's vocabulary"
+    )
+
+
+def test_a_vocabulary_of_the_language_is_fine(tokenizer: Path, tmp_path: Path) -> None:
+    content = json.loads(tokenizer.read_text())
+    words = [
+        f"{chr(0x430 + a)}{chr(0x430 + b)}л"
+        for a in range(32)
+        for b in range(32)
+        if chr(0x430 + b) not in "йё"
+    ]
+    words = [word for word in words if "й" not in word]
+    for word in words:
+        content["model"]["vocab"][word] = len(content["model"]["vocab"])
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content))
+    texts = [
+        " ".join(words[(at * step) % len(words)] for step in (1, 7, 31, 101, 211, 401))
+        for at in range(1, 200)
+    ]
+    few = Corpus.of(texts, "russian")
+    assert len(words) < 1000
+    (sentence,) = warnings(measure(few, file, 16), 4, 16)
+    assert f"{len(words)} entries of the base model's vocabulary" in sentence
+    for at in range(1000 - len(words)):
+        content["model"]["vocab"][f"ж{at}"] = len(content["model"]["vocab"])
+    file.write_text(json.dumps(content))
+    assert warnings(measure(few, file, 16), 4, 16) == []
+
+
+def test_words_that_are_spelled(tokenizer: Path) -> None:
+    spelled = [f"{text} xqzkxqzkxqzkxqzk wvywvywvywvy" for text in distinct(100)]  # 28 tokens for two words
+    (sentence,) = lines(tokenizer, spelled, max_length=64)
+    assert sentence.startswith("A word takes 4.2 tokens")  # (6 + 28) / 8 = 4.25
+    read = [f"{text} xqzkxqzk" for text in distinct(100)]  # 14 / 7
+    assert lines(tokenizer, read, max_length=64) == []
+
+
+def test_text_of_one_mould(tokenizer: Path) -> None:
+    openings = [f"{first} {second}" for first in WORDS for second in WORDS]
+    texts = [f"{opening} {text}" for opening, text in zip(openings, distinct(196), strict=True)]
+    assert lines(tokenizer, texts) == []
+    (sentence,) = lines(tokenizer, texts + [f"A man {text}" for text in distinct(40)])
+    assert sentence.startswith("16.9% of the texts begin with one of 10 pairs of words")
+
+
+def test_no_openings_are_shared_by_single_words(tokenizer: Path) -> None:
+    assert measure(Corpus.of(["cat", "dog", "cat."], "words"), tokenizer, 16).openings == {}
+
+
+def test_the_command_prints_the_figures_and_writes_them(
+    tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, file = tmp_path / "c.txt", tmp_path / "figures.json"
+    corpus.write_text("\n".join([*distinct(30), distinct(1)[0], "", ""]) + "\n")
+    arguments = ["report", "--corpus", str(corpus), "--base", str(tiny_source), "--json", str(file)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "30 distinct; dropped: 1 repeated, 2 blank" in printed
+    assert "! 30 texts are 0.5 batches of 64, too few to learn from" in printed
+    content = json.loads(file.read_text())
+    assert (content["texts"], content["repeated"], content["blank"], content["batch"]) == (30, 1, 2, 64)
+    assert (content["recipe"], content["max_length"], content["tokens"]["median"]) == ("simcse-unsup", 32, 6)
+    assert [f"! {sentence}" for sentence in content["warnings"]] == [
+        line for line in printed.splitlines() if line.startswith("!")
+    ]
+    assert main([*arguments[:-1], str(corpus)]) == 1
+    assert "is what is read here" in capsys.readouterr().err
+    assert main(["report", "--corpus", str(tmp_path / "none.txt"), "--base", str(tiny_source)]) == 1

@@ -1,0 +1,65 @@
+"""What tests of methods share: a raw tiny backbone with its masked-language head, corpora of each kind."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from tests.tiny import WIDTH, tiny_source
+from training.methods.recipe import Recipe
+from training.methods.sources import Documents
+from training.text.corpus import PAIRS, RELATIONS, TEXTS, Corpus, Kind
+
+WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
+
+
+def raw_source(folder: Path, seed: int = 0, *, language: bool = True) -> Path:
+    """As tiny_source, without pooling; with `language` also with the weights cls.predictions.*"""
+    tiny_source(folder, seed)
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "1_Pooling")
+    if language:
+        weights = load_file(folder / "model.safetensors")
+        vocabulary = len(weights["embeddings.word_embeddings.weight"])
+        random = np.random.default_rng(seed + 100)
+        at = "cls.predictions"
+        weights |= {
+            f"{at}.transform.dense.weight": random.normal(0, 0.2, (WIDTH, WIDTH)).astype(np.float32),
+            f"{at}.transform.dense.bias": random.normal(0, 0.2, WIDTH).astype(np.float32),
+            f"{at}.transform.LayerNorm.weight": np.ones(WIDTH, np.float32),
+            f"{at}.transform.LayerNorm.bias": np.zeros(WIDTH, np.float32),
+            f"{at}.bias": random.normal(0, 0.2, vocabulary).astype(np.float32),
+        }
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def triples(count: int = 64) -> list[tuple[str, ...]]:
+    """Three words; two of them and another; one of them and two others."""
+    chosen = list(itertools.islice(itertools.combinations(WORDS, 3), 0, count * 5, 5))
+    return [
+        (" ".join(three), f"{three[0]} {three[1]} runs", f"{three[2]} the {chosen[-at - 1][0]}")
+        for at, three in enumerate(chosen)
+    ]
+
+
+def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
+    if isinstance(recipe.source, Documents):
+        random = np.random.default_rng(0)
+        return Corpus.of((" ".join(random.choice(WORDS, 300)) for _ in range(count)), "documents")
+    return corpus_of(recipe.source.kind, count)
+
+
+def corpus_of(kind: Kind, count: int = 64) -> Corpus:
+    rows = triples(count)
+    if kind is TEXTS:
+        return Corpus.of((row[0] for row in rows), "texts")
+    if kind is RELATIONS:
+        others = [(row[0], (row[0], row[2], rows[at - 1][0])[at % 3]) for at, row in enumerate(rows)]
+        return Corpus.of_rows(((row, at % 3) for at, row in enumerate(others)), "relations")
+    return Corpus.of_rows(((row[: 2 if kind is PAIRS else 3], None) for row in rows), "rows")

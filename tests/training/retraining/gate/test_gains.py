@@ -1,0 +1,116 @@
+"""A gain has to be more than luck, and the gate asks for one when it is told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from training.retraining.gate.gains import gains
+from training.retraining.gate.rules import Thresholds, compare
+from training.retraining.gate.verdict import as_text, report
+
+RNG = np.random.default_rng(1)
+BEFORE = RNG.uniform(0.2, 0.8, 200)
+NOISE = RNG.normal(0, 0.2, 200)
+NOISE -= NOISE.mean()
+
+
+def own(each: np.ndarray) -> dict[str, Any]:
+    return {"own": {"titles": {"ndcg10": float(each.mean()), "queries": len(each), "each": each.tolist()}}}
+
+
+def sts(cosine: np.ndarray, spearman: float) -> dict[str, Any]:
+    gold = np.arange(200.0)
+    return {
+        "sts": {"stsb": {"spearman_all": spearman, "pairs": 200}},
+        "mean": {"sets": ["stsb"]},
+        "samples": {"stsb": (gold, cosine)},
+    }
+
+
+def test_a_small_mean_of_wild_differences_may_be_luck_and_a_steady_one_is_not() -> None:
+    """Standard error 0.2 / sqrt(200) = 0.014: 0.01 is within it, 0.04 is not; steady ones have none."""
+    [luck] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
+    assert not luck.shown
+    assert luck.difference == pytest.approx(0.01)
+    [large] = gains(own(BEFORE + NOISE + 0.04), own(BEFORE))
+    assert large.shown
+    [steady] = gains(own(BEFORE + 0.01), own(BEFORE))
+    assert steady.shown
+    assert steady.low == pytest.approx(0.01)
+
+
+def test_noise_is_not_promoted_where_a_gain_is_asked_for() -> None:
+    luck, active = own(BEFORE + NOISE + 0.01), own(BEFORE)
+    assert compare(luck, active).accepted
+    verdict = compare(luck, active, require="better")
+    assert verdict.reasons == ("Nothing became better by more than luck explains.",)
+    assert compare(own(BEFORE + 0.01), active, require="better").accepted
+    assert "may be luck" in as_text(verdict)
+
+
+def test_more_searches_make_each_interval_wider() -> None:
+    one = own(BEFORE + NOISE + 0.03)["own"]["titles"]
+    before = own(BEFORE)["own"]["titles"]
+    [alone] = gains({"own": {"titles": one}}, {"own": {"titles": before}})
+    both = gains({"own": {"titles": one, "judged": one}}, {"own": {"titles": before, "judged": before}})
+    assert both[0].low < alone.low
+    assert both[0].high > alone.high
+
+
+def test_without_a_search_the_similarity_sets_show_a_gain() -> None:
+    rng = np.random.default_rng(2)
+    gold = np.arange(200.0)
+    worse, better = gold + rng.normal(0, 80, 200), gold + rng.normal(0, 20, 200)
+    [gain] = gains(sts(better, 0.9), sts(worse, 0.6))
+    assert gain.name == "mean of 1"
+    assert gain.difference == pytest.approx(0.3)
+    assert gain.shown
+    assert not gains(sts(worse, 0.6), sts(worse, 0.6))[0].shown
+    assert gains({}, {}) == ()
+
+
+def test_a_loss_in_one_search_is_refused_whatever_the_other_gains() -> None:
+    fell = own(BEFORE - 0.02)["own"]["titles"]
+    rose = own(BEFORE + 0.1)["own"]["titles"]
+    before = own(BEFORE)["own"]["titles"]
+    candidate = {"own": {"titles": rose, "judged": fell}}
+    verdict = compare(candidate, {"own": {"titles": before, "judged": before}}, require="better")
+    assert [reason.split(":")[0] for reason in verdict.reasons] == ["own judged"]
+
+
+def test_other_queries_are_not_compared() -> None:
+    verdict = compare(own(BEFORE[:100] + 0.1), own(BEFORE), require="better")
+    assert "not the same data, 200 queries for the active model and 100 now" in verdict.reasons[0]
+    lost = compare({}, own(BEFORE))
+    assert "nothing can be compared" in lost.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("pace", "size", "reasons"),
+    [
+        (75.0, 125.0, []),
+        (74.0, 125.0, ["texts per second"]),
+        (75.0, 126.0, ["megabytes"]),
+        (None, 1.0, ["texts per second"]),
+    ],
+)
+def test_slower_or_larger_than_allowed_is_refused(
+    pace: float | None, size: float, reasons: list[str]
+) -> None:
+    active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "megabytes": 100.0}}
+    candidate = own(BEFORE) | {"cost": {"texts_per_second": pace, "megabytes": size}}
+    verdict = compare(candidate, active, Thresholds(slower=0.25, larger=0.25))
+    assert [reason.split(":")[0] for reason in verdict.reasons] == reasons
+
+
+def test_the_report_has_the_gains_and_none_of_the_samples() -> None:
+    active, candidate = own(BEFORE), own(BEFORE + 0.01) | sts(BEFORE, 0.5)
+    content = report(compare(candidate, active), candidate, active, {})
+    assert content["gains"][0]["name"] == "own titles"
+    assert content["gains"][0]["shown"] is True
+    assert "samples" not in content["candidate"]
+    assert "each" not in content["candidate"]["own"]["titles"]
+    assert content["candidate"]["own"]["titles"]["queries"] == 200

@@ -1,0 +1,85 @@
+"""What a recipe is given to read, by its kind; nothing that was held out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from training.errors import NothingToLearn, TrainingError
+from training.retraining.documents import Document
+from training.retraining.rows import corpus_of
+from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES
+
+DOCUMENTS = [
+    Document("a", "Alpha", "first  text"),
+    Document("b", "", "second text"),
+    Document("c", "Gamma", "third text"),
+]
+JUDGED = {"which is second?": ["b", "held out"], "first text": ["a"]}
+
+
+def never(texts: list[str]) -> np.ndarray:
+    raise AssertionError(texts)
+
+
+def test_texts_are_the_documents() -> None:
+    corpus = corpus_of(TEXTS, DOCUMENTS, JUDGED, (never, never), 1)
+    assert corpus.texts == ("first  text", "second text", "third text")
+
+
+def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
+    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, (never, never), 1)
+    rows = list(zip(corpus.texts[::2], corpus.texts[1::2], strict=True))
+    assert rows == [
+        ("Alpha", "first text"),
+        ("Gamma", "third text"),
+        ("which is second?", "second text"),
+    ]
+
+
+def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin() -> None:
+    places = {"Alpha": 0, "Gamma": 0, "which is second?": 1}
+    vectors = {"first text": [1.0, 0.0], "second text": [0.6, 0.8], "third text": [0.8, 0.6]}
+
+    def queries(texts: list[str]) -> np.ndarray:
+        return np.eye(2, dtype=np.float32)[[places[text] for text in texts]]
+
+    def documents(texts: list[str]) -> np.ndarray:
+        return np.array([vectors[text] for text in texts], np.float32)
+
+    corpus = corpus_of(TRIPLES, DOCUMENTS, JUDGED, (queries, documents), 1)
+    rows = [corpus.texts[at : at + 3] for at in range(0, len(corpus.texts), 3)]
+    assert rows == [
+        ("Alpha", "first text", "third text"),  # 0.8 of 1.0
+        ("Gamma", "third text", "second text"),  # 0.6 of 0.8; 1.0 is above the positive
+        ("which is second?", "second text", "third text"),  # 0.6 of 0.8
+    ]
+
+
+def test_without_titles_and_judgements_there_is_no_pair() -> None:
+    with pytest.raises(NothingToLearn, match="documents need a title"):
+        corpus_of(PAIRS, DOCUMENTS[1:2], {}, (never, never), 1)
+    with pytest.raises(TrainingError, match="pairs that people labelled"):
+        corpus_of(RELATIONS, DOCUMENTS, JUDGED, (never, never), 1)
+
+
+def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
+    withheld = {"alpha", "third text"}  # a query that was held out is a title here, a held-out text a text
+    assert corpus_of(TEXTS, DOCUMENTS, JUDGED, (never, never), 1, withheld).texts == (
+        "first  text",
+        "second text",
+    )
+    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, (never, never), 1, withheld)
+    assert corpus.texts == ("which is second?", "second text")
+
+
+def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
+    """After a promotion the active model finds other negatives: that is no new text."""
+    rng = np.random.default_rng(1)
+
+    def somehow(texts: list[str]) -> np.ndarray:
+        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+
+    found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, (somehow, somehow), 1) for _ in range(8)]
+    assert len({corpus.digest for corpus in found}) == 1
+    assert len({corpus.texts for corpus in found}) > 1

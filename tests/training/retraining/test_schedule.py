@@ -1,0 +1,189 @@
+"""The schedule: when runs begin, that there are never two, what is written down, and how it stops.
+
+Runs are real processes; what they run is a few lines that end as a retraining would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.retrainings import read_runs
+from training.retraining.clock import clock
+from training.retraining.config import Config, ScheduleTable
+from training.retraining.schedule import Schedule
+
+
+class Small(Schedule):
+    """Runs `code` instead of a retraining."""
+
+    code = "raise SystemExit(4)"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", self.code]
+
+
+def small(folder: Path, code: str, corpus: dict[str, Any] | None = None, **table: Any) -> Small:
+    given = {"cron": "* * * * * *", "jitter_seconds": 0} | table
+    config = Config.model_validate(
+        {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
+    )
+    made = Small(folder / "retrain.toml", config)
+    made.code = code
+    return made
+
+
+@contextmanager
+def started(schedule: Schedule) -> Iterator[Schedule]:
+    schedule.start()
+    try:
+        yield schedule
+    finally:
+        schedule.stop()
+
+
+def until(true: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("status", "word"), [(0, "published"), (3, "refused"), (4, "nothing to learn"), (1, "failed")]
+)
+def test_how_a_run_ended_is_written_down_with_what_it_said(tmp_path: Path, status: int, word: str) -> None:
+    code = "import sys; print('because', flush=True); sys.stderr.write('of that'); raise SystemExit({})"
+    with started(small(tmp_path, code.format(status))):
+        until(lambda: read_runs(tmp_path).get("last_run"))
+        found = read_runs(tmp_path)
+    assert (found["last_run"]["status"], found["last_run"]["outcome"]) == (status, word)
+    assert found["last_run"]["said"] == "because\nof that"
+    assert found["last_run"]["why"] == "clock"
+    assert found["runs"][word] >= 1
+    began, ended = (datetime.fromisoformat(found["last_run"][key]) for key in ("started", "ended"))
+    assert began <= ended <= datetime.now(UTC)
+    assert read_runs(tmp_path)["next_run"] is None, "it has stopped, so nothing is due"
+
+
+def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> None:
+    idle = small(tmp_path, "", cron="0 3 1 1 *", jitter_seconds=100_000)
+    with started(idle):
+        due = idle._scheduler.get_job("clock").next_run_time
+        for _ in range(3):
+            written = datetime.fromisoformat(read_runs(tmp_path)["next_run"])
+            assert written == due.replace(microsecond=0), "another jitter was drawn"
+            idle._write({})
+
+
+def test_there_are_never_two_at_once(tmp_path: Path) -> None:
+    """Due every second, and a run takes two."""
+    code = (
+        f"import os, time; p = r'{tmp_path / 'running'}'; "
+        "os.close(os.open(p, os.O_CREAT | os.O_EXCL)); time.sleep(2); os.remove(p); raise SystemExit(4)"
+    )
+    with started(small(tmp_path, code)):
+        until(lambda: read_runs(tmp_path).get("runs", {}).get("nothing to learn", 0) >= 2)
+        runs = read_runs(tmp_path)["runs"]
+    assert set(runs) == {"nothing to learn"}, "one found the file of another"
+
+
+def test_a_killed_run_is_a_failed_one_and_the_next_begins(tmp_path: Path) -> None:
+    first = f"import os, time; p = r'{tmp_path / 'was'}'\n"
+    code = first + "if os.path.exists(p): raise SystemExit(0)\nopen(p, 'w').close(); time.sleep(60)"
+    with started(small(tmp_path, code)):
+        until(lambda: (tmp_path / "was").exists() and read_runs(tmp_path).get("running"))
+        os.kill(read_runs(tmp_path)["running"]["pid"], 9)
+        until(lambda: read_runs(tmp_path).get("runs", {}).get("published"))
+        assert read_runs(tmp_path)["runs"]["failed"] == 1
+
+
+def test_a_stop_ends_the_run_in_hand(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(130)); "
+        f"open(r'{tmp_path / 'on'}', 'w').close(); time.sleep(60)"
+    )
+    with started(small(tmp_path, code)):
+        until((tmp_path / "on").exists)
+        began = time.monotonic()
+    assert time.monotonic() - began < 30
+    found = read_runs(tmp_path)
+    assert found["last_run"]["outcome"] == "stopped"
+    assert found["running"] is None
+
+
+def test_a_run_that_takes_too_much_memory_ends_and_threads_are_bounded(tmp_path: Path) -> None:
+    code = "import os; print(os.environ['OMP_NUM_THREADS'], os.nice(0), flush=True); bytearray(1 << 30)"
+    with started(small(tmp_path, code, memory_mb=256, threads=3)):
+        until(lambda: read_runs(tmp_path).get("last_run"))
+    last = read_runs(tmp_path)["last_run"]
+    assert (last["status"], last["outcome"]) == (1, "failed")
+    assert last["said"].split()[0] == "3"
+    assert int(last["said"].split()[1]) >= 10
+
+
+def test_new_documents_begin_a_run_before_the_clock_does(tmp_path: Path) -> None:
+    counts = [100]
+
+    class Service(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = json.dumps({"count": counts[0]}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        corpus = {"service": f"http://127.0.0.1:{server.server_port}"}
+        often = {"cron": "0 0 1 1 *", "new_documents": 50, "poll_seconds": 0.1}
+        with started(small(tmp_path, "raise SystemExit(0)", corpus, **often)):
+            until(lambda: read_runs(tmp_path).get("documents") == 100)
+            counts[0] = 149
+            time.sleep(0.5)
+            assert "last_run" not in read_runs(tmp_path)
+            counts[0] = 150
+            until(lambda: read_runs(tmp_path).get("last_run"))
+            found = read_runs(tmp_path)
+            assert (found["last_run"]["why"], found["documents"]) == ("documents", 150)
+            time.sleep(0.5)
+            assert read_runs(tmp_path)["runs"] == {"published": 1}
+            counts[0] = 20  # deleted: counted from there
+            until(lambda: read_runs(tmp_path)["documents"] == 20)
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "due"),
+    [
+        ("30 3 * * *", "2026-11-21T12:00", "2026-11-22T03:30"),  # a Saturday
+        ("0 0 * * 0", "2026-11-21T12:00", "2026-11-22T00:00"),  # 0 is Sunday
+        ("0 0 * * 7", "2026-11-21T12:00", "2026-11-22T00:00"),  # 7 as well
+        ("0 0 * * 1-5", "2026-11-21T12:00", "2026-11-23T00:00"),
+        ("0 0 * * 0-2", "2026-11-23T12:00", "2026-11-24T00:00"),
+        ("0 0 * * 1-5/2,6", "2026-11-23T12:00", "2026-11-25T00:00"),
+        ("0 0 * * mon", "2026-11-21T12:00", "2026-11-23T00:00"),
+        ("0 0 * * */2", "2026-11-21T12:00", "2026-11-22T00:00"),  # Sunday, Tuesday, Thursday, Saturday
+        ("0 0 1 * 1", "2026-11-24T12:00", "2026-11-30T00:00"),  # the first of a month, or a Monday
+        ("0 0 1 * 1", "2026-11-30T12:00", "2026-12-01T00:00"),
+        ("15 * * * * *", "2026-11-21T12:00", "2026-11-21T12:00:15"),
+    ],
+)
+def test_the_clock_reads_cron_as_cron_does(cron: str, after: str, due: str) -> None:
+    now = datetime.fromisoformat(after).replace(tzinfo=UTC)
+    found = clock(ScheduleTable(cron=cron, jitter_seconds=0)).get_next_fire_time(None, now)
+    assert found == datetime.fromisoformat(due).replace(tzinfo=UTC)

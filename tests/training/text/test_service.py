@@ -1,0 +1,121 @@
+"""Reading a service that asks for a key."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from training.errors import TrainingError
+from training.evaluation.server import Server
+from training.retraining.documents import Document, documents_at
+from training.retraining.judgements import Judgement, judgements_at
+from training.text.corpus import from_service
+from training.text.service import count_of, documents_of
+from training.text.service_collections import ALL, qualified
+
+KEY = "sk-simile-remote"
+JUDGEMENT = {"query": "q", "id": "a", "relevant": True}
+
+
+class Keyed(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        allowed = self.headers.get("Authorization") == f"Bearer {KEY}"
+        pages = {
+            "/documents": {"documents": [{"id": "a", "text": "one"}], "next": None},
+            "/documents/count": {"count": 1},
+            "/feedback": {"feedback": [JUDGEMENT | {"key": "ops"}], "next": None},
+            "/collections": {"collections": [{"name": "default"}, {"name": "tickets"}]},
+            "/collections/tickets/documents": {"documents": [{"id": "a", "text": "two"}], "next": None},
+            "/collections/tickets/documents/count": {"count": 5},
+            "/collections/tickets/feedback": {"feedback": [JUDGEMENT], "next": None},
+            "/info": {"model_version": "v", "fingerprint": "f"},
+        }
+        body = pages[self.path.partition("?")[0]] if allowed else {"error": "A key is needed."}
+        content = json.dumps(body).encode()
+        self.send_response(200 if allowed else 401)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None: ...
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Keyed)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_key_is_shown_to_the_service(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMILE_SERVICE_KEY", KEY)
+    assert list(documents_of(url)) == [{"id": "a", "text": "one"}]
+    assert count_of(url) == 1
+    with Server(url) as server:
+        assert server.version == "v"
+
+
+def test_the_key_may_be_in_a_file(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    monkeypatch.setenv("SIMILE_SERVICE_KEY_FILE", str(tmp_path / "key"))
+    assert count_of(url) == 1
+
+
+def test_without_a_key_or_with_a_wrong_one_the_answer_is_told_and_the_key_is_not(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TrainingError, match=r"answered 401: .*A key is needed"):
+        count_of(url)
+    monkeypatch.setenv("SIMILE_SERVICE_KEY", "wrong-secret")
+    with pytest.raises(TrainingError, match="answered 401") as refused:
+        count_of(url)
+    assert "wrong-secret" not in str(refused.value)
+
+
+def test_a_key_that_cannot_be_one_is_refused_before_anything_is_sent(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMILE_SERVICE_KEY_FILE", str(tmp_path / "absent"))
+    with pytest.raises(TrainingError, match="absent cannot be read: No such file or directory"):
+        count_of(url)
+    monkeypatch.setenv("SIMILE_SERVICE_KEY", "two\nlines")
+    with pytest.raises(TrainingError, match="printable ASCII") as refused:
+        count_of(url)
+    assert "two" not in str(refused.value)
+
+
+def test_one_collection_is_read_or_several_or_all_and_equal_ids_are_two_documents(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMILE_SERVICE_KEY", KEY)
+    of_default = Document("a", "", "one")
+    of_tickets = Document("collection:tickets/a", "", "two", "tickets")
+    assert documents_at(url).kept == (of_default,)
+    assert documents_at(url, ("tickets",)).kept == (of_tickets,)
+    assert documents_at(url, ALL).kept == documents_at(url, ("default", "tickets")).kept
+    assert documents_at(url, ALL).kept == (of_default, of_tickets)
+    assert list(judgements_at(url, ALL)) == [
+        Judgement("q", "a", True, "ops"),
+        Judgement("q", "collection:tickets/a", True, ""),
+    ]
+    assert (count_of(url), count_of(url, ("tickets",)), count_of(url, ALL)) == (1, 5, 6)
+    assert from_service(url, wanted=ALL).texts == ("one", "two")
+
+
+def test_no_id_can_be_taken_for_one_of_another_collection() -> None:
+    names = [
+        qualified(collection, id)
+        for collection in ("default", "tickets", "a")
+        for id in ("x", "tickets/x", "collection:tickets/x", "collection:a/collection:tickets/x", "/")
+    ]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["x", "tickets/x"]

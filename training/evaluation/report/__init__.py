@@ -1,0 +1,1 @@
+"""Scores as tables, Markdown and pictures."""

@@ -1,0 +1,229 @@
+"""`python -m training compare FILE.json …`: evaluated models as the rows of a table, seeds as mean ± sd."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from training.evaluation.data import BY_KEY, SETS
+from training.evaluation.report.courses import add_runs, read_runs
+from training.evaluation.report.files import Evaluated, Models, Scores, read_models
+from training.evaluation.report.markdown import escape, listed, report_folder, table, write
+from training.evaluation.report.one import GEOMETRY, READING, absent, pictures, shown, training
+from training.evaluation.report.table import (
+    COLUMNS,
+    SEARCH,
+    percent,
+    plain,
+    search_remarks,
+    similarity_remarks,
+    title,
+    transfer_remarks,
+)
+from training.evaluation.tasks import TITLES
+
+_HEADINGS = ("Spearman", "Spearman, mean of subsets", "Spearman, weighted mean of subsets", "Pearson")
+_COUNTED = (("sts", "pairs"), ("retrieval", "documents"), ("retrieval", "queries"), ("transfer", "examples"))
+Figure = Callable[[Scores], Any]
+Show = Callable[[float | None], str]
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "compare",
+        help="compare evaluated models in one report",
+        description="Models as rows, from what `evaluate --json` has written. Files whose names differ in a "
+        "last -N only, as a-1.json and a-2.json, are seeds of one model: a row with mean ± sd.",
+    )
+    command.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="of `evaluate --json`; NAME=FILE says whose row it belongs to",
+    )
+    command.add_argument(
+        "--report", metavar="FOLDER", required=True, help="where report.md and its pictures go"
+    )
+    add_runs(command)
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    models = read_models(options.files)
+    courses = read_runs(options.runs)
+    folder = report_folder(options.report)
+    seeds = {name: [each.scores for each in files] for name, files in models.items()}
+    drawn = pictures(seeds, courses)
+    remarks = list(_remarks(models))
+    sections = [
+        "# Comparison",
+        f"{READING} A row over several seeds is mean ± standard deviation (of a sample).",
+        _about(models),
+        *(["## What keeps figures from being compared", listed(remarks)] if remarks else []),
+        *_tables(models),
+        *shown(drawn),
+        *training(courses, drawn),
+    ]
+    sys.stdout.write(f"{write(folder, sections, drawn)}\n")
+    return 0
+
+
+def _about(models: Models) -> str:
+    rows = []
+    for name, files in models.items():
+        for file, scores in files:
+            version = scores["version"] or "not published"
+            fingerprint = (scores["fingerprint"] or "unknown")[:8]
+            form, data = (scores.get(key) or "unknown" for key in ("form", "data"))
+            model = str(scores["model"])
+            rows += [(name, file, model, version, fingerprint, form, scores["date"], data, absent(scores))]
+    header = ("name", "file", "model", "version", "fingerprint", "form", "date", "data", "absent")
+    return table(header, rows, words=range(len(header)))
+
+
+def _tables(models: Models) -> Iterator[str]:
+    for column, heading in zip(COLUMNS, _HEADINGS, strict=True):
+        keys = _present(models, "sts", BY_KEY)
+        if keys:
+            figures = {title(key): _figure("sts", key, column) for key in keys}
+            english = {title(known.key): figures[title(known.key)] for known in SETS if known.key in keys}
+            mean = _mean_of("sts", _common(models, "mean"), column)
+            yield f"## Similarity: {heading}"
+            yield _rows(models, english | mean | figures, percent)
+    if any("geometry" in scores for _, scores in _all(models)):
+        yield "## Geometry of STS-B"
+        shows = {key: _decimals(decimals) for key, decimals in GEOMETRY.items()}
+        figures = {key.replace("_", " "): _figure("geometry", key) for key in GEOMETRY}
+        yield _rows(models, figures, *shows.values())
+    for name in _present(models, "retrieval"):
+        yield f"## Search: {escape(name)}"
+        heads = {f"recall{head}" if head[0] == "@" else head: key for head, key in SEARCH.items()}
+        yield _rows(models, {head: _figure("retrieval", name, key) for head, key in heads.items()}, percent)
+    keys = _present(models, "transfer", TITLES)
+    if keys:
+        mean = _mean_of("transfer", _common(models, "transfer_mean"), "accuracy")
+        figures = {title(key): _figure("transfer", key, "accuracy") for key in keys}
+        f1 = {f"{title(key)} F1": _figure("transfer", key, "f1") for key in keys if key == "mrpc"}
+        yield "## Transfer: accuracy"
+        yield _rows(models, figures | mean | f1, percent)
+
+
+def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:
+    """A row for each model. shows: one for each figure, or one for all."""
+    each = shows if len(shows) > 1 else shows * len(figures)
+    rows = [
+        (
+            name,
+            str(len(files)),
+            *(_cell(files, figure, show) for figure, show in zip(figures.values(), each, strict=True)),
+        )
+        for name, files in models.items()
+    ]
+    return table(("", "seeds", *figures), rows)
+
+
+def _cell(files: Sequence[Evaluated], figure: Figure, show: Show) -> str:
+    """Mean ± sd over the seeds that have the figure; how many, where it is not all of them."""
+    found = [figure(scores) for _, scores in files]
+    values = [value for value in found if value is not None and value is not _MISSING]
+    if not values:
+        return "undefined" if None in found else ""
+    spread = f" ± {show(statistics.stdev(values))}" if len(values) > 1 else ""
+    part = f" ({len(values)} of {len(files)})" if len(values) < len(files) else ""
+    return f"{show(statistics.fmean(values))}{spread}{part}"
+
+
+_MISSING = object()  # not measured; None is a figure that is no number
+
+
+def _figure(*path: str) -> Figure:
+    def look(scores: Scores) -> Any:
+        found: Any = scores
+        for key in path:
+            if key not in found:
+                return _MISSING
+            found = found[key]
+        return found
+
+    return look
+
+
+def _mean_of(suite: str, keys: Sequence[str], column: str) -> dict[str, Figure]:
+    """A column, where there is something that all have."""
+
+    def look(scores: Scores) -> Any:
+        values = [_figure(suite, key, column)(scores) for key in keys]
+        if _MISSING in values:
+            return _MISSING
+        return None if None in values else math.fsum(values) / len(values)
+
+    return {f"mean of {len(keys)}": look} if keys else {}
+
+
+def _common(models: Models, mean: str) -> list[str]:
+    """The sets that every file's mean is over, of the files that have one."""
+    each = [scores[mean]["sets"] for _, scores in _all(models) if mean in scores]
+    return [key for key in each[0] if all(key in sets for sets in each)] if each else []
+
+
+def _present(models: Models, suite: str, order: Mapping[str, object] | None = None) -> list[str]:
+    """What some file has of a suite, in the order of `order`."""
+    found = dict.fromkeys(key for _, scores in _all(models) for key in scores.get(suite, {}))
+    return [key for key in order if key in found] if order else list(found)
+
+
+def _all(models: Models) -> Iterator[Evaluated]:
+    for files in models.values():
+        yield from files
+
+
+def _decimals(decimals: int) -> Show:
+    return lambda value: plain(value, decimals)
+
+
+def _remarks(models: Models) -> Iterator[str]:
+    yield from _unequal(models)
+    for name, files in models.items():
+        prints = [scores["fingerprint"] for _, scores in files if scores["fingerprint"]]
+        if len(set(prints)) < len(prints):
+            yield f"{name}: two of its files are of the same model, so they are not two seeds."
+        forms = sorted({form for _, scores in files if (form := scores.get("form"))})
+        if len(forms) > 1:
+            yield f"{name}: its files were computed in different forms: {', '.join(forms)}."
+    places: dict[str, list[str]] = {}
+    for file, scores in _all(models):
+        for remark in _of(scores):
+            places.setdefault(remark, []).append(file)
+    every = sum(map(len, models.values()))
+    for remark, where in places.items():
+        yield remark if len(where) == every else f"{remark} ({', '.join(where)})"
+
+
+def _unequal(models: Models) -> Iterator[str]:
+    """Where files are not over the same data."""
+    for mean in ("mean", "transfer_mean"):
+        common = _common(models, mean)
+        sets = chain.from_iterable(scores.get(mean, {}).get("sets", ()) for _, scores in _all(models))
+        if left_out := dict.fromkeys(key for key in sets if key not in common):
+            yield f"Not in the mean, because not every file has it: {', '.join(map(title, left_out))}."
+    for suite, counted in _COUNTED:
+        for key in _present(models, suite):
+            found = [scores.get(suite, {}).get(key) for _, scores in _all(models)]
+            counts = sorted({figures[counted] for figures in found if figures})
+            if len(counts) > 1:
+                said = ", ".join(map(str, counts))
+                yield f"{title(key)} is not the same data in all files: {said} {counted}."
+
+
+def _of(scores: Scores) -> Iterator[str]:
+    for key, figures in scores.get("sts", {}).items():
+        yield from (f"{title(key)}: {said}" for said in similarity_remarks(figures, BY_KEY[key].published))
+    for key, figures in scores.get("retrieval", {}).items():
+        yield from (f"{key}: {said}" for said in search_remarks(figures))
+    for key, figures in scores.get("transfer", {}).items():
+        yield from (f"{title(key)}: {said}" for said in transfer_remarks(figures))

@@ -1,0 +1,1 @@
+"""Recipes and their building blocks: sources, views, heads, objectives."""

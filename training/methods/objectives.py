@@ -1,0 +1,261 @@
+"""Objectives over vectors: pure functions to one number. N texts, V views of each, P dimensions.
+
+    info_nce       each text finds its other view among those of all texts (SimCSE and most of its kind)
+    nt_xent        the same in both directions, with every other row a negative (DeCLUTR)
+    triplet        the positive is nearer than the negative by a margin (FaceNet)
+    pair_softmax   how two texts relate, from u, v and |u - v| (SBERT)
+
+Each is computed in float32 whatever autocast says: at τ = 0.05 similarities in bf16 move the gradient by
+3 % (measured). Not here: objectives over tokens (token_objectives.py), extra negatives (negatives.py).
+"""
+
+# ruff: noqa: N803, N806  shapes live in names
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812  its usual name
+from torch import Tensor, nn
+
+from training.text.tokens import Tokens
+
+if TYPE_CHECKING:
+    from training.model.encoder import Encoder
+    from training.text.lexicon import Lexicon
+
+
+class Reps(NamedTuple):
+    """What one step gives to an objective. Vectors are of the whole batch, tokens of this process's share."""
+
+    z: Tensor  # (N, V, P), after the head
+    texts: Tensor  # int64 (N, V): equal numbers are equal texts
+    labels: Tensor | None = None  # int64 (N,)
+    extra: Tensor | None = None  # (K, P): negatives of every text
+    views: tuple[Tokens, ...] = ()  # contrasted ones first, then those that stand aside
+    hidden: tuple[Tensor, ...] = ()  # of each view that was encoded, (all its tokens, D)
+    share: slice = slice(None)  # which of the N texts `views` holds
+    dropout: float = 0.0
+    total: Callable[[Tensor], Tensor] = lambda count: count.clamp(min=1)  # a count, over all processes
+    guest: bool = False  # fewer texts than processes: this one has another's text, which counts nothing
+
+    def mean(self, losses: Tensor, count: Tensor) -> Tensor:
+        """Of a sum over this process's tokens, the mean over those of all processes."""
+        return (0 * losses if self.guest else losses) / self.total(0 * count if self.guest else count)
+
+
+class Materials(NamedTuple):
+    """What an objective with weights of its own is built from."""
+
+    encoder: Encoder
+    lexicon: Lexicon
+    width: int  # P
+    generator: torch.Generator
+
+
+class Objective(Protocol):
+    """A dataclass of numbers, as a recipe writes it."""
+
+    reads: ClassVar[frozenset[str]]  # of `hidden`, `aside`: what it needs beside z
+
+    def build(self, materials: Materials) -> nn.Module:
+        """A module from Reps to the mean over the batch, a float32 scalar; with weights, if it has any."""
+
+
+def info_nce(
+    query_NP: Tensor,
+    key_MP: Tensor,
+    *,
+    tau: float,
+    same_NM: Tensor | None = None,
+    bonus_NM: Tensor | None = None,
+) -> Tensor:
+    """The mean over n of log( Σ_m exp(cos(q_n, k_m)/τ) / exp(cos(q_n, k_n)/τ) ): SimCSE, equations 1 and 5.
+
+    The key of query n is n; the other keys are its negatives, except where same_NM is true. bonus_NM is added
+    to the logits.
+    """
+    with torch.autocast(query_NP.device.type, enabled=False):
+        query_NP, key_MP = F.normalize(query_NP.float(), dim=-1), F.normalize(key_MP.float(), dim=-1)
+        scores_NM = query_NP @ key_MP.T / tau
+        if bonus_NM is not None:
+            scores_NM = scores_NM + bonus_NM
+        if same_NM is not None:
+            scores_NM = scores_NM.masked_fill(same_NM, -torch.inf)
+        return F.cross_entropy(scores_NM, torch.arange(len(query_NP), device=query_NP.device))
+
+
+def same_texts(texts_NV: Tensor) -> Tensor:
+    """Bool (N, N (V - 1)): which candidates are no negatives, as they are the query or its positive again.
+
+    Candidates are the second view of every text, then the third … A query's own ones are never left out,
+    unless its hard negative is the very text of the query or of its positive. A text that stands twice in
+    the batch as a query has two positives, and neither is a negative of the other.
+    """
+    N, V = texts_NV.shape
+    own_NN = torch.eye(N, dtype=torch.bool, device=texts_NV.device)
+    query_N1, positive_N1 = texts_NV[:, :1], texts_NV[:, 1:2]
+    parts = []
+    for view in range(1, V):
+        candidate_1N = texts_NV[:, view][None]
+        same_NN = (candidate_1N == query_N1) | (candidate_1N == positive_N1)
+        if view == 1:
+            same_NN = (same_NN | (query_N1 == query_N1.T)) & ~own_NN
+        parts.append(same_NN)
+    return torch.cat(parts, dim=1)
+
+
+class InfoNCEModule(nn.Module):
+    def __init__(self, recipe: InfoNCE) -> None:
+        super().__init__()
+        self.recipe = recipe
+
+    def forward(self, reps: Reps) -> Tensor:
+        N, V, _ = reps.z.shape
+        keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
+        same_NM = same_texts(reps.texts)
+        bonus_NM = torch.zeros(same_NM.shape, device=reps.z.device)
+        if V > 2:
+            bonus_NM[:, N : 2 * N].diagonal().fill_(math.log(self.recipe.hard_weight))
+        if reps.extra is not None and len(reps.extra):
+            keys_MP = torch.cat([keys_MP, reps.extra.to(keys_MP.dtype)])
+            more = (0, len(reps.extra))
+            same_NM, bonus_NM = F.pad(same_NM, more), F.pad(bonus_NM, more)
+        return info_nce(reps.z[:, 0], keys_MP, tau=self.recipe.tau, same_NM=same_NM, bonus_NM=bonus_NM)
+
+
+@dataclass(frozen=True)
+class InfoNCE:
+    """From the first view to the second; further views are hard negatives.
+
+    hard_weight: of a text's own hard negative; its logarithm is added to the logit (SimCSE, equation 8).
+    """
+
+    tau: float
+    hard_weight: float = 1.0
+    reads: ClassVar[frozenset[str]] = frozenset()
+
+    def build(self, _materials: Materials) -> nn.Module:
+        return InfoNCEModule(self)
+
+
+def nt_xent(anchor_NP: Tensor, positive_NP: Tensor, *, tau: float, same_NN: Tensor | None = None) -> Tensor:
+    """Chen et al. 2020 (SimCLR): over all 2N rows, each with 2(N - 1) negatives, both directions.
+
+    Where same_NN is true, two texts are no negatives of each other.
+    """
+    with torch.autocast(anchor_NP.device.type, enabled=False):
+        z_MP = F.normalize(torch.cat([anchor_NP, positive_NP]).float(), dim=-1)
+        M = len(z_MP)
+        left_out_MM = own_MM = torch.eye(M, dtype=torch.bool, device=z_MP.device)
+        if same_NN is not None:
+            positive_MM = own_MM.roll(M // 2, 1)  # row n's is n + N, and back
+            left_out_MM = own_MM | (same_NN.repeat(2, 2) & ~positive_MM)
+        scores_MM = (z_MP @ z_MP.T / tau).masked_fill(left_out_MM, -torch.inf)
+        return F.cross_entropy(scores_MM, torch.arange(M, device=z_MP.device).roll(M // 2))
+
+
+class NTXentModule(nn.Module):
+    def __init__(self, tau: float) -> None:
+        super().__init__()
+        self.tau = tau
+
+    def forward(self, reps: Reps) -> Tensor:
+        same_NN = reps.texts[:, :1] == reps.texts[:, :1].T
+        return nt_xent(reps.z[:, 0], reps.z[:, 1:].float().mean(1), tau=self.tau, same_NN=same_NN)
+
+
+@dataclass(frozen=True)
+class NTXent:
+    """The first view against the mean of all others: DeCLUTR's averaged positives."""
+
+    tau: float
+    reads: ClassVar[frozenset[str]] = frozenset()
+
+    def build(self, _materials: Materials) -> nn.Module:
+        return NTXentModule(self.tau)
+
+
+def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, margin: float) -> Tensor:
+    """Schroff et al. 2015 (FaceNet), equation 2, as a mean: squared distances of vectors of length 1."""
+    with torch.autocast(anchor_NP.device.type, enabled=False):
+        a, p, n = (F.normalize(x.float(), dim=-1) for x in (anchor_NP, positive_NP, negative_NP))
+        nearer = (a - p).square().sum(-1) - (a - n).square().sum(-1) + margin
+        return nearer.clamp(min=0).mean()
+
+
+def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: Tensor) -> Tensor:
+    """Of each anchor the number of its negative: the nearest that is farther than its positive.
+
+    FaceNet, section 3.2. Where no candidate is farther, the farthest of them (our choice); where there
+    is none at all, key n, the positive itself, which moves nothing. int64 (N,).
+    """
+    with torch.no_grad(), torch.autocast(anchor_NP.device.type, enabled=False):
+        a, p, k = (F.normalize(x.float(), dim=-1) for x in (anchor_NP, positive_NP, keys_MP))
+        to_positive_N1 = (a - p).square().sum(-1, keepdim=True)
+        distance_NM = (2 - 2 * a @ k.T).masked_fill(same_NM, torch.inf)
+        farther_NM = distance_NM.masked_fill(distance_NM <= to_positive_N1, torch.inf)
+        none_farther_N = farther_NM.isinf().all(1)
+        farthest_N = distance_NM.masked_fill(same_NM, -torch.inf).argmax(1)
+        own_N = torch.arange(len(a), device=a.device)
+        farthest_N = torch.where(same_NM.all(1), own_N, farthest_N)
+        return torch.where(none_farther_N, farthest_N, farther_NM.argmin(1))
+
+
+class TripletModule(nn.Module):
+    def __init__(self, recipe: Triplet) -> None:
+        super().__init__()
+        self.recipe = recipe
+
+    def forward(self, reps: Reps) -> Tensor:
+        anchor, positive = reps.z[:, 0], reps.z[:, 1]
+        if not self.recipe.mine:
+            return triplet(anchor, positive, reps.z[:, 2], margin=self.recipe.margin)
+        N = len(anchor)
+        keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
+        same_NM = same_texts(reps.texts)
+        same_NM[:, :N] |= torch.eye(N, dtype=torch.bool, device=same_NM.device)  # the positive itself
+        chosen = keys_MP[semi_hard(anchor, positive, keys_MP, same_NM)]
+        return triplet(anchor, positive, chosen, margin=self.recipe.margin)
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """mine: take the semi-hard negative of the batch, else the one that is given."""
+
+    margin: float
+    mine: bool = True
+    reads: ClassVar[frozenset[str]] = frozenset()
+
+    def build(self, _materials: Materials) -> nn.Module:
+        return TripletModule(self)
+
+
+class PairSoftmaxModule(nn.Module):
+    def __init__(self, width: int, classes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(3 * width, classes)
+        spread = (3 * width) ** -0.5
+        for tensor in self.classifier.parameters():  # as torch makes a Linear, by our own generator
+            nn.init.uniform_(tensor, -spread, spread, generator=generator)
+
+    def forward(self, reps: Reps) -> Tensor:
+        if reps.labels is None:
+            raise ValueError("pair_softmax needs a source with labels")
+        with torch.autocast(reps.z.device.type, enabled=False):
+            u, v = reps.z[:, 0].float(), reps.z[:, 1].float()
+            return F.cross_entropy(self.classifier(torch.cat([u, v, (u - v).abs()], dim=-1)), reps.labels)
+
+
+@dataclass(frozen=True)
+class PairSoftmax:
+    """Reimers and Gurevych 2019 (SBERT), section 3: softmax(W [u; v; |u - v|])."""
+
+    classes: int = 3
+    reads: ClassVar[frozenset[str]] = frozenset()
+
+    def build(self, materials: Materials) -> nn.Module:
+        return PairSoftmaxModule(materials.width, self.classes, materials.generator)

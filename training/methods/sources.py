@@ -1,0 +1,251 @@
+"""Sources: texts as token ids, and which of them each step sees.
+
+    texts ─▶ ids of all of them in one row, and where each begins ─▶ the batch of step k
+
+A batch is a function of the seed and its step, and of nothing else: a run that is resumed goes on exactly
+where it stopped. All rows are seen once before any is seen again; the last batch of such a round is as small
+as it comes. Not here: what is done to the tokens (views.py), and where the texts come from (corpus.py).
+"""
+
+# ruff: noqa: N806  shapes live in names
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from models.tokens.tokenizer import Tokenizer
+from training.errors import NothingToLearn, TrainingError
+from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
+from training.text.token_file import Shelf, tokenise
+from training.text.tokens import Tokens, tokens_of
+
+_ORDER, _SPANS = 0, 2  # beside the seed, so that no other use of it draws the same numbers
+
+
+class Batch(NamedTuple):
+    columns: tuple[Tokens, ...]  # of N texts each
+    texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens
+    labels: Tensor | None = None  # int64 (N,)
+
+
+class Source(Protocol):
+    def batch(self, step: int) -> Batch:
+        """step: counted from 0."""
+
+    def distinct(self) -> int:
+        """How many texts differ, and so could be negatives of each other."""
+
+
+class Given(NamedTuple):
+    """What every source is built from."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer  # cuts at the training length
+    batch: int
+    steps: int  # only what they will see is tokenised
+    seed: int
+    prompt: str = ""  # before every text, as the served model will have it
+    threads: int = 1
+    folder: Path | None = None  # where the tokens are kept, so that neither memory nor a resumed run pays
+    longest: int = 1 << 20  # tokens of a row, special ones too: what is drawn from whole documents fits it
+
+
+class Rows:
+    """Rows that have nothing to do with each other, in a random order."""
+
+    def __init__(self, given: Given) -> None:
+        corpus = given.corpus
+        seen = _order(given.seed, 0, len(corpus))[: given.batch * given.steps]
+        self._columns = corpus.columns
+        self._rounds = _Rounds(len(seen), given.batch, given.seed)
+        self._shelf = _shelf(given, seen)
+        self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
+
+    def __len__(self) -> int:
+        return self._rounds.count
+
+    def distinct(self) -> int:
+        return len(set(self._numbers.tolist()))
+
+    def batch(self, step: int) -> Batch:
+        rows = torch.from_numpy(self._rounds.rows(step))
+        texts_NC = rows[:, None] * self._columns + torch.arange(self._columns)
+        columns = tuple(self._shelf.take(column) for column in texts_NC.T)
+        return Batch(columns, self._numbers[texts_NC], None if self._labels is None else self._labels[rows])
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        """Of each text the first one with the same ids: texts that differ beyond the training length."""
+        first: dict[bytes, int] = {}
+        ids, starts = self._shelf.ids, self._shelf.starts.tolist()
+        spans = enumerate(itertools.pairwise(starts))
+        return torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
+
+
+class Spans:
+    """Of each document some spans, drawn anew in every step: anchors, and positives near each of them."""
+
+    def __init__(self, given: Given, recipe: Documents) -> None:
+        self._before, self._after = given.tokenizer.affixes
+        room = given.longest - len(self._before) - len(self._after)
+        if room < recipe.shortest:
+            raise TrainingError(
+                f"The recipe's spans have {recipe.shortest} tokens or more, and no row may have more than "
+                f"{room} beside the special ones. Lower `shortest`, or raise `max_length`."
+            )
+        self._recipe, self._seed = replace(recipe, longest=min(recipe.longest, room)), given.seed
+        seen = _order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
+        self._shelf = _shelf(given, seen)
+        lengths = self._shelf.starts.diff() - len(self._before) - len(self._after)
+        self._long_enough = (lengths >= recipe.least()).nonzero()[:, 0]
+        if len(self._long_enough) < 2:
+            raise NothingToLearn(
+                f"{len(self._long_enough)} of {len(seen)} documents have the {recipe.least()} tokens that "
+                f"{recipe.anchors} anchors of {recipe.shortest} tokens need. Lower the recipe's `shortest`."
+            )
+        self.too_short = len(seen) - len(self._long_enough)
+        self._rounds = _Rounds(len(self._long_enough), given.batch, given.seed)
+
+    def __len__(self) -> int:
+        return self._rounds.count
+
+    def distinct(self) -> int:
+        return len(self)
+
+    def batch(self, step: int) -> Batch:
+        random = np.random.default_rng([self._seed, _SPANS, step])
+        columns: list[list[list[int]]] = [[] for _ in range(1 + self._recipe.positives)]
+        for row in self._long_enough[torch.from_numpy(self._rounds.rows(step))].tolist():
+            ids = self._shelf.document(row)[len(self._before) :]
+            ids = ids[: len(ids) - len(self._after)]
+            for spans in self._recipe.spans(len(ids), random):
+                for column, (first, last) in zip(columns, spans, strict=True):
+                    column.append([*self._before, *ids[first:last].tolist(), *self._after])
+        numbers = torch.arange(len(columns[0]) * len(columns)).reshape(-1, len(columns))
+        return Batch(tuple(tokens_of(column) for column in columns), numbers)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """One text alone."""
+
+    kind: ClassVar[Kind] = TEXTS
+    whole: ClassVar[bool] = False  # whether texts are not cut at the training length
+
+    def build(self, given: Given) -> Source:
+        return Rows(given)
+
+
+@dataclass(frozen=True)
+class Pairs(Lines):
+    """Two texts that mean the same."""
+
+    kind: ClassVar[Kind] = PAIRS
+
+
+@dataclass(frozen=True)
+class Triples(Lines):
+    """A text, one that means the same, and one that does not although it looks alike."""
+
+    kind: ClassVar[Kind] = TRIPLES
+
+
+@dataclass(frozen=True)
+class LabelledPairs(Lines):
+    """A premise and a hypothesis with their relation: entailment, neutral or contradiction."""
+
+    kind: ClassVar[Kind] = RELATIONS
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Long texts, of which spans are drawn: `anchors` of each, and for each of those `positives` near it.
+
+    Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short; a
+    positive lies in its anchor, overlaps it or touches it. Anchors lie in different parts of their document.
+    Lengths are in tokens without the special ones; documents too short for the longest give shorter spans,
+    and so does a base that takes fewer tokens.
+    """
+
+    anchors: int
+    positives: int
+    shortest: int
+    longest: int
+
+    kind: ClassVar[Kind] = TEXTS
+    whole: ClassVar[bool] = True
+
+    def build(self, given: Given) -> Source:
+        return Spans(given, self)
+
+    def least(self) -> int:
+        """The tokens that a document needs."""
+        return 2 * self.anchors * self.shortest
+
+    def spans(self, length: int, random: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
+        """For each anchor its (begin, end) and those of its positives, in a document of `length` tokens."""
+        longest = min(self.longest, length // (2 * self.anchors))
+        parts = random.permutation(length // (2 * longest))[: self.anchors]
+        for part in sorted(parts.tolist()):
+            size = self._length(random.beta(4, 2), longest)
+            begin = 2 * longest * part + int(random.integers(2 * longest - size + 1))
+            found = [(begin, begin + size)]
+            for _ in range(self.positives):
+                near = self._length(random.beta(2, 4), longest)
+                first, last = max(0, begin - near), min(begin + size, length - near)
+                at = int(random.integers(first, last + 1))
+                found.append((at, at + near))
+            yield found
+
+    def _length(self, share: float, longest: int) -> int:
+        return int(share * (longest - self.shortest) + self.shortest)
+
+
+SOURCES: dict[str, type[Lines | Documents]] = {
+    "lines": Lines,
+    "pairs": Pairs,
+    "triples": Triples,
+    "labelled_pairs": LabelledPairs,
+    "documents": Documents,
+}
+
+
+def steps_of_a_round(rows: int, batch: int) -> int:
+    return -(-rows // batch)
+
+
+class _Rounds:
+    """Which rows a step sees: all of them once, in an order of its own, before any is seen again."""
+
+    def __init__(self, count: int, batch: int, seed: int) -> None:
+        self.count = count
+        self._batch, self._seed = batch, seed
+        self._number, self._order = 0, np.arange(count)  # the first round has its order already
+
+    def rows(self, step: int) -> NDArray[np.int64]:
+        number, within = divmod(step, steps_of_a_round(self.count, self._batch))
+        if number != self._number:
+            order = np.arange(self.count) if number == 0 else _order(self._seed, number, self.count)
+            self._number, self._order = number, order
+        return self._order[within * self._batch : (within + 1) * self._batch]
+
+
+def _order(seed: int, number: int, count: int) -> NDArray[np.int64]:
+    """numpy's, since its generators give the same numbers in every release and on every machine."""
+    return np.random.default_rng([seed, _ORDER, number]).permutation(count)
+
+
+def _shelf(given: Given, rows: NDArray[np.int64]) -> Shelf:
+    corpus = given.corpus
+    places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()
+    texts = (given.prompt + corpus.texts[place] for place in places)
+    return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)

@@ -1,0 +1,75 @@
+"""A base's folder as the encoder that a recipe trains.
+
+A base that says how it pools keeps that, its prompts and its maximum length; the recipe's pooling and head
+are for raw backbones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from models.graph.head import Head
+from models.publishing.from_torch import dense_layers, load_backbone
+from models.sources.folder import Source, read_source
+from models.sources.template import has_template
+from training.errors import TrainingError
+from training.methods.recipe import Recipe
+from training.methods.views import Template
+from training.model.encoder import Encoder
+from training.model.packed import FAMILIES, attention_of
+from training.text.lexicon import Lexicon
+
+
+def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Encoder, nn.Module]:
+    """The base's encoder, and the head that only the training has (nothing, unless the base is raw).
+
+    Raise ModelError when the folder cannot be opened, TrainingError when it has no safetensors or does not
+    fit the recipe.
+    """
+    source = read_source(folder)
+    if not source.weights:
+        raise TrainingError(f"{folder} has no model.safetensors to train from.")
+    raw = not (folder / "modules.json").is_file()
+    template = None
+    if raw:
+        template = _template(recipe) if recipe.pool == "mask" else None
+        source = replace(source, head=_head(recipe, source, template))
+    elif recipe.pool in ("mask", "first_last", "static"):
+        raise TrainingError(
+            f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
+            "(--set 'pool=\"mean\"' leaves the base its own.)"
+        )
+    backbone = load_backbone(source.backbone, attention_of(source.config))
+    dense = dense_layers(source.head)
+    head: nn.Module = nn.Identity()
+    if raw:
+        generator = torch.Generator().manual_seed(recipe.seed)
+        head = recipe.head.build(source.head.dimension(source.width), generator)
+        if recipe.head.keep:
+            dense, head = nn.Sequential(head), nn.Identity()
+    return Encoder(source, backbone, dense, template).to(device), head.to(device)
+
+
+def _template(recipe: Recipe) -> str:
+    """Of the first view: the one that is published."""
+    return next(view.text for view in recipe.views if isinstance(view, Template))
+
+
+def _head(recipe: Recipe, source: Source, template: str | None) -> Head:
+    if template is not None:
+        if has_template(source.tokenizer):
+            raise TrainingError("The base's tokenizer has a template already.")
+        lexicon = Lexicon.of(source)
+        distances = {lexicon.around(view.text)[2] for view in recipe.views if isinstance(view, Template)}
+        if len(distances) > 1:
+            raise TrainingError("The templates of a recipe must end alike: [MASK] as far from the end.")
+        return Head((f"mask:{distances.pop()}",), ())
+    if recipe.pool in ("first_last", "static"):
+        if source.config.get("model_type") not in FAMILIES:
+            raise TrainingError(f'The pool "{recipe.pool}" is there for {", ".join(FAMILIES)} only.')
+        return Head(("mean",), (), recipe.pool)
+    return Head((recipe.pool,), ())

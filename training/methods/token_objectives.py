@@ -1,0 +1,228 @@
+"""Objectives over tokens: what was hidden, changed or left out is to be guessed.
+
+    mlm        the token that a mask hides (BERT; beside a contrastive objective in SimCSE and DeCLUTR)
+    rtd        which tokens a generator has replaced, given the sentence's vector (DiffCSE)
+    denoise    the whole text from its damaged copy's vector (TSDAE)
+
+Losses are means over tokens without padding, which the published code of some methods counts as well.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812  its usual name
+from torch import Tensor, nn
+
+from training.errors import TrainingError
+from training.methods.objectives import Materials, Reps
+from training.model.encoder import Encoder
+from training.model.language_head import language_head, published_head
+from training.model.packed import FAMILIES, packing_of, positions_of, run_backbone, set_dropout
+from training.text.tokens import NOT_A_TARGET, Tokens, join
+
+_SPREAD = 0.02  # BERT's initializer_range
+
+
+class MlmModule(nn.Module):
+    def __init__(self, materials: Materials) -> None:
+        super().__init__()
+        self.head, self.stored = language_head(materials.encoder.source, materials.generator)
+        self.family = materials.encoder.family
+        self._shared = (
+            materials.encoder,
+        )  # in a tuple: its weights are the encoder's own and no part of this
+
+    def forward(self, reps: Reps) -> Tensor:
+        table = word_table(self._shared[0])
+        device = table.device
+        losses, count = torch.zeros((), device=device), torch.zeros((), device=device)
+        for view, hidden in zip(reps.views, reps.hidden, strict=True):
+            if view.targets is None:
+                continue
+            at = (view.targets != NOT_A_TARGET).nonzero()[:, 0]  # the others need no logits
+            logits = self.head(hidden[at.to(device)], table)
+            losses = losses + F.cross_entropy(logits.float(), view.targets[at].to(device), reduction="sum")
+            count = count + len(at)
+        return reps.mean(losses, count)
+
+
+@dataclass(frozen=True)
+class Mlm:
+    """Cross-entropy at the targets of every masked view. Devlin et al. 2019, section 3.1."""
+
+    reads: ClassVar[frozenset[str]] = frozenset({"hidden"})
+
+    def build(self, materials: Materials) -> nn.Module:
+        return MlmModule(materials)
+
+
+class RtdModule(nn.Module):
+    """generator: frozen, with its dropout on. discriminator: an encoder of its own, told of the vector h."""
+
+    def __init__(self, materials: Materials) -> None:
+        super().__init__()
+        encoder = materials.encoder
+        _require_packed("rtd", materials)
+        self.generator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=False)
+        self.language, stored = language_head(encoder.source, materials.generator)
+        if not stored:
+            raise TrainingError(
+                "The base has no masked-language head (cls.predictions.*), which rtd's generator is. "
+                "Take a pre-trained BERT as it was released, or pre-train one with the recipe mlm."
+            )
+        self.language.requires_grad_(requires_grad=False)
+        self.discriminator: Any = copy.deepcopy(encoder.backbone)
+        self.classifier = nn.Linear(encoder.source.width, 2)
+        nn.init.normal_(self.classifier.weight, std=_SPREAD, generator=materials.generator)
+        nn.init.zeros_(self.classifier.bias)
+        self._family, self._pad_id = encoder.family, encoder.pad_id
+
+    def forward(self, reps: Reps) -> Tensor:
+        masked = [view for view in reps.views if view.targets is not None]
+        original = join(reps.views[: len(masked)])
+        replaced = self._replace(join(masked), original, reps.dropout)
+        h = reps.z[reps.share, : len(masked)].transpose(0, 1).flatten(0, 1)  # each view's own
+        hidden = self._discriminate(replaced, h, reps.dropout)
+        changed = (replaced.ids != original.ids).long().to(hidden.device)
+        losses = F.cross_entropy(self.classifier(hidden).float(), changed, reduction="sum")
+        return reps.mean(losses, torch.tensor(float(len(changed)), device=hidden.device))
+
+    @torch.no_grad()
+    def _replace(self, masked: Tokens, original: Tokens, dropout: float) -> Tokens:
+        """The likeliest token at every place, masked or not; the first one of a text stays."""
+        device = self.classifier.weight.device
+        set_dropout(self.generator, dropout)
+        hidden, _ = run_backbone(
+            self.generator, masked, packing_of(masked, device), self._family, self._pad_id
+        )
+        guessed = self.language(hidden, self.generator.embeddings.word_embeddings.weight).argmax(-1).cpu()
+        guessed[original.starts[:-1]] = original.ids[original.starts[:-1]]
+        return Tokens(guessed, original.starts)
+
+    def _discriminate(self, tokens: Tokens, h: Tensor, dropout: float) -> Tensor:
+        """Token vectors where each text begins with its h, put in behind the embeddings' norm and dropout."""
+        starts = tokens.starts[:-1].to(h.device)
+
+        def condition(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
+            return embedded.index_copy(1, starts, h.to(embedded.dtype)[None])
+
+        set_dropout(self.discriminator, dropout)
+        hook = self.discriminator.embeddings.register_forward_hook(condition)
+        try:
+            packing = packing_of(tokens, h.device)
+            hidden, _ = run_backbone(self.discriminator, tokens, packing, self._family, self._pad_id)
+        finally:
+            hook.remove()
+        return hidden
+
+
+@dataclass(frozen=True)
+class Rtd:
+    """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as published: the generator takes its best guess.
+
+    It is the base itself, frozen as it began, where theirs is a distilled model of half the layers.
+    The masked views stand aside; the k-th is told of the k-th contrasted view's vector.
+    """
+
+    reads: ClassVar[frozenset[str]] = frozenset({"aside"})
+
+    def build(self, materials: Materials) -> nn.Module:
+        return RtdModule(materials)
+
+
+class CrossAttention(nn.Module):
+    """Attention to a single vector: a softmax over one key is 1, so only value and output act.
+
+    BERT's dropout of attention weights is left out: over one key it would drop a whole head.
+    """
+
+    def __init__(self, width: int, epsilon: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.value, self.output = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=epsilon)
+        for linear in (self.value, self.output):
+            nn.init.normal_(linear.weight, std=_SPREAD, generator=generator)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, memory: Tensor, dropout: float) -> Tensor:
+        normed: Tensor = self.norm(x + F.dropout(self.output(self.value(memory)), dropout))
+        return normed
+
+
+class DenoiseModule(nn.Module):
+    """A decoder whose weights are the encoder's own, but for its attention to the vector."""
+
+    def __init__(self, materials: Materials) -> None:
+        super().__init__()
+        encoder = materials.encoder
+        _require_packed("denoise", materials)
+        config = encoder.source.config
+        epsilon = float(config.get("layer_norm_eps", 1e-12))
+        layers = int(config["num_hidden_layers"])
+        self.cross = nn.ModuleList(
+            CrossAttention(encoder.source.width, epsilon, materials.generator) for _ in range(layers)
+        )
+        self.head, self.stored = language_head(encoder.source, materials.generator)
+        self._shared = (encoder,)  # in a tuple: its weights are the encoder's own and no part of this
+
+    def forward(self, reps: Reps) -> Tensor:
+        encoder, whole = self._shared[0], reps.views[-1]
+        set_dropout(encoder.backbone, reps.dropout)
+        memory = reps.z[reps.share, 0]
+        x = self._decode(encoder, whole, memory[whole.rows().to(memory.device)], reps.dropout)
+        last = torch.zeros(len(whole.ids), dtype=torch.bool)
+        last[whole.starts[1:] - 1] = True
+        at = (~last).nonzero()[:, 0]
+        logits = self.head(x[at.to(x.device)], word_table(encoder))
+        losses = F.cross_entropy(logits.float(), whole.ids[at + 1].to(x.device), reduction="sum")
+        return reps.mean(losses, torch.tensor(float(len(at)), device=x.device))
+
+    def _decode(self, encoder: Encoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
+        """(all tokens, D): each from those before it and the vector of its text."""
+        device = memory.device
+        packing = packing_of(whole, device, causal=True)
+        backbone: Any = encoder.backbone
+        positions = positions_of(whole, encoder.family, encoder.pad_id)[None].to(device)
+        x = backbone.embeddings(input_ids=whole.ids[None].to(device), position_ids=positions)
+        for layer, cross in zip(backbone.encoder.layer, self.cross, strict=True):
+            x, _ = layer.attention(x, None, packing=packing)
+            x = layer.feed_forward_chunk(cross(x, memory[None], dropout))
+        found: Tensor = x[0]
+        return found
+
+
+@dataclass(frozen=True)
+class Denoise:
+    """Wang et al. 2021 (TSDAE), equation 2: the first view is the damaged text, the last the whole one."""
+
+    reads: ClassVar[frozenset[str]] = frozenset({"aside"})
+
+    def build(self, materials: Materials) -> nn.Module:
+        return DenoiseModule(materials)
+
+
+def _require_packed(name: str, materials: Materials) -> None:
+    """Raise TrainingError unless vectors can stand among the base's own token vectors."""
+    encoder = materials.encoder
+    if materials.width != encoder.source.width or encoder.family not in FAMILIES:
+        raise TrainingError(
+            f"{name} needs a base of {', '.join(FAMILIES)}, and vectors as wide as its tokens'."
+        )
+
+
+def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:
+    """The head that mlm has trained, by the names of its base's family."""
+    objectives: Any = model["objectives"]
+    module = next(each for each in objectives if isinstance(each, MlmModule))
+    return published_head(module.head, module.family)
+
+
+def word_table(encoder: Encoder) -> Tensor:
+    embeddings = encoder.backbone.get_input_embeddings()
+    table: Tensor = embeddings.weight
+    return table

@@ -1,0 +1,1 @@
+"""The encoder in training, and the models that it starts from."""

@@ -1,0 +1,173 @@
+"""The encoder in training: a torch backbone, its pooling and the dense layers that are published with it.
+
+What `save` writes is a sentence-transformers folder for models.publishing.from_torch, or a raw backbone to
+train from. Not here: how a base becomes one (start.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.publishing.from_torch import DenseLayer, first_last, pool, published_dense
+from models.publishing.layout import write_backbone, write_layout
+from models.sources.folder import Source
+from models.sources.template import with_template
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from models.tokens.tokenizer import Tokenizer
+from training.methods.views import surround
+from training.model.packed import Packing, packing_of, pad, run_backbone, set_dropout
+from training.model.weights import save_weights
+from training.text.lexicon import Lexicon
+from training.text.tokens import Tokens, tokens_of
+
+if TYPE_CHECKING:
+    from training.methods.postprocess import Affine
+
+_GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
+
+
+class Encoded(NamedTuple):
+    """R texts of tokens without padding."""
+
+    pooled: Tensor  # float32 (R, dimension), not yet of length 1
+    hidden: Tensor  # (all tokens, D): the last layer's
+
+
+class Encoder(nn.Module):
+    """Tokens to pooled vectors, and to the token vectors that some objectives read."""
+
+    def __init__(
+        self, source: Source, backbone: Any, dense: nn.Sequential, template: str | None = None
+    ) -> None:
+        """template: what is put around each text, where the base's own tokenizer does not do it."""
+        super().__init__()
+        self.source = source
+        self.backbone = backbone
+        self.dense = dense
+        self.lexicon = Lexicon.of(source)
+        self.family = str(source.config.get("model_type"))
+        self.pad_id = int(source.config.get("pad_token_id") or 0)
+        self._template = template
+        self._around = None if template is None else self.lexicon.around(template)[:2]
+        self._longer = (
+            sum(map(len, self._around)) - sum(map(len, self.lexicon.affixes)) if self._around else 0
+        )
+        self._tokenizer = self.tokenizer(source.max_length)
+
+    def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:
+        """Cuts at `max_length` tokens; at what the model has room for where that is less, unless `whole`."""
+        length = max_length if whole else min(max_length, self.source.max_length - self._longer)
+        return Tokenizer(self.source.backbone / TOKENIZER, length, self.source.config.get("vocab_size"))
+
+    def forward(self, tokens: Tokens, dropout: float = 0.0) -> Encoded:
+        """dropout: the probability, everywhere in the backbone; 0 evaluates."""
+        set_dropout(self.backbone, dropout)
+        packing = packing_of(tokens, self.device)
+        layers = self.source.head.tokens != "last"
+        hidden, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=layers)
+        pooled = self._pool(hidden, states, tokens, packing)
+        return Encoded(pooled, hidden)
+
+    def _pool(self, hidden: Tensor, states: Sequence[Tensor], tokens: Tokens, packing: Packing) -> Tensor:
+        kind = self.source.head.tokens
+        if kind == "first_last":
+            hidden = first_last(states)
+        elif kind == "static":
+            embeddings: Any = self.backbone.get_input_embeddings()
+            hidden = embeddings(tokens.ids.to(self.device))
+        with torch.autocast(self.device.type, enabled=False):  # a mean in bf16 would lose digits
+            padded = pad(hidden.float(), packing)
+            pooled: Tensor = self.dense(pool(padded, packing.mask.long(), self.source.head.pooling))
+        return pooled
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Unit vectors in the order of `texts`, without dropout, cut at the model's own maximum only."""
+        vectors = self.pooled(texts)
+        unit: NDArray[np.float32] = nn.functional.normalize(vectors, dim=-1).numpy()
+        return unit
+
+    @torch.inference_mode()
+    def pooled(self, texts: Sequence[str]) -> Tensor:
+        """As `encode`, before the vectors are brought to length 1: float32 (texts, dimension) on the CPU."""
+        rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+        vectors = torch.empty(0)
+        for at in range(0, len(order), _GROUP):
+            group = order[at : at + _GROUP]
+            tokens = tokens_of([rows[row] for row in group])
+            if self._around:
+                tokens = surround(tokens, self.lexicon, *self._around)
+            found = self(tokens).pooled.cpu()
+            if not len(vectors):
+                vectors = torch.empty(len(rows), found.shape[1])
+            vectors[group] = found
+        return vectors
+
+    @property
+    def width(self) -> int:
+        """Of a pooled vector."""
+        if not len(self.dense):
+            return self.source.head.dimension(self.source.width)
+        last: Any = self.dense[-1]
+        return int(last.linear.out_features)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = next(self.backbone.parameters()).device
+        return device
+
+    def add_dense(self, layers: Sequence[Affine]) -> None:
+        """Behind those that there are: fitted post-processors."""
+        for layer in layers:
+            linear = nn.Linear(*layer.weight.shape)
+            with torch.no_grad():
+                linear.weight.copy_(torch.from_numpy(layer.weight.T))
+                linear.bias.copy_(torch.from_numpy(layer.bias))
+            self.dense.append(DenseLayer(linear, "identity").to(self.device))
+
+    def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
+        """Of documents: with the prompt that the published model will put before them."""
+        prompt = self.source.document_prompt
+        for at in range(0, len(texts), chunk):
+            documents = [prompt + text for text in texts[at : at + chunk]]
+            found: NDArray[np.float32] = self.pooled(documents).numpy()
+            yield found
+
+    def save(self, folder: Path) -> None:
+        """A sentence-transformers folder with the weights of now; `folder` is empty."""
+        head = replace(self.source.head, dense=tuple(published_dense(layer) for layer in self.dense))
+        source = replace(self.source, head=head, weights=())
+        if self._template is not None:
+            source = replace(source, tokenizer=with_template(source.tokenizer, self._template)[0])
+        write_layout(source, folder)
+        save_weights(self.backbone.state_dict(), folder / "model.safetensors", {"format": "pt"})
+
+    def save_backbone(self, folder: Path, head: Mapping[str, Tensor]) -> None:
+        """A Hugging Face folder without pooling, with its masked-language `head` by its names there."""
+        write_backbone(self.source, folder)
+        at: str = self.backbone.base_model_prefix  # transformers finds the weights under no other name
+        weights = {f"{at}.{name}": tensor for name, tensor in self.backbone.state_dict().items()} | dict(head)
+        save_weights(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def digest_of(source: Source) -> str:
+    """SHA-256 of what training starts from: the weights and how they are used."""
+    digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
+    files = [*source.weights, source.backbone / TOKENIZER, source.backbone / "config.json"]
+    for file in files:
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    for dense in source.head.dense:
+        digest.update(f"{dense.activation} {dense.weight.shape}".encode())
+        digest.update(dense.weight.tobytes() + (b"" if dense.bias is None else dense.bias.tobytes()))
+    return digest.hexdigest()

@@ -1,0 +1,210 @@
+"""python -m training retrain: one retraining by hand, by cron, or by whatever schedules it.
+
+Exit status: 0 published and wanted, 3 refused (kept with its reason, where there is something to keep),
+4 nothing to learn, 5 another retraining is at work, 130 stopped, 1 it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.store import Store
+from training.errors import Busy, NothingToLearn, TrainingError
+from training.evaluation.data import data_folder
+from training.retraining.config import Config, read_config
+from training.retraining.folders import folders
+from training.retraining.gate.verdict import as_text
+from training.retraining.workplace import workplace
+from training.runs.command import changes, positive, seed
+from training.runs.export import add_models_dir
+from training.text.corpus import Corpus, Kind, from_service, read_corpus
+from training.text.service_collections import add_options, chosen
+
+if TYPE_CHECKING:
+    from training.methods.recipe import Recipe
+    from training.retraining.one import Job, Outcome
+
+REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
+# Options that retrain.toml has keys for.
+_BESIDE_CONFIG = (
+    "recipe",
+    "base",
+    "steps",
+    "gate",
+    "data",
+    "set",
+    "seed",
+    "precision",
+    "threads",
+    "work",
+    "models_dir",
+    "collection",
+    "all_collections",
+)
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "retrain",
+        help="train on your text, prove the result, and publish it when it is not worse",
+        description="Train, export, prove, score against the active version, and publish when it is not "
+        "worse. Exit status: 0 published and wanted, 3 refused, 4 nothing to learn, 5 another is at work.",
+    )
+    command.add_argument(
+        "--recipe", default="simcse-unsup", help="a shipped recipe or a TOML file (%(default)s)"
+    )
+    corpus = command.add_mutually_exclusive_group(required=True)
+    corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
+    corpus.add_argument("--from-service", metavar="URL", help="the documents of a running service")
+    corpus.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="retrain.toml, which says all of the other options and more: text and judgements that are held "
+        "out, a gate that asks for a gain (docs/RETRAINING.md)",
+    )
+    add_options(command)
+    command.add_argument(
+        "--base",
+        default="active",
+        metavar="MODEL",
+        help="where to begin: `active`, `default`, a version, a folder or a hub id (%(default)s)",
+    )
+    command.add_argument(
+        "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
+    )
+    command.add_argument(
+        "--gate",
+        choices=("on", "off"),
+        default="on",
+        help="off publishes without comparing, and the version says so for ever",
+    )
+    command.add_argument(
+        "--data", metavar="DIR", help="evaluation sets for the gate (SIMILE_EVAL_DATA, else ../shared/data)"
+    )
+    command.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe, as `train --set`"
+    )
+    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
+    command.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
+    command.add_argument("--threads", type=positive, metavar="N", help="of torch (default: its own choice)")
+    command.add_argument(
+        "--work",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the run and its artifact here, and go on with them after a stop (default: a temporary "
+        "folder)",
+    )
+    add_models_dir(command)
+    command.set_defaults(run=run, defaults={name: command.get_default(name) for name in _BESIDE_CONFIG})
+
+
+def run(options: argparse.Namespace) -> int:
+    """What can be refused is refused before anything is trained."""
+    from training.retraining.one import Interrupted  # noqa: PLC0415  torch
+
+    try:
+        return _by_config(options) if options.config else _by_options(options)
+    except NothingToLearn as error:
+        print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
+        return NOTHING
+    except Busy as error:
+        _say(str(error))
+        return BUSY
+    except Interrupted as stopped:
+        again = (
+            "The same command goes on." if options.work or options.config else "With --work a run is kept."
+        )
+        _say(f"{stopped} {again}")
+        return STOPPED
+
+
+def _by_options(options: argparse.Namespace) -> int:
+    from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
+    from training.retraining.plan import alone  # noqa: PLC0415  torch
+
+    recipe = _recipe(options.recipe, changes(options.set), options.seed)
+    data = _data(options)
+    corpus = _corpus(options, recipe.source.kind)
+    store = Store(options.models_dir)
+    with alone(store), workplace(options.work) as work:
+        job = Job(
+            recipe=recipe,
+            corpus=corpus,
+            base=options.base,
+            steps=options.steps,
+            store=store,
+            work=work,
+            data=data,
+            mode=options.gate,
+            options={"precision": options.precision, "threads": options.threads, "progress": True},
+        )
+        return _tell(retrain(job, _say))
+
+
+def _by_config(options: argparse.Namespace) -> int:
+    """The file says everything: whatever else is given would be ignored, and is refused."""
+    from training.retraining.one import retrain  # noqa: PLC0415  torch
+    from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
+
+    for name in _BESIDE_CONFIG:
+        if getattr(options, name) != options.defaults[name]:
+            raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
+    config: Config = read_config(options.config)
+    train = config.train
+    recipe = _recipe(train.recipe, train.set, train.seed)
+    where = folders(config)
+    store = Store(where.models)
+    with alone(store), workplace(where.work) as work:
+        job: Job = prepare(config, recipe, store, work, _say)
+        more = {"precision": train.precision, "threads": config.schedule.threads}
+        more |= {"progress": sys.stderr.isatty()}  # a schedule keeps what is said
+        return _tell(retrain(replace(job, options=more), _say))
+
+
+def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
+    from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+
+    recipe = load_recipe(name, changed)
+    if recipe.result != "encoder":
+        raise TrainingError(f"{recipe.name} makes a backbone to train from, and no model to serve.")
+    return recipe if seed is None else replace(recipe, seed=seed)
+
+
+def _data(options: argparse.Namespace) -> Path | None:
+    """The evaluation sets. With the gate off they only choose the best step, and may be absent."""
+    try:
+        return data_folder(options.data)
+    except TrainingError:
+        if options.gate == "on" or options.data:
+            raise
+        return None
+
+
+def _corpus(options: argparse.Namespace, kind: Kind) -> Corpus:
+    _say("reading the corpus")
+    service: str | None = options.from_service
+    wanted = chosen(options)
+    corpus = from_service(service, kind, wanted) if service else read_corpus(options.corpus, kind)
+    _say(str(corpus))
+    return corpus
+
+
+def _tell(outcome: Outcome) -> int:
+    if outcome.verdict is not None:
+        print(as_text(outcome.verdict))  # noqa: T201  the answer of the command
+    if outcome.published:
+        print(f"{outcome.version} is published and wanted")  # noqa: T201
+        return 0
+    kept = f"{outcome.version} is kept, not wanted" if outcome.version else "nothing was published"
+    print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201
+    return REFUSED
+
+
+def _say(step: str) -> None:
+    print(step, file=sys.stderr)  # noqa: T201  a command's own progress

@@ -1,0 +1,1 @@
+"""The promotion gate: may a candidate replace the active version?"""

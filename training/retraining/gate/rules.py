@@ -1,0 +1,199 @@
+"""The promotion gate: may a candidate replace the active model, going by the scores of both?
+
+    scores of both, on the same data ─▶ compare ─▶ Verdict ─▶ its words (verdict.py)
+
+`not worse`: equal scores are accepted. `better`: besides, something must have become better by more than
+luck explains (gains.py). Functions of numbers only: no model is opened and nothing is promoted here. A
+candidate is compared with the active model and no older one, so a chain of promotions may lose a little at
+each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from models.manifest import Manifest
+from training.retraining.gate.gains import gains
+from training.retraining.gate.verdict import Row, Scores, Verdict, figure
+
+Require = Literal["not worse", "better"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How much worse a candidate may be; the limit itself is allowed. All are fractions, from 0 to 1.
+
+    Measured on the default model with STS12, STS14, STS16, STS-B and SICK-R: tests/training/evaluation/
+    test_default_scores.py measures it again.
+    """
+
+    # One standard error of the mean of the five sets, 0.0047 (bootstrap over pairs). Two models that are
+    # equally good should differ by less: they are scored on the same pairs, whose luck they share.
+    mean_fall: float = 0.005
+    # One set alone moves more: its standard error is 0.008 (SICK-R) to 0.013 (STS16).
+    set_fall: float = 0.02
+    # Share of the active model's uniformity that may be lost; all of it is lost when every vector is equal.
+    # Similarity does not see that: with one common direction added to every vector, as long as they are,
+    # the mean stayed at 0.772 while uniformity rose from -3.82 to -1.92, and to -3.06 with half as long.
+    uniformity_loss: float = 0.25
+    # nDCG@10 of a search over the team's own text. Chosen by us.
+    own_fall: float = 0.01
+    # Shares of the active model's texts per second and of its file. Chosen by us: what is timed on a busy
+    # machine differs by less, and another architecture by more.
+    slower: float = 0.25
+    larger: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} must be between 0 and 1, not {value}.")
+
+
+def compare(
+    candidate: Scores,
+    active: Scores,
+    thresholds: Thresholds | None = None,
+    require: Require = "not worse",
+) -> Verdict:
+    """Accepted when no figure is worse than allowed, and every figure of the active model was compared.
+
+    Of the similarity sets only those are compared that a side's mean is over, the English ones. Refused
+    besides: a figure that is no number on either side; one that only the active model has; a set with
+    another number of pairs or queries, so not the same data; more cosines without a value than before; and
+    with `better` a candidate that shows no gain.
+    """
+    limits = thresholds or Thresholds()
+    before, after = _in_mean(active), _in_mean(candidate)
+    common = [key for key in before if key in after]
+    own_before, own_after = active.get("own") or {}, candidate.get("own") or {}
+    extra = (
+        *(key for key in after if key not in before),
+        *(key for key in own_after if key not in own_before),
+    )
+    if candidate.get("geometry") and not active.get("geometry"):
+        extra += ("geometry",)
+    if not common and not (own_before and own_after):
+        reason = "The candidate and the active model have no scored set in common: nothing can be compared."
+        return Verdict(False, (reason,), (), extra)
+    rows = (
+        *_similarity_rows(before, after, common, limits),
+        *_geometry_rows(active.get("geometry") or {}, candidate.get("geometry") or {}, limits),
+        *_own_rows(own_before, own_after, limits),
+        *_cost_rows(active.get("cost") or {}, candidate.get("cost") or {}, limits),
+    )
+    found = gains(candidate, active)
+    reasons = (
+        *_mismatches(before, after, common, "pairs"),
+        *_mismatches(own_before, own_after, [key for key in own_before if key in own_after], "queries"),
+        *(_reason(row) for row in rows if not row.passed),
+    )
+    if require == "better" and not any(gain.shown for gain in found):
+        reasons += ("Nothing became better by more than luck explains.",)
+    return Verdict(not reasons, reasons, rows, extra, found)
+
+
+def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
+    """What the scores cannot see, because the sets are short and are scored without prompts."""
+    reasons = []
+    if candidate.max_length < active.max_length:
+        reasons.append(
+            f"max_length: texts would be cut at {candidate.max_length} tokens instead of {active.max_length}."
+        )
+    for name in ("search_prompt", "document_prompt"):
+        before, after = getattr(active, name), getattr(candidate, name)
+        if before != after:
+            reasons.append(f"{name}: {after!r} instead of {before!r}, and the sets are scored without one.")
+    return tuple(reasons)
+
+
+def _similarity_rows(before: Scores, after: Scores, common: list[str], limits: Thresholds) -> Iterator[Row]:
+    if common:
+        yield _row(f"mean of {len(common)}", _mean(before, common), _mean(after, common), -limits.mean_fall)
+    for key in before:
+        yield _row(key, _spearman(before, key), _spearman(after, key), -limits.set_fall)
+
+
+def _own_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
+    """Search over the team's own text."""
+    for key in before:
+        was, now = (_number(side.get(key, {}).get("ndcg10")) for side in (before, after))
+        yield _row(f"own {key}", was, now, -limits.own_fall)
+
+
+def _cost_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
+    """What it takes to serve; nothing where it was not measured."""
+    for key, share, lower in (
+        ("texts_per_second", -limits.slower, False),
+        ("megabytes", limits.larger, True),
+    ):
+        if key in before:
+            name, was = key.replace("_", " "), _number(before.get(key))
+            allowed = None if was is None else share * was
+            yield _row(name, was, _number(after.get(key)), allowed, lower_is_better=lower)
+
+
+def _geometry_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
+    """Alignment has no limit: a collapse improves it (0.25 becomes 0.12 with that common direction)."""
+    if not before:
+        return
+    uniformity = _number(before.get("uniformity"))
+    allowed = limits.uniformity_loss * abs(uniformity or 0.0)
+    yield _row("uniformity", uniformity, _number(after.get("uniformity")), allowed, lower_is_better=True)
+    yield _row("alignment", _number(before.get("alignment")), _number(after.get("alignment")), None)
+
+
+def _row(
+    name: str,
+    active: float | None,
+    candidate: float | None,
+    allowed: float | None,
+    *,
+    lower_is_better: bool = False,
+) -> Row:
+    if active is None or candidate is None:
+        return Row(name, active, candidate, None, allowed, False)
+    difference = candidate - active
+    within = allowed is None or (difference <= allowed if lower_is_better else difference >= allowed)
+    return Row(name, active, candidate, difference, allowed, within)
+
+
+def _reason(row: Row) -> str:
+    if row.difference is None:
+        sides = (("active model", row.active), ("candidate", row.candidate))
+        without = " and the ".join(side for side, value in sides if value is None)
+        return f"{row.name}: the {without} has no value, so it cannot be compared."
+    return (
+        f"{row.name}: {figure(row.candidate)} after {figure(row.active)} is a change of "
+        f"{figure(row.difference, '+')}, and {figure(row.allowed, '+')} is allowed."
+    )
+
+
+def _mismatches(before: Scores, after: Scores, common: list[str], what: str) -> Iterator[str]:
+    for key in common:
+        many = before[key].get(what), after[key].get(what)
+        if None not in many and many[0] != many[1]:
+            yield f"{key}: not the same data, {many[0]} {what} for the active model and {many[1]} now."
+        undefined = before[key].get("undefined", 0), after[key].get("undefined", 0)
+        if undefined[1] > undefined[0]:
+            yield f"{key}: {undefined[1]} cosines have no value, {undefined[0]} with the active model."
+
+
+def _in_mean(scores: Scores) -> Scores:
+    sts, mean = scores.get("sts") or {}, scores.get("mean") or {}
+    return {key: sts[key] for key in mean.get("sets", ()) if key in sts}
+
+
+def _mean(sts: Scores, keys: list[str]) -> float | None:
+    each = [value for key in keys if (value := _spearman(sts, key)) is not None]
+    return sum(each) / len(each) if len(each) == len(keys) else None
+
+
+def _spearman(sts: Scores, key: str) -> float | None:
+    return _number(sts.get(key, {}).get("spearman_all"))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,282 @@
+"""One retraining: from a corpus to a published version that is wanted, or the reason why not.
+
+    corpus ─▶ learned from before? ─▶ train ─▶ export and prove ─▶ artifact
+                                                                      │ opened again, every byte checked
+    active version ─────────▶ scores ───────────────────────▶ gate ◀── scores
+                                                               ├▶ publish ─▶ want
+                                                               └▶ publish as refused
+
+Both sides are scored as the files that are, or would be, served. What is published is the scored artifact,
+byte for byte, with the report of its gate beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from models import cpus
+from models.encoder import ONNX
+from models.errors import Damaged, ModelError, ProofFailed
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.publishing.publish import Say, silent
+from models.sources.folder import read_source
+from models.store import Store
+from training.errors import NothingToLearn, TrainingError
+from training.evaluation.scorable import scorable_of
+from training.evaluation.suites import score
+from training.model.base import Base, open_base
+from training.model.encoder import digest_of
+from training.retraining import searches as own
+from training.retraining.gate import rules as gate
+from training.retraining.gate.cost import costs
+from training.retraining.gate.page import write_page
+from training.retraining.gate.verdict import Scores, Verdict, report
+from training.runs.command import train
+from training.runs.export import export_run
+from training.text.corpus import Corpus
+
+if TYPE_CHECKING:
+    from training.evaluation.retrieval import Collection
+    from training.methods.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to retrain, and by which gate."""
+
+    recipe: Recipe
+    corpus: Corpus
+    base: str  # `active`, or what `train --base` takes
+    steps: int | None
+    store: Store
+    work: Path  # the run and its artifact go into a folder of their own in it
+    data: Path | None  # evaluation sets; None only with the gate off, or where there is `searches`
+    mode: Literal["on", "off"] = "on"
+    thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
+    require: gate.Require = "not worse"
+    searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
+    about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    sweep: bool = False  # earlier runs leave `work` when this one begins
+    options: Mapping[str, Any] = field(default_factory=dict)  # of training.runs.command.train
+
+
+class Outcome(NamedTuple):
+    version: str | None  # None when there was nothing to publish
+    published: bool  # and wanted; else it was refused
+    reason: str  # why it was refused; empty when it was not
+    verdict: Verdict | None  # None without a gate
+
+
+class Interrupted(TrainingError):
+    """Ctrl-C. The same job goes on from there when its work folder was kept."""
+
+
+def retrain(job: Job, say: Say = silent) -> Outcome:
+    """Raise NothingToLearn when the corpus was learned from before, or TrainingError or ModelError.
+
+    What can be refused is refused before anything is trained, so the active version is scored first.
+    """
+    active = active_version(job.store)
+    job.store.require_writable()
+    with open_base(active if job.base == "active" else job.base, job.store.root) as base:
+        _check_new(job, active, base)
+        before = _scores(job, job.store, active, say) if job.mode == "on" else {}
+        place = job.work / _name(job, base)
+        if job.sweep:
+            _sweep(job.work, place)
+        result = train(
+            job.recipe,
+            job.corpus,
+            base.folder,
+            place / "run",
+            steps=job.steps,
+            data=job.data,
+            base_name=base.name,
+            resume=(place / "run" / "run.json").is_file(),
+            say=say,
+            **job.options,
+        )
+    if result.interrupted:
+        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
+    artifacts = Store(place / "artifact")
+    try:
+        candidate = export_run(place / "run", artifacts, say=say).version
+    except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
+        return Outcome(None, False, str(error), None)
+    return judge(job, active, before, artifacts, candidate, say)
+
+
+def active_version(store: Store) -> str:
+    """What the service serves; what it would start with when none has run yet. Raise TrainingError."""
+    version = store.read_state().get("live") or store.wanted()
+    if not version:
+        raise TrainingError(
+            f"{store.root} has no active version to compare with. Start the service once, "
+            "or name the folder with SIMILE_MODELS_DIR."
+        )
+    return str(version)
+
+
+def judge(
+    job: Job, active: str, before: Scores, artifacts: Store, candidate: str, say: Say = silent
+) -> Outcome:
+    """Score the artifact as it would be served, publish it with the verdict, and want it when accepted.
+
+    before: the scores of the active version on the same data; not looked at with the gate off.
+    """
+    try:
+        manifest = artifacts.verify(candidate)
+        after = _scores(job, artifacts, candidate, say) if job.mode == "on" else {}
+    except Damaged as error:
+        return Outcome(None, False, str(error), None)
+    served = job.store.verify(active)
+    about = {
+        "candidate": _about(manifest),
+        "active": _about(served),
+        "base": job.base,
+        "recipe": job.recipe.name,
+        "corpus": job.corpus.digest,
+        "texts": len(job.corpus),
+        "gate": job.mode,
+        "require": job.require,
+        "thresholds": asdict(job.thresholds),
+        **job.about,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if job.mode == "off":
+        content: dict[str, Any] = {"verdict": "not asked", "meta": about}
+        _publish(job, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), content)
+        return _want(job, active, candidate, None)
+    say("timing both")
+    paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
+    before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
+    verdict = gate.compare(after, before, job.thresholds, job.require)
+    verdict = verdict.besides(gate.changed_use(manifest, served))
+    content = report(verdict, after, before, about)
+    content["overlap"] = own.overlap(before.get("own", {}), after.get("own", {}))
+    word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
+    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
+    _publish(job, active, artifacts, manifest.model_copy(update={"scores": _short(after)}), said, content)
+    if not verdict.accepted:
+        return Outcome(candidate, False, said.reason, verdict)
+    return _want(job, active, candidate, verdict)
+
+
+def _check_new(job: Job, active: str, base: Base) -> None:
+    """The same text, recipe and base give the same model again, and it was judged already."""
+    asked = {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
+    digest = digest_of(read_source(base.folder))
+    for manifest in job.store.versions():
+        lineage = manifest.lineage
+        same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
+        judged = manifest.gate is not None and asked.items() <= lineage.items()
+        if judged and (same_start or manifest.version == active):
+            raise _known(manifest, "came of this very text by this recipe")
+
+
+def _known(manifest: Manifest, how: str) -> NothingToLearn:
+    """What to do about a version that is here already."""
+    verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
+    asked = f"`python -m models activate {manifest.version}` serves it"
+    there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
+    return NothingToLearn(
+        f"{manifest.version} {how}.{there.get(verdict, '')} Add text, or change the recipe or its seed."
+    )
+
+
+def _name(job: Job, base: Base) -> str:
+    """A folder for this very run, so that the same job goes on in it and another begins its own."""
+    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.get("precision")
+    parts = (*of_job, base.folder.name, base.name)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _sweep(work: Path, place: Path) -> None:
+    """Remove the runs of other jobs: each holds three copies of a model."""
+    for run in work.glob("*/run/run.json"):
+        if run.parents[1] != place:
+            shutil.rmtree(run.parents[1])
+
+
+def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
+    """Of the served file, as the service would open it."""
+    if job.data is None and not job.searches:
+        raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
+    say(f"scoring {version}")
+    encoder = store.open(version, threads=job.options.get("threads") or cpus.available())
+    model = scorable_of(encoder)
+    try:
+        scores = score(model.encode, job.data, samples=True) if job.data is not None else {}
+        if job.searches:
+            say(f"searching the held-out text: {', '.join(job.searches)}")
+            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents)
+        return scores
+    finally:
+        encoder.close()
+
+
+def _about(manifest: Manifest) -> dict[str, Any]:
+    """Which model, and how it is used."""
+    kept = {
+        "version",
+        "fingerprint",
+        "dimension",
+        "max_length",
+        "pooling",
+        "search_prompt",
+        "document_prompt",
+    }
+    return manifest.model_dump(include=kept)
+
+
+def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest and GET /models; the report has every number."""
+    sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
+    geometry = scores.get("geometry", {})
+    found = {name: figures["ndcg10"] for name, figures in scores.get("own", {}).items()}
+    own_scores = {"own": found} if found else {}
+    return (
+        {"sts": sts}
+        | own_scores
+        | {key: geometry[key] for key in ("alignment", "uniformity") if key in geometry}
+    )
+
+
+def _publish(
+    job: Job, active: str, artifacts: Store, candidate: Manifest, said: Gate, report: Mapping[str, Any]
+) -> None:
+    """Raise NothingToLearn when the very same model is here already: its own verdict stands."""
+    sealed = candidate.model_copy(update={"gate": said, "files": {}})
+    folder = artifacts.folder(candidate.version)
+    published = job.store.publish(partial(_copy, source=folder, manifest=sealed, report=report))
+    if published.version != candidate.version:
+        same = "is the very same model" + (", and active" if published.version == active else "")
+        raise _known(published, same)
+    if published.files[ONNX] != candidate.files[ONNX]:
+        raise ModelError(f"{candidate.version} changed while it was published.")
+
+
+def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME))
+    (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if "rows" in report:  # with the gate off there is nothing to show
+        write_page(folder / REPORT_PAGE, report)
+    return manifest
+
+
+def _want(job: Job, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
+    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
+    now = active_version(job.store)
+    if now != active:
+        reason = f"{now} became active while it was trained; it was compared with {active}."
+        return Outcome(candidate, False, reason, verdict)
+    job.store.want(candidate)
+    return Outcome(candidate, True, "", verdict)

@@ -1,0 +1,105 @@
+"""What a recipe reads, made of the documents and judgements that may be trained on.
+
+    texts      each document's text
+    pairs      a judged query with its document, and a title with its text
+    triples    the same pairs, each with negatives that the active model finds close (mining/negatives.py)
+
+No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from hashlib import sha256
+
+from training.errors import NothingToLearn, TrainingError
+from training.evaluation.encoding import Encode
+from training.mining.labelled import Labelled, folded
+from training.mining.negatives import Counts, Rules, mine_negatives
+from training.mining.pairs import title_pairs
+from training.retraining.documents import Document
+from training.retraining.searches import plain
+from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus, Kind
+
+Row = tuple[tuple[str, ...], int | None]
+
+
+def corpus_of(
+    kind: Kind,
+    documents: Sequence[Document],
+    judged: Mapping[str, Sequence[str]],
+    encoders: tuple[Encode, Encode],
+    negatives: int,
+    withheld: AbstractSet[str] = frozenset(),
+) -> Corpus:
+    """Raise NothingToLearn when there is nothing of that kind.
+
+    withheld: texts that judge, as `own.plain` makes them.
+    judged: ids of relevant documents by query, of the queries to train on. encoders: the active model's, for
+    queries and for documents; asked for triples only. negatives: of each pair.
+    """
+    if kind is TEXTS:
+        texts = (document.text for document in documents if plain(document.text) not in withheld)
+        return Corpus.of(texts, "what may be trained on")
+    if kind not in (PAIRS, TRIPLES):
+        raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
+    kept: dict[str, list[Document]] = {}
+    for document in documents:
+        kept.setdefault(document.collection, []).append(document)
+    pairs_of = {
+        collection: [
+            pair
+            for pair in dict.fromkeys(_pairs(some, judged))
+            if not withheld & {plain(each) for each in pair}
+        ]
+        for collection, some in kept.items()
+    }
+    if not any(pairs_of.values()):
+        raise NothingToLearn(
+            "There is no pair to learn from: documents need a title, or queries that people judged."
+        )
+    rows = ((pair, None) for pairs in pairs_of.values() for pair in pairs)
+    of_pairs = Corpus.of_rows(rows, "the pairs to train on")
+    if kind is PAIRS:
+        return of_pairs
+    found = (
+        row
+        for collection, pairs in pairs_of.items()
+        if pairs
+        for row in _triples(
+            pairs,
+            [document for document in kept[collection] if plain(document.text) not in withheld],
+            encoders,
+            negatives,
+        )
+    )
+    triples = Corpus.of_rows(found, "the triples to train on")
+    # Named by what they are made of: another active model finds other negatives, and that is no new text.
+    return replace(triples, digest=sha256(f"{of_pairs.digest} {negatives} negatives".encode()).hexdigest())
+
+
+def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
+    text = {document.id: folded(document.text) for document in documents}
+    for query, ids in judged.items():
+        for id in ids:
+            if id in text and text[id] != query:  # a document that is held out is in no pair
+                yield query, text[id]
+    for pair in title_pairs([(document.title, document.text) for document in documents if document.title]):
+        yield pair.anchor, pair.positive
+
+
+def _triples(
+    pairs: Sequence[tuple[str, str]],
+    documents: Sequence[Document],
+    encoders: tuple[Encode, Encode],
+    negatives: int,
+) -> Iterator[Row]:
+    positives: dict[str, list[str]] = {}
+    for anchor, positive in pairs:
+        positives.setdefault(anchor, []).append(positive)
+    candidates = list(dict.fromkeys(folded(document.text) for document in documents))
+    labelled = Labelled(positives, candidates, 0, 0)
+    for triple in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
+        yield (triple.anchor, triple.positive, triple.negative), None

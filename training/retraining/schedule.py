@@ -1,0 +1,218 @@
+"""python -m training schedule --config retrain.toml: retraining by the clock, and when documents have come.
+
+    clock (cron) ───────────┐
+    so many new documents ──┴─▶ python -m training retrain --config …   in a process of its own
+                                        └─▶ MODELS_DIR/schedule.json: last run, next run
+
+Never two at once: what comes due during a run is left out. A run that is killed goes on where it was at the
+next one. SIGTERM stops the run in hand and then the schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+from models.retrainings import outcome_of, read_runs, write_runs
+from training.errors import TrainingError
+from training.retraining.clock import clock
+from training.retraining.config import Config, read_config
+from training.retraining.folders import folders
+from training.text.service import count_of
+
+log = logging.getLogger(__name__)
+
+_STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
+_LATE_SECONDS = 3600  # a run that could not begin in time, as on a machine that slept, begins up to so late
+_SAID = 2000  # characters of a run's last words that are kept
+_CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
+_NICE = 10  # serving goes first
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "schedule",
+        help="retrain by the clock, and when documents have come",
+        description="Retrain by the clock, and when documents have come; never two at once. Ctrl-C ends it.",
+    )
+    command.add_argument("--config", type=Path, required=True, metavar="FILE", help="retrain.toml")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of each time that it leaves out
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of each look at the count
+    config = read_config(options.config)
+    schedule = Schedule(options.config.resolve(), config)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    schedule.start()
+    stop.wait()
+    schedule.stop()
+    return 0
+
+
+@dataclass
+class Schedule:
+    """`start`, then `stop`; between them runs come and go on a thread of their own."""
+
+    file: Path  # retrain.toml
+    config: Config
+    _child: subprocess.Popen[str] | None = None
+    _stopping: bool = False
+    _running: threading.Lock = field(default_factory=threading.Lock)  # held while a run is in hand
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        table = self.config.schedule
+        self._models = folders(self.config).models
+        self._clock = clock(table)
+        self._scheduler = BackgroundScheduler(timezone=UTC)
+        kept = {"max_instances": 1, "coalesce": True, "misfire_grace_time": _LATE_SECONDS}
+        self._scheduler.add_job(self._by_clock, self._clock, id="clock", **kept)
+        if table.new_documents is not None and self.config.corpus.service is not None:
+            every = IntervalTrigger(seconds=table.poll_seconds, timezone=UTC)
+            now = datetime.now(UTC) + timedelta(seconds=0.1)
+            self._scheduler.add_job(self._by_documents, every, id="documents", next_run_time=now, **kept)
+
+    def start(self) -> None:
+        self._scheduler.start(paused=True)  # from here on the next run's time is known, jitter and all
+        self._write({"running": None})  # of a schedule that was killed
+        self._scheduler.resume()
+        log.info("The next retraining is due at %s", self._next())
+
+    def stop(self) -> None:
+        """The run in hand stops after its step and is kept; the next one on the same text goes on with it."""
+        self._stopping = True
+        # Waiting here would hold what a run that ends just now asks for.
+        self._scheduler.shutdown(wait=False)
+        child = self._child
+        if child is not None:
+            child.terminate()
+            try:
+                child.wait(_STOPPING_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        with self._running:  # until its end is written down
+            self._write({"next_run": None})
+
+    def _by_clock(self) -> None:
+        self._run("clock")
+
+    def _by_documents(self) -> None:
+        """So many more than at the last run that came to an end, or than at the first look before it."""
+        count = self._count()
+        known = read_runs(self._models).get("documents")
+        if count is None:
+            return
+        if not isinstance(known, int) or count < known:
+            self._write({"documents": count})
+        elif count - known >= (self.config.schedule.new_documents or count + 1):
+            log.info("%d new documents", count - known)
+            self._run("documents")
+
+    def _count(self) -> int | None:
+        """None where there is no service, or it does not answer."""
+        if self.config.corpus.service is None:
+            return None
+        try:
+            return count_of(self.config.corpus.service, self.config.corpus.collections)
+        except TrainingError as error:
+            log.warning("The documents cannot be counted, which is tried again: %s", error)
+            return None
+
+    def _run(self, why: str) -> None:
+        """One retraining, to its end; nothing when one is in hand."""
+        if self._stopping or not self._running.acquire(blocking=False):
+            return
+        try:
+            count = self._count()  # what comes while it trains is new to the next one
+            began = _now()
+            log.info("A retraining begins (%s)", why)
+            status, said = self._child_to_its_end({"started": began, "why": why})
+            outcome = outcome_of(status)
+            last = {"started": began, "ended": _now(), "why": why, "status": status, "outcome": outcome}
+            runs = dict(read_runs(self._models).get("runs") or {})
+            runs[outcome] = runs.get(outcome, 0) + 1
+            more = {} if count is None or status not in _CAME_TO_AN_END else {"documents": count}
+            self._write({"running": None, "last_run": last | {"said": said}, "runs": runs} | more)
+            log.info("It ended: %s", outcome)
+        finally:
+            self._running.release()
+
+    def command(self) -> list[str]:
+        """What a run is."""
+        return [sys.executable, "-m", "training", "retrain", "--config", str(self.file)]
+
+    def _child_to_its_end(self, about: dict[str, Any]) -> tuple[int, str]:
+        """Its exit status, negative for a signal, and its last words; all of them go to stderr as well."""
+        table = self.config.schedule
+        child = subprocess.Popen(  # noqa: S603  this very program
+            self.command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=_environment(table.threads),
+            preexec_fn=lambda: _bounded(table.memory_mb),  # noqa: PLW1509  no thread of ours holds a lock there
+            start_new_session=True,  # Ctrl-C is for the schedule, which tells its child
+        )
+        self._child = child
+        self._write({"running": about | {"pid": child.pid}})
+        if self._stopping:  # asked to while it began
+            child.terminate()
+        said = ""
+        with child:
+            for line in child.stdout or ():
+                sys.stderr.write(line)
+                said = (said + line)[-_SAID:]
+        self._child = None
+        return child.returncode, said.strip()
+
+    def _next(self) -> str | None:
+        job = self._scheduler.get_job("clock")  # each question to the clock itself draws another jitter
+        due: datetime | None = job and job.next_run_time
+        return None if due is None else due.astimezone(UTC).isoformat(timespec="seconds")
+
+    def _write(self, changed: dict[str, Any]) -> None:
+        table = self.config.schedule
+        now = {"cron": table.cron, "timezone": table.timezone, "next_run": self._next()}
+        with self._writing:
+            try:
+                write_runs(self._models, read_runs(self._models) | now | changed)
+            except OSError as error:  # a full disk must not end the schedule
+                log.warning("%s cannot be written: %s", self._models, error)
+
+
+def _bounded(memory_mb: int | None) -> None:
+    """In the child, before it begins. RLIMIT_DATA counts what is allocated, not what is mapped from files."""
+    os.nice(_NICE)
+    if memory_mb is not None:
+        limit = memory_mb << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _environment(threads: int | None) -> dict[str, str]:
+    if threads is None:
+        return dict(os.environ)
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+    return os.environ | dict.fromkeys(names, str(threads))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

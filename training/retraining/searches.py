@@ -1,0 +1,202 @@
+"""Search over the team's own text: what judges a candidate, made of documents that no candidate has read.
+
+    titles       a document's title finds its text
+    neighbours   a sentence finds the one behind it in its document
+    judged       a query finds the documents that people called relevant
+
+Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
+ids: the same in every run. A query looks among documents of its own collection only, as in the service. Both
+models are asked the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from training.evaluation.encoding import Encode, encode_once
+from training.evaluation.retrieval import Collection, figures, judge_all, search
+from training.mining.labelled import folded
+from training.retraining.documents import Document
+from training.retraining.gate.verdict import EACH, HITS
+from training.retraining.heldout import Split, place
+from training.text.service_collections import DEFAULT
+
+MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
+LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
+TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
+_WORDS = 4  # of a sentence that can ask or answer; chosen by us
+# Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  full-width marks
+
+
+def collections(split: Split, judged: Mapping[str, Sequence[str]], candidates: int) -> dict[str, Collection]:
+    """Each kind of which there are queries enough, by its name.
+
+    judged: relevant ids by query, of the queries held out. candidates: texts to find an answer among, at
+    most.
+    """
+    others = sorted(split.train, key=lambda document: place(f"candidate\0{document.id}"))
+    made = {
+        "titles": _titles(split.held, others),
+        "neighbours": _neighbours(split.held, others),
+        "judged": _judged(split, others, judged),
+    }
+    enough = {name: found for name, found in made.items() if len(found.queries) >= LEAST_QUERIES}
+    return {name: _bounded(found, candidates) for name, found in enough.items()}
+
+
+def withheld(split: Split, judged: Iterable[str]) -> set[str]:
+    """What no row to train on may have, as `plain` makes it: queries, titles and texts that judge."""
+    of_documents = (text for document in split.held for text in (document.title, document.text))
+    return {plain(text) for text in (*judged, *of_documents)} - {""}
+
+
+def plain(text: str) -> str:
+    """White space and case do not make another text."""
+    return folded(text).casefold()
+
+
+def score(
+    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode
+) -> dict[str, dict[str, Any]]:
+    """nDCG@10 and the others of each collection.
+
+    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first.
+    """
+    scores = {}
+    for name, collection in made.items():
+        queries = encode_once(encode_queries, collection.queries.values())
+        documents = encode_once(encode_documents, collection.documents.values())
+        lists, undefined = search(collection, queries, documents)
+        rankings = judge_all(collection, lists)
+        scores[name] = figures(collection, rankings, undefined) | {
+            EACH: [ranking.ndcg10 for ranking in rankings],
+            HITS: [ranked[:TOP] for ranked in lists],
+        }
+    return scores
+
+
+def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """overlap@10 of each search that both models answered: the mean share of ids that both find first.
+
+    How much of what people see would change, for better or worse; no verdict rests on it.
+    """
+    return {
+        name: fmean(
+            len({*was} & {*now}) / max(1, len(was))
+            for was, now in zip(before[name][HITS], after[name][HITS], strict=True)
+        )
+        for name in before
+        if name in after and len(before[name][HITS]) == len(after[name][HITS])
+    }
+
+
+def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
+    """A title that several documents of a collection have names none of them."""
+    both = (*held, *others)
+    bodies = {document.id: _body(document) for document in both}
+    within = {document.id: document.collection for document in both}
+    titles = {document.id: folded(document.title) for document in held}
+    used = Counter((document.collection, plain(document.title)) for document in both)
+    queries = {
+        id: title
+        for id, title in titles.items()
+        if title and bodies[id] and used[within[id], plain(title)] == 1 and title != bodies[id]
+    }
+    # Another document with the very text would be right as well.
+    answers = {(within[id], bodies[id]) for id in queries}
+    candidates = {
+        f"{id}\0text": body
+        for id, body in bodies.items()
+        if id in queries or (within[id], body) not in answers
+    }
+    documents = {name: body for name, body in candidates.items() if body}
+    return _one_each(queries, documents, "\0text", within)
+
+
+def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
+    """Of each document one pair of sentences, where it has any."""
+    queries: dict[str, str] = {}
+    answers: dict[str, str] = {}
+    for at, document in enumerate((*held, *others)):
+        sentences = _sentences(document.text)
+        if len(sentences) > 1:
+            first = int(place(f"sentence\0{document.id}") * (len(sentences) - 1))
+            answers[f"{document.id}\0next"] = sentences[first + 1]
+            if at < len(held) and sentences[first] != sentences[first + 1]:
+                queries[document.id] = sentences[first]
+    within = {document.id: document.collection for document in (*held, *others)}
+    return _one_each(queries, answers, "\0next", within)
+
+
+def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Sequence[str]]) -> Collection:
+    """Relevant documents first, so that none of them is left out of the candidates.
+
+    A query that people judged in several collections is asked in each of them.
+    """
+    by_id = {document.id: document for document in (*split.held, *split.train)}
+    within = {id: document.collection for id, document in by_id.items()}
+    wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
+    documents = {id: by_id[id].text for id in wanted}
+    documents |= {document.id: document.text for document in (*split.held, *others)}
+    queries: dict[str, str] = {}
+    relevant: dict[str, dict[str, float]] = {}
+    for query, ids in judged.items():
+        for id in ids:
+            behind = "" if within[id] == DEFAULT else f"\0{within[id]}"
+            name = f"query\0{query}{behind}"
+            queries[name] = query
+            within[name] = within[id]
+            relevant.setdefault(name, {})[id] = 1.0
+    return Collection(documents, queries, relevant, 0, within)
+
+
+def _one_each(
+    queries: dict[str, str], documents: dict[str, str], suffix: str, within: Mapping[str, str]
+) -> Collection:
+    """Each query is answered by the text under its own name and `suffix`.
+
+    within: the collection of each document, by its id.
+    """
+    parts = {name: within[name] for name in queries}
+    parts |= {name: within[name.removesuffix(suffix)] for name in documents}
+    return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0, parts)
+
+
+def _bounded(collection: Collection, candidates: int) -> Collection:
+    """Answers are never left out, so that there may be more of them than `candidates`."""
+    asked = sorted(collection.queries, key=lambda name: place(f"asked\0{name}"))[:MOST_QUERIES]
+    collection = collection._replace(
+        queries={name: collection.queries[name] for name in asked},
+        relevant={name: collection.relevant[name] for name in asked},
+    )
+    answers = {name for found in collection.relevant.values() for name in found}
+    spare = max(0, candidates - len(answers))
+    kept: dict[str, str] = {}
+    for name, text in collection.documents.items():
+        if name in answers:
+            kept[name] = text
+        elif spare:
+            spare -= 1
+            kept[name] = text
+    return collection._replace(documents=kept)
+
+
+def _body(document: Document) -> str:
+    """The text without its title, if it begins with that: else the title would find itself."""
+    text, title = folded(document.text), folded(document.title)
+    return text.removeprefix(title).lstrip(" .:-") if title else text
+
+
+def _sentences(text: str) -> list[str]:
+    found = (folded(part) for part in _SENTENCE.split(text))
+    return [sentence for sentence in found if len(sentence.split()) >= _WORDS or _unspaced(sentence)]
+
+
+def _unspaced(sentence: str) -> bool:
+    """Whether it is of a script that writes no spaces, and long enough."""
+    return " " not in sentence and len(sentence) >= 2 * _WORDS and not sentence.isascii()

@@ -1,0 +1,1 @@
+"""Training runs: set up, stepped, watched, stopped, resumed and exported."""

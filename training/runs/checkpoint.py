@@ -1,0 +1,65 @@
+"""Checkpoint: everything that a run needs to go on, in one safetensors file. Nothing is ever pickled.
+
+    model.…                        weights of encoder and head, by their names
+    exp_avg.…  exp_avg_sq.…        AdamW's averages of each parameter, under the parameter's name
+    metadata: {"state": JSON}      how many steps are done, the best score so far
+
+The file is written beside the old one and then renamed over it: a killed run keeps the older checkpoint.
+Random states are not here, since each step draws its own (step.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from models.fsync import sync
+from training.errors import TrainingError
+from training.model.weights import save_weights
+from training.runs.step import Trainer
+
+FILE_NAME = "checkpoint.safetensors"
+_AVERAGES = ("exp_avg", "exp_avg_sq")
+
+
+def write_checkpoint(file: Path, trainer: Trainer, state: dict[str, Any]) -> None:
+    """state: what JSON can hold; `done` counts the steps that are done. Raise TrainingError."""
+    tensors = {f"model.{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    for name, parameter in trainer.model.named_parameters():
+        for average in _AVERAGES:
+            if parameter in trainer.optimizer.state:
+                tensors[f"{average}.{name}"] = trainer.optimizer.state[parameter][average]
+    temporary = file.with_name(f".{file.name}")
+    save_weights(tensors, temporary, {"state": json.dumps(state, allow_nan=False)})
+    sync(temporary)
+    temporary.replace(file)
+    sync(file.parent)
+
+
+def read_checkpoint(file: Path, trainer: Trainer) -> dict[str, Any]:
+    """Put the checkpoint into `trainer`; its state. Raise TrainingError when it cannot be used."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            state: dict[str, Any] = json.loads(opened.metadata()["state"])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
+        _restore(trainer, tensors, state["done"])
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise TrainingError(f"{file} is not a checkpoint of this run: {error}") from None
+    return state
+
+
+def _restore(trainer: Trainer, tensors: dict[str, Tensor], done: int) -> None:
+    prefix = "model."
+    trainer.model.load_state_dict(
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    )
+    for name, parameter in trainer.model.named_parameters():
+        if f"{_AVERAGES[0]}.{name}" in tensors:
+            averages = {average: tensors[f"{average}.{name}"].to(parameter.device) for average in _AVERAGES}
+            count = torch.tensor(float(done), device=parameter.device)  # as AdamW counts when it is fused
+            trainer.optimizer.state[parameter] = averages | {"step": count}

@@ -1,0 +1,303 @@
+"""python -m training train RECIPE --corpus FILE --base MODEL --out FOLDER, and the same as a function.
+
+torch is imported when a training begins, and not before: `--help` needs none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from models.__main__ import models_dir
+from models.publishing.publish import silent
+from training.errors import TrainingError
+from training.evaluation.data import data_folder
+from training.model.base import Base, open_base, version_of
+from training.result import Result
+from training.runfile import FILE_NAME as RUN
+from training.text import service_collections
+from training.text.corpus import Corpus, Kind, from_service, read_corpus
+
+if TYPE_CHECKING:
+    from training.methods.recipe import Recipe
+
+_SEEDS = 1 << 63  # as in a recipe
+
+
+def train(
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    out: Path,
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    batch: int | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    chunk: int | None = None,
+    eval_steps: int = 125,  # SimCSE's run_unsup_example.sh
+    checkpoint_steps: int = 100,
+    record_steps: int = 10,
+    data: Path | None = None,
+    base_name: str = "",
+    parent: str | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    say: Callable[[str], None] = silent,
+) -> Result:
+    """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
+
+    parent: the published version that `base` came from, where it is none itself.
+
+    steps: each row once unless given. seed, batch: instead of the recipe's. chunk: rows that are encoded at
+    once, which changes nothing but memory and time. data: the folder that has stsb/dev.tsv.gz, if any. say:
+    told what happens. Ctrl-C and SIGTERM end it after the step that it is in,
+    when it is called from the main thread; the Result says so, and `resume` goes on from there.
+    Raises TrainingError or ModelError.
+    """
+    from training.runs.loop import run  # noqa: PLC0415  torch
+    from training.runs.setup import Options  # noqa: PLC0415  torch
+
+    optim = recipe.optim if batch is None else replace(recipe.optim, batch=batch)
+    recipe = replace(recipe, optim=optim, seed=recipe.seed if seed is None else seed)
+    _check("batch", recipe.optim.batch, 2)
+    _check("seed", recipe.seed, 0, _SEEDS)
+    every = {"eval_steps": eval_steps, "checkpoint_steps": checkpoint_steps, "record_steps": record_steps}
+    for name, number in {"steps": steps, "threads": threads, "chunk": chunk, **every}.items():
+        _check(name, number, 1)
+    options = Options(
+        steps=steps,
+        precision=precision,
+        device=device,
+        threads=threads,
+        eval_steps=eval_steps,
+        checkpoint_steps=checkpoint_steps,
+        record_steps=record_steps,
+        data=data,
+        base_name=base_name or base.name,
+        version=parent or version_of(base),
+        resume=resume,
+        progress=progress,
+        say=say,
+        chunk=chunk,
+    )
+    return run(recipe, corpus, base, out, options)
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "train",
+        help="train an encoder on your text",
+        description="Train an encoder on your text. Ctrl-C stops it after the step; --resume goes on.",
+    )
+    command.add_argument(
+        "recipe", metavar="RECIPE", help="a shipped one, as simcse-unsup, or the path of a TOML file"
+    )
+    corpus = command.add_mutually_exclusive_group(required=True)
+    corpus.add_argument(
+        "--corpus",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; for pairs '
+        "and triples .jsonl or .tsv with anchor, positive, negative; also as .gz",
+    )
+    corpus.add_argument(
+        "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
+    )
+    service_collections.add_options(command)
+    command.add_argument(
+        "--base",
+        default="default",
+        metavar="MODEL",
+        help="where to begin: `default`, a published version, a run, a folder or a hub id (%(default)s)",
+    )
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the run is kept")
+    command.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    command.add_argument(
+        "--steps", type=positive, metavar="N", help="how many steps (default: each text is seen once)"
+    )
+    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
+    command.add_argument("--batch", type=_batch, metavar="N", help="texts of a step, instead of the recipe's")
+    command.add_argument(
+        "--precision",
+        choices=("auto", "bf16", "fp32"),
+        default="auto",
+        help="bf16 computes in bfloat16 by autocast; auto takes it where the processor is fast at it",
+    )
+    command.add_argument(
+        "--device", default="auto", help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)"
+    )
+    command.add_argument(
+        "--threads", type=positive, metavar="N", help="of torch on the CPU (default: its own choice)"
+    )
+    command.add_argument(
+        "--chunk",
+        type=positive,
+        metavar="N",
+        help="encode N rows at a time (GradCache): an exact large batch in small memory, but slower",
+    )
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change the recipe, as --set dropout=0.05 or --set optim.lr=1e-5; the value is TOML",
+    )
+    command.add_argument(
+        "--eval-steps",
+        type=positive,
+        default=125,
+        metavar="N",
+        help="a dev score every N steps (%(default)s)",
+    )
+    command.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="evaluation sets; with stsb/dev.tsv.gz in it the run is watched on STS-B dev (SIMILE_EVAL_DATA)",
+    )
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+
+    names = options.recipe.split(",")
+    if options.set and len(names) > 1:
+        raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
+    recipes = [load_recipe(name.strip(), changes(options.set)) for name in names]
+    data = _data(options.data, os.environ)
+    corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
+    with contextlib.ExitStack() as opened:
+        base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
+        for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
+            out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
+            result = _train(options, recipe, corpus, base, out, data)
+            if not result.finished:
+                _say(f"stopped after step {result.steps}; the same command with --resume goes on")
+                return 130
+            _say(f"{_done(result)}: {result.best} and {result.last}")
+            if result.interrupted:
+                _say("it was asked to stop, and that was the last step of this recipe")
+                return 130
+            base = Base(result.best, f"{base.name}, {recipe.name}", base.version)
+    return 0
+
+
+def _train(
+    options: argparse.Namespace, recipe: Recipe, corpus: Corpus, base: Base, out: Path, data: Path | None
+) -> Result:
+    return train(
+        recipe,
+        corpus,
+        base.folder,
+        out,
+        steps=options.steps,
+        seed=options.seed,
+        batch=options.batch,
+        precision=options.precision,
+        device=options.device,
+        threads=options.threads,
+        chunk=options.chunk,
+        eval_steps=options.eval_steps,
+        data=data,
+        base_name=base.name,
+        parent=base.version,
+        # of several recipes one may be stopped in before the next has begun
+        resume=options.resume and (out == options.out or (out / RUN).is_file()),
+        progress=True,
+        say=_say,
+    )
+
+
+def _done(result: Result) -> str:
+    return f"{result.steps} steps, loss {result.loss:.4f}" if result.steps else "nothing to train"
+
+
+def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
+    """One for each recipe, or one for all."""
+    files = options.corpus or []
+    if len(files) not in (0, 1, len(kinds)):
+        raise TrainingError(
+            f"There are {len(files)} corpora for {len(kinds)} recipes: give one, or one for each."
+        )
+    wanted = service_collections.chosen(options)
+    found: dict[tuple[Path | None, Kind], Corpus] = {}
+    answer = []
+    for place, kind in enumerate(kinds):
+        file = files[place if len(files) > 1 else 0] if files else None
+        if (file, kind) not in found:
+            _say("reading the corpus")
+            corpus = read_corpus(file, kind) if file else from_service(options.from_service, kind, wanted)
+            _say(str(corpus))
+            found[file, kind] = corpus
+        answer.append(found[file, kind])
+    return answer
+
+
+def changes(given: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE as a recipe's key and its TOML value. Raise TrainingError."""
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"] if equals else None
+        except tomllib.TOMLDecodeError:
+            equals = ""
+        if not equals or not key.strip():
+            raise TrainingError(f"--set {each!r} is not KEY=VALUE with a value as TOML writes it.")
+    return found
+
+
+def _check(name: str, number: int | None, least: int, below: float = math.inf) -> None:
+    if number is not None and not least <= number < below:
+        raise TrainingError(f"{name} must be a whole number {_range(least, below)}, not {number}.")
+
+
+def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """The evaluation sets: the folder that is given, or one that is found; without one nothing is watched."""
+    try:
+        return data_folder(None if given is None else str(given), environ)
+    except TrainingError:
+        if given is not None:
+            raise
+        return None
+
+
+def positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _batch(text: str) -> int:
+    return _whole(text, 2)
+
+
+def seed(text: str) -> int:
+    return _whole(text, 0, _SEEDS)
+
+
+def _whole(text: str, least: int, below: float = math.inf) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if not least <= number < below:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {_range(least, below)}")
+    return number
+
+
+def _range(least: int, below: float) -> str:
+    return f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
+
+
+def _say(step: str) -> None:
+    if os.environ.get("RANK", "0") == "0":  # of the processes under torchrun one speaks
+        print(step, file=sys.stderr)  # noqa: T201  a command's own progress

@@ -1,0 +1,89 @@
+"""python -m training export FOLDER: prove what a run trained and publish it as a candidate.
+
+A candidate is published and not wanted: nothing serves it until somebody says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from models.__main__ import models_dir
+from models.manifest import Manifest
+from models.publishing.publish import Say, silent
+from models.store import Store
+from training.errors import TrainingError
+from training.runfile import read_run
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "export",
+        help="prove a trained encoder and publish it as a candidate",
+        description="Prove a trained encoder (ONNX against torch) and publish it. Nothing serves it yet.",
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="the --out of a finished `train`")
+    command.add_argument(
+        "--step",
+        choices=("best", "last"),
+        default="best",
+        help="the step with the best dev score, or the last one (%(default)s)",
+    )
+    add_models_dir(command)
+    command.set_defaults(run=_run)
+
+
+def add_models_dir(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--models-dir",
+        type=Path,
+        default=models_dir(os.environ),
+        metavar="DIR",
+        help="where the versions are (SIMILE_MODELS_DIR, else SIMILE_DATA_DIR/models; now %(default)s)",
+    )
+
+
+def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent) -> Manifest:
+    """Publish `best` or `last` of a finished run; the version already there if it is published.
+
+    Raises TrainingError when there is no finished run, ProofFailed or Unsupported when it cannot be one.
+    """
+    from models.publishing.from_torch import export  # noqa: PLC0415  torch
+
+    run = read_run(out)
+    if "finished" not in run:
+        raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
+    if run.get("result", "encoder") != "encoder":
+        raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
+    return export(
+        out / step, store, origin=run["method"], parent=run["parent"], lineage=_lineage(run, step), say=say
+    )
+
+
+def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
+    """What the manifest says about where the weights came from."""
+    kept = ("method", "recipe", "corpus", "texts", "seed", "steps", "precision", "code")
+    return {key: run[key] for key in kept} | {
+        "base": run["base_name"],
+        "base_digest": run["base"],
+        "step": step,
+        "stsb_dev": run["finished"]["dev"],
+    }
+
+
+def _run(options: argparse.Namespace) -> int:
+    store = Store(options.models_dir)
+    known = {manifest.version for manifest in store.versions()}
+    manifest = export_run(options.folder, store, step=options.step, say=_say)
+    print(  # noqa: T201  the answer of the command
+        f"{manifest.version} {'was published before' if manifest.version in known else 'published'}; "
+        "not wanted yet"
+    )
+    return 0
+
+
+def _say(step: str) -> None:
+    print(f"{step} …", file=sys.stderr)  # noqa: T201  a command's own progress

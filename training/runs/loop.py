@@ -1,0 +1,277 @@
+"""A training run in its folder: begun, watched, stopped, resumed and finished. The step itself is step.py.
+
+    step ─▶ record ─▶ dev score, and the best kept ─▶ checkpoint ─▶ asked to stop? ─▶ step …
+                                                                        after the last one: post-processors
+
+Under torchrun every process makes the same steps, and the first of them writes. Imports torch; command.py is
+the door that does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from tqdm import tqdm
+
+from models import cpus
+from models.publishing.publish import silent
+from training.errors import NothingToLearn, TrainingError
+from training.evaluation.data import Pairs
+from training.methods import postprocess
+from training.methods.recipe import Recipe
+from training.methods.sources import steps_of_a_round
+from training.methods.token_objectives import published_language
+from training.result import Result
+from training.runfile import FILE_NAME as RUN_FILE
+from training.runfile import Identity, check, claim, write_run
+from training.runs.checkpoint import FILE_NAME as CHECKPOINT
+from training.runs.checkpoint import read_checkpoint, write_checkpoint
+from training.runs.collapse import Collapse
+from training.runs.dev import NAME, read_dev, spearman
+from training.runs.device import deterministic, enough_memory, open_device, use_bf16
+from training.runs.interrupt import interruptible
+from training.runs.log import FILE_NAME as RECORD
+from training.runs.log import Record, machine, versions
+from training.runs.processes import World, join_world, own_device
+from training.runs.setup import Options, build_trainer, identity_of
+from training.runs.step import Trainer
+from training.text.corpus import Corpus
+from training.text.token_file import clear
+
+
+class _Job(NamedTuple):
+    """What does not change while a run goes on."""
+
+    recipe: Recipe
+    corpus: Corpus
+    identity: Identity
+    dev: Pairs | None
+    out: Path
+    options: Options
+    world: World
+
+
+def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options) -> Result:
+    """Raise TrainingError or ModelError for what cannot be used; then nothing was written."""
+    if len(corpus) < 2:
+        raise NothingToLearn("One text alone has no negatives: the corpus needs two or more.")
+    torch.set_num_threads(options.threads or min(torch.get_num_threads(), cpus.available()))
+    device = open_device(own_device(options.device))
+    world = join_world(device)
+    if not world.leads:
+        options = replace(options, say=silent, progress=False)
+    bf16 = use_bf16(options.precision, device)
+    a_round = steps_of_a_round(len(corpus), recipe.optim.batch)
+    a_run = recipe.optim.epochs * a_round
+    steps = (a_run if options.steps is None else options.steps) if recipe.objectives else 0
+    with world.together():
+        dev = read_dev(options.data)
+        identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
+        found = check(out, identity, resume=options.resume)
+    if not world.agree(str(identity)):
+        raise TrainingError("The processes do not have the same recipe, corpus and base.")
+    if "finished" in found:
+        options.say(f"{out} is finished already")
+        return _result(out, found["finished"], interrupted=False, finished=True)
+    if dev is None:
+        unless = ", unless one was chosen before" if options.resume else ""
+        options.say(f"no STS-B dev set was found, so best will be the last step{unless}")
+    job = _Job(recipe, corpus, identity, dev, out, options, world)
+    with enough_memory():
+        with _undone_when_refused(job):
+            trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
+        with Record(out / RECORD if world.leads else None) as record:
+            return _Run(job, trainer, record).loop()
+
+
+@contextlib.contextmanager
+def _undone_when_refused(job: _Job) -> Iterator[None]:
+    """The run's folder, claimed while its trainer is built; nothing is left when that is refused."""
+    existed = job.out.exists()
+    with job.world.together():
+        if job.world.leads:
+            claim(job.out, job.identity, resume=job.options.resume)
+    try:
+        yield
+    except BaseException:
+        if job.world.leads and not job.options.resume:
+            clear(job.out)
+            (job.out / RUN_FILE).unlink(missing_ok=True)
+            if not existed:
+                job.out.rmdir()
+        raise
+
+
+class _Run:
+    def __init__(self, job: _Job, trainer: Trainer, record: Record) -> None:
+        self._job, self._trainer, self._record = job, trainer, record
+        self._out, self._options = job.out, job.options
+        self._steps: int = job.identity["steps"]
+        self._collapse = Collapse()
+        self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
+        self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
+
+    def loop(self) -> Result:
+        options = self._options
+        first = self._begin()
+        with interruptible() as stop, deterministic(), self._bar(first) as bar:
+            for number in range(first, self._steps):
+                self._step(number, bar)
+                done = number + 1
+                if done % options.record_steps == 0 or done == self._steps:
+                    self._note()
+                if done % options.eval_steps == 0 or done == self._steps:
+                    self._evaluate()
+                if done % options.checkpoint_steps == 0 and done < self._steps:
+                    self._checkpoint()
+                if self._job.world.any(stop()) and done < self._steps:
+                    self._pause()
+                    return _result(self._out, self._state, interrupted=True, finished=False)
+            self._finish()
+            stopped = self._job.world.any(stop())
+            return _result(self._out, self._state, interrupted=stopped, finished=True)
+
+    def _begin(self) -> int:
+        """How many steps are done already."""
+        if self._record.empty:  # also where a run was killed before its first step
+            about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
+            self._record.write("start", **self._job.identity, **about)
+        if self._options.resume and (self._out / CHECKPOINT).exists():
+            self._state = read_checkpoint(self._out / CHECKPOINT, self._trainer)
+        if self._options.resume:
+            self._record.write("resume", step=self._state["done"])
+            self._options.say(f"resuming after step {self._state['done']}")
+        done: int = self._state["done"]
+        return done
+
+    def _step(self, number: int, bar: Any) -> None:
+        began = time.perf_counter()
+        step = self._trainer.step(number)
+        self._seconds += time.perf_counter() - began
+        if not math.isfinite(step.loss):
+            raise TrainingError(
+                f"The loss is {step.loss} at step {number + 1}. Lower the recipe's lr, or use fp32."
+            )
+        self._texts += step.texts
+        self._state |= {"done": number + 1, "loss": step.loss}
+        warning = self._collapse.seen(step)
+        if warning and self._job.recipe.result != "backbone":  # whose vectors nobody trains
+            self._say(warning)
+            self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
+        bar.set_postfix_str(f"loss {step.loss:.4f}, {self._rate():.0f} sentences/s", refresh=False)
+        bar.update()
+
+    def _rate(self) -> float:
+        return self._texts / self._seconds if self._seconds else 0.0
+
+    def _note(self) -> None:
+        done = self._state["done"]
+        self._record.write(
+            "step",
+            step=done,
+            loss=self._state["loss"],
+            lr=self._trainer.rate(done - 1),
+            sentences_per_second=round(self._rate(), 1),
+            uniformity=self._collapse.newest,
+        )
+        self._seconds, self._texts = 0.0, 0
+
+    def _evaluate(self) -> None:
+        if self._job.dev is None or self._job.recipe.result == "backbone":
+            return
+        score = spearman(self._trainer.encoder.encode, self._job.dev)
+        done, dev = self._state["done"], self._state["dev"]
+        better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
+        self._say(f"step {done}: {NAME} {score:.4f}{', the best so far' if better else ''}")
+        dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
+        self._record.write("dev", step=done, **{NAME: dev[str(done)]})
+        # Of several processes one decides: in the last bit of a score they may differ.
+        better = self._job.world.any(self._job.world.leads and better)
+        if better and not self._job.recipe.post:
+            self._save("best")
+
+    def _say(self, words: str) -> None:
+        with tqdm.external_write_mode(file=sys.stderr):
+            self._options.say(words)
+
+    def _checkpoint(self) -> None:
+        with self._job.world.together():
+            if self._job.world.leads:
+                write_checkpoint(self._out / CHECKPOINT, self._trainer, self._state)
+
+    def _pause(self) -> None:
+        self._checkpoint()
+        self._record.write("pause", step=self._state["done"])
+
+    def _finish(self) -> None:
+        """A post-processor is fitted once, on the last step, which is then the best one as well."""
+        recipe = self._job.recipe
+        if recipe.post:
+            self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
+            encoder = self._trainer.encoder
+            encoder.add_dense(
+                postprocess.fit(
+                    recipe.post, postprocess.moments_of(encoder.pooled_chunks(self._job.corpus.texts))
+                )
+            )
+        if recipe.post or not self._steps:
+            self._evaluate()
+        self._save("last")
+        if recipe.post or all(score is None for score in self._state["dev"].values()):
+            self._save("best")  # no step was ever chosen
+        with self._job.world.together():
+            if self._job.world.leads:
+                loss = self._state["loss"] if self._steps else None
+                self._record.write("end", step=self._steps, loss=loss, dev=self._state["dev"])
+                write_run(self._out, self._job.identity | {"finished": self._state | {"loss": loss}})
+                (self._out / CHECKPOINT).unlink(missing_ok=True)
+                clear(self._out)
+
+    def _save(self, name: str) -> None:
+        with self._job.world.together():
+            if self._job.world.leads:
+                self._write(name)
+
+    def _write(self, name: str) -> None:
+        """Whole or not at all: a reader finds the old folder, the new one, or for a moment none."""
+        target, temporary = self._out / name, self._out / f".{name}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        if self._job.recipe.result == "backbone":
+            self._trainer.encoder.save_backbone(temporary, published_language(self._trainer.model))
+        else:
+            self._trainer.encoder.save(temporary)
+        shutil.rmtree(target, ignore_errors=True)
+        temporary.rename(target)
+
+    def _bar(self, first: int) -> Any:
+        rare = 0.5 if sys.stderr.isatty() else 30.0  # seconds; a log file takes a line, not a moving bar
+        return tqdm(
+            total=self._steps,
+            initial=first,
+            unit="step",
+            mininterval=rare,
+            file=sys.stderr,
+            disable=not self._options.progress,
+        )
+
+
+def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bool) -> Result:
+    dev = {int(step): score for step, score in state["dev"].items()}
+    return Result(
+        out,
+        steps=state["done"],
+        interrupted=interrupted,
+        loss=math.nan if state["loss"] is None else state["loss"],
+        dev=dev,
+        finished=finished,
+    )

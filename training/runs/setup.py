@@ -1,0 +1,128 @@
+"""What a run is set up from: its options, its identity, and a trainer that is ready for the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from models.sources.folder import read_source
+from training.errors import NothingToLearn
+from training.methods.recipe import Recipe
+from training.methods.sources import Given, Source, Spans
+from training.methods.start import load_encoder
+from training.methods.views import Repeat
+from training.model.encoder import digest_of
+from training.runfile import Identity
+from training.runs.processes import World
+from training.runs.step import Trainer
+from training.text.corpus import Corpus
+
+_WHOLE = 1 << 20  # tokens: longer documents are cut
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a recipe is run; none of it is a part of the method."""
+
+    steps: int | None  # None: each row once
+    precision: str  # auto, bf16 or fp32
+    device: str  # auto, or as torch names it
+    threads: int | None
+    eval_steps: int
+    checkpoint_steps: int
+    record_steps: int
+    data: Path | None
+    base_name: str
+    version: str | None  # the published version that the base is
+    resume: bool
+    progress: bool
+    say: Callable[[str], None]
+    chunk: int | None = None  # rows that are encoded at once
+
+
+def build_trainer(
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    out: Path,
+    options: Options,
+    device: torch.device,
+    world: World,
+    *,
+    steps: int,
+    bf16: bool,
+) -> Trainer:
+    """Raise NothingToLearn when no two texts differ, TrainingError when base and recipe do not fit."""
+    options.say("tokenising")
+    with world.together():
+        encoder, head = load_encoder(base, recipe, device)
+        room = min(
+            (view.room(encoder.source.max_length) for view in recipe.views if isinstance(view, Repeat)),
+            default=_WHOLE,
+        )
+        length = _WHOLE if recipe.source.whole else min(recipe.max_length, room)
+        given = Given(
+            corpus,
+            encoder.tokenizer(length, whole=recipe.source.whole),
+            batch=recipe.optim.batch,
+            steps=max(steps, 1),
+            seed=recipe.seed,
+            prompt=encoder.source.document_prompt,  # a corpus is documents: so they will be embedded
+            threads=torch.get_num_threads(),
+            folder=out,
+            longest=min(recipe.max_length, encoder.source.max_length),
+        )
+        # The first process writes the tokens' files, which the others then only open.
+        source = recipe.source.build(given) if world.leads else None
+    with world.together():
+        if source is None:
+            source = recipe.source.build(given)
+        if source.distinct() < 2:
+            raise NothingToLearn(
+                f"No two of the texts differ in their first {recipe.max_length} tokens: there are no "
+                "negatives."
+            )
+        trainer = Trainer(
+            encoder, head, recipe, source, steps=steps, bf16=bf16, chunk=options.chunk, world=world
+        )
+    for words in _remarks(recipe, base, trainer, source):
+        options.say(words)
+    return trainer
+
+
+def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
+    """What is not as a reader of the recipe may expect."""
+    if (base / "modules.json").is_file():
+        names = "+".join(trainer.encoder.source.head.names)
+        yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
+    objectives: Any = trainer.model["objectives"]
+    if any(not getattr(module, "stored", True) for module in objectives):
+        yield "the base has no masked-language head: it begins at random"
+    if isinstance(source, Spans) and source.too_short:
+        yield f"{source.too_short:,} documents are too short for spans, and are not used"
+
+
+def identity_of(
+    recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
+) -> Identity:
+    """What a folder's run is: whatever decides its losses."""
+    return {
+        "method": recipe.name,
+        "recipe": recipe.digest(),
+        "described": recipe.described(),
+        "corpus": corpus.digest,
+        "texts": len(corpus),
+        "base": digest_of(read_source(base)),
+        "base_name": options.base_name,
+        "parent": options.version,
+        "seed": recipe.seed,
+        "steps": steps,
+        "precision": "bf16" if bf16 else "fp32",
+        "code": metadata.version("simile"),
+        "result": recipe.result,
+    }

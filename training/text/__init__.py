@@ -1,0 +1,1 @@
+"""The text to learn from: lines, records, tokens."""

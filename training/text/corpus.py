@@ -1,0 +1,146 @@
+"""The text to learn from: a file, or the documents of a running service, as distinct rows of one name.
+
+A row is one text, or what belongs together: an anchor and its positive, a negative as well, or two texts and
+how they relate. Blank rows and repeated ones are dropped and counted. Not here: the lines of a file
+(lines.py), tokens, order, batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from training.errors import NothingToLearn, TrainingError
+from training.text.lines import Record, layout, read_records, text_of, valid
+from training.text.service import collections_of, documents_of
+from training.text.service_collections import ONLY_DEFAULT, qualified
+
+# What a field may be called, as public sets and sentence-transformers' do.
+_TEXT = ("sentence", "text")
+ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
+POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
+_NEGATIVE = ("negative", "hard_neg", "sent2")
+_LABEL = ("label", "entailment")
+_RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
+
+
+class Kind(NamedTuple):
+    """What a row of a corpus is."""
+
+    columns: tuple[tuple[str, ...], ...]
+    labelled: bool = False
+
+
+TEXTS = Kind((_TEXT,))
+PAIRS = Kind((ANCHOR, POSITIVE))
+TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE))
+RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
+
+    texts: tuple[str, ...]  # row after row
+    digest: str  # SHA-256 over rows and labels
+    blank: int = 0  # rows dropped: nothing but white space
+    repeated: int = 0  # rows dropped: seen before
+    columns: int = 1  # texts of a row
+    labels: tuple[int, ...] | None = None  # of each row: 0 entailment, 1 neutral, 2 contradiction
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.texts) // self.columns
+
+    @classmethod
+    def of(cls, found: Iterable[str], name: str) -> Corpus:
+        """name: where the texts come from, for the message. Raise NothingToLearn when none is left."""
+        return cls.of_rows((((text,), None) for text in found), name)
+
+    @classmethod
+    def of_rows(cls, found: Iterable[tuple[tuple[str, ...], int | None]], name: str) -> Corpus:
+        """found: rows, with a label each or none at all; a row with a blank text is blank."""
+        distinct: set[tuple[tuple[str, ...], int | None]] = set()
+        blank = count = 0
+        for row in found:
+            count += 1
+            if all(text.strip() for text in row[0]):
+                distinct.add(row)
+            else:
+                blank += 1
+        if not distinct:
+            raise NothingToLearn(f"{name} holds no text.")
+        rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
+        texts = tuple(text for row, _ in rows for text in row)
+        labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
+        columns = len(rows[0][0])
+        digest = _digest(texts, columns, labels)
+        return cls(texts, digest, blank, count - blank - len(rows), columns, labels)
+
+    def __str__(self) -> str:
+        dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
+        what = "texts" if self.columns == 1 else f"rows of {self.columns} texts"
+        return f"{len(self):,} {what}{dropped if self.blank or self.repeated else ''}"
+
+
+def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
+    """Raise TrainingError with the number of the line that cannot be read, counted from 1."""
+    columns = kind.columns + ((_LABEL,) if kind.labelled else ())
+    if kind is not TEXTS and file.is_file() and not layout(file):
+        names = ", ".join(names[0] for names in columns)
+        raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
+    records = read_records(file, columns)
+    return Corpus.of_rows((_row(record, kind) for record in records), str(file))
+
+
+def _row(record: Record, kind: Kind) -> tuple[tuple[str, ...], int | None]:
+    if not record.fields:
+        return ("",) * len(kind.columns), None
+    texts = tuple(text_of(record, names) for names in kind.columns)
+    return texts, _label(record) if kind.labelled else None
+
+
+def _label(record: Record) -> int:
+    label = next((record.fields[name] for name in _LABEL if name in record.fields), None)
+    if label is None:
+        raise TrainingError(f"{record.at} has no label under the name {' or '.join(_LABEL)}.")
+    found = _RELATIONS.get(str(label).lower(), label)
+    if isinstance(found, str) and found in ("0", "1", "2"):
+        found = int(found)
+    if isinstance(found, bool) or found not in (0, 1, 2):
+        known = ", ".join(f"{word} ({number})" for word, number in _RELATIONS.items())
+        raise TrainingError(f"{record.at}: the label {str(label)[:40]!r} is none of {known}.")
+    return int(found)
+
+
+def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFAULT) -> Corpus:
+    """The documents of the service at `url`, over HTTP, page after page in the order of their ids.
+
+    wanted: the names of the collections to read, or service_collections.ALL.
+
+    Raise TrainingError when they are not what the recipe reads.
+    """
+    if kind is not TEXTS:
+        names = ", ".join(names[0] for names in kind.columns)
+        raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
+    texts = (
+        valid(document["text"], f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        for name in collections_of(url, wanted)
+        for document in documents_of(url, name)
+    )
+    return Corpus.of(texts, url)
+
+
+def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) -> str:
+    digest = hashlib.sha256()
+    if columns > 1 or labels is not None:  # a corpus of single texts keeps the name that it always had
+        digest.update(f"{columns} {labels}".encode())
+    for text in texts:
+        encoded = text.encode()
+        digest.update(
+            len(encoded).to_bytes(8, "big") + encoded
+        )  # the length, so that no text runs into the next
+    return digest.hexdigest()

@@ -1,0 +1,126 @@
+"""What a running service holds, over HTTP, page after page. Its database file is never opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from os import environ
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx2
+
+from training.errors import TrainingError
+from training.text.service_collections import ALL, DEFAULT, ONLY_DEFAULT
+
+_PAGE = 1000  # rows; the most that the service answers at once
+_TIMEOUT = 60.0  # seconds
+
+
+def collections_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Sequence[str]:
+    """The names of the collections that `wanted` stands for. Raise TrainingError."""
+    if tuple(wanted) != ALL:
+        return wanted
+    with _client() as client:
+        answer = _get(client, f"{url.rstrip('/')}/collections", {})
+    rows = answer.get("collections") if isinstance(answer, dict) else None
+    if not isinstance(rows, list) or not all(_has(row, {"name": str}) for row in rows):
+        raise _stranger(url)
+    return [row["name"] for row in rows]
+
+
+def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+    """In the order of their ids; each has a text under `text`. Raise TrainingError."""
+    return _rows(_scoped(url, collection), "documents", {"text": str})
+
+
+def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+    """In the order in which it was given: query, id, relevant, and the key's name. Raise TrainingError."""
+    return _rows(_scoped(url, collection), "feedback", {"query": str, "id": str, "relevant": bool})
+
+
+def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
+    """How many documents there are in these collections. Raise TrainingError."""
+    count = 0
+    for collection in collections_of(url, wanted):
+        with _client() as client:
+            answer = _get(client, f"{_scoped(url, collection)}/documents/count", {})
+        if not isinstance(answer, dict) or not isinstance(answer.get("count"), int):
+            raise _stranger(url)
+        count += answer["count"]
+    return count
+
+
+def _scoped(url: str, collection: str) -> str:
+    """Where the routes of a collection begin."""
+    base = url.rstrip("/")
+    return base if collection == DEFAULT else f"{base}/collections/{collection}"
+
+
+def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str, Any]]:
+    address = f"{url.rstrip('/')}/{name}"
+    after: str | None = None
+    with _client() as client:
+        while True:
+            parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
+            page = _get(client, address, parameters)
+            rows = page.get(name) if isinstance(page, dict) else None
+            if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
+                raise _stranger(address)
+            yield from rows
+            following = page.get("next")
+            if following is None:
+                return
+            if str(following) == after:
+                raise TrainingError(f"{shown(address)} answers the same page again and again.")
+            after = str(following)
+
+
+def key_header() -> dict[str, str]:
+    """What a service with keys asks for: SIMILE_SERVICE_KEY, or what is in SIMILE_SERVICE_KEY_FILE.
+
+    Raise TrainingError when the file cannot be read. A message never has the key.
+    """
+    key, file = environ.get("SIMILE_SERVICE_KEY", ""), environ.get("SIMILE_SERVICE_KEY_FILE")
+    if file and not key:
+        try:
+            key = Path(file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+            raise TrainingError(f"SIMILE_SERVICE_KEY_FILE={file} cannot be read: {why}.") from None
+    if not (key.isascii() and key.isprintable()):
+        raise TrainingError("SIMILE_SERVICE_KEY is not one line of printable ASCII, so it is no key.")
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def shown(url: str) -> str:
+    """The address as a message may have it: without a user's name and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def _has(row: object, fields: Mapping[str, type]) -> bool:
+    return isinstance(row, dict) and all(isinstance(row.get(name), kind) for name, kind in fields.items())
+
+
+def _client() -> httpx2.Client:
+    return httpx2.Client(timeout=_TIMEOUT, trust_env=False, headers=key_header())
+
+
+def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any:
+    try:
+        response = client.get(address, params=parameters)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise TrainingError(f"{shown(address)} cannot be reached: {error}") from None
+    if response.status_code != 200:
+        raise TrainingError(
+            f"{shown(address)} answered {response.status_code}: {response.text[:200].strip()}"
+        )
+    try:
+        return response.json()
+    except ValueError:
+        raise _stranger(address) from None
+
+
+def _stranger(address: str) -> TrainingError:
+    return TrainingError(f"{shown(address)} does not answer as a Simile service does. Is the address right?")
