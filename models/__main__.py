@@ -19,7 +19,7 @@ from models.manifest import Manifest
 from models.publishing.default import publish_named
 from models.publishing.proof import check_golden
 from models.seal import read_manifest
-from models.store import Store
+from models.store import Store, models_dir
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
@@ -30,10 +30,6 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         print(f"python -m models: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def models_dir(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("SIMILE_MODELS_DIR") or Path(environ.get("SIMILE_DATA_DIR") or "data") / "models")
 
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -155,7 +151,7 @@ def _verify(store: Store, options: argparse.Namespace) -> None:
 
 
 def _verify_portability(store: Store, options: argparse.Namespace) -> None:
-    from models.portability.command import run  # noqa: PLC0415  only this command needs it
+    from models.publishing.portability.command import run  # noqa: PLC0415  only this command needs it
 
     run(store, options)
 

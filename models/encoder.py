@@ -28,7 +28,7 @@ from models.engines.shapes import STEPS, stepped
 from models.errors import BadInput, BadText, BadTokens, Damaged, TooLong
 from models.graph.file import FINGERPRINT, read_metadata
 from models.manifest import Manifest
-from models.publishing.texts import PROOF_TEXTS
+from models.tokens.texts import PROOF_TEXTS
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Piece, Tokenizer, Tokens
 

@@ -23,7 +23,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -41,6 +41,11 @@ Build = Callable[[Path], Manifest]
 Kind = Literal["want", "activate", "rollback"]
 _TEMPORARY = ".tmp-"
 _KEPT_STATES = {"building", "ready"}
+
+
+def models_dir(environ: Mapping[str, str]) -> Path:
+    """The models folder that the environment names, for every command."""
+    return Path(environ.get("SIMILE_MODELS_DIR") or Path(environ.get("SIMILE_DATA_DIR") or "data") / "models")
 
 
 class Wish(NamedTuple):

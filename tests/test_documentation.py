@@ -119,7 +119,7 @@ def test_the_example_queries_find_their_documents(service: Service) -> None:
 
 
 def examples() -> list[dict[str, object]]:
-    lines = (ROOT / "models/publishing/examples.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "models/tokens/examples.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     return [{**row, "metadata": {**row["metadata"], "example": True}} for row in rows]
 

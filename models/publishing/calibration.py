@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.encoder import Encoder
 from models.manifest import Calibration, Int8
-from models.publishing.texts import short_texts
+from models.tokens.texts import short_texts
 
 _SHORT_TEXTS = 256
 _MARGIN = 1.25  # over the largest component seen: what is beyond the range is clipped

@@ -24,7 +24,7 @@ from models.graph.head import Head
 from models.graph.int8 import int8_model
 from models.graph.ranges import find_spans
 from models.manifest import Quantised as Cost
-from models.publishing.texts import PROOF_TEXTS, example_lines, short_texts
+from models.tokens.texts import PROOF_TEXTS, example_lines, short_texts
 
 _SHORT, _RANDOM, _LONGEST = 32, 120, 60
 _NEAREST = 10

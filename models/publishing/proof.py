@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from models.encoder import Encoder, Turned
 from models.engines.form import Precision
 from models.errors import ProofFailed
-from models.publishing.texts import PROOF_TEXTS
+from models.tokens.texts import PROOF_TEXTS
 
 GOLDEN = "golden.json"
 Vectors = NDArray[np.float32]

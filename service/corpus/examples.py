@@ -4,7 +4,7 @@ import logging
 
 import orjson
 
-from models.publishing.texts import example_lines
+from models.tokens.texts import example_lines
 from service.corpus.corpus import Library
 from service.store.documents import Document, fact, json_of
 from service.store.writer import Transaction

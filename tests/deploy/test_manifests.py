@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fastapi.routing import APIRoute
 
-from models.__main__ import models_dir
+from models.store import models_dir
 from service.__main__ import parser as service_parser
 from service.__main__ import run
 from service.api import health

@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from models.publishing.texts import PROOF_TEXTS
+from models.tokens.texts import PROOF_TEXTS
 
 _PACKAGES = ("sentence-transformers", "transformers", "torch", "tokenizers", "numpy")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models.portability.check import Expected
-from models.portability.tools import TOOLS, Limits, Tool
+from models.publishing.portability.check import Expected
+from models.publishing.portability.tools import TOOLS, Limits, Tool
 from models.publishing.publish import publish
 from models.store import Store
 from tests.tiny import tiny_source

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from models.__main__ import main, models_dir
-from models.store import Store
+from models.__main__ import main
+from models.store import Store, models_dir
 from tests.tiny import tiny_source as make_tiny_source
 
 

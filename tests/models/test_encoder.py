@@ -21,8 +21,8 @@ from models.errors import Damaged
 from models.graph.file import read_table
 from models.manifest import Manifest
 from models.publishing.publish import publish
-from models.publishing.texts import PROOF_TEXTS, long_text
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import counted
 from tests.tiny import MAX_LENGTH, WIDTH, tiny_source
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from models.lock import lock
-from models.portability.check import TEXTS, Expected, Row, check, compare
-from models.portability.command import verdict
-from models.portability.environments import Failed, python_of
-from models.portability.tools import TOOLS, Tool
+from models.publishing.portability.check import TEXTS, Expected, Row, check, compare
+from models.publishing.portability.command import verdict
+from models.publishing.portability.environments import Failed, python_of
+from models.publishing.portability.tools import TOOLS, Tool
 from models.store import Store
 from tests.models.conftest import foreign_tool
 

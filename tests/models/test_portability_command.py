@@ -16,9 +16,9 @@ from safetensors.numpy import save_file
 
 from models.__main__ import main
 from models.errors import NotPortable
-from models.portability.check import TEXTS, Expected, Row
-from models.portability.command import run, table, verdict
-from models.portability.tools import TOOLS
+from models.publishing.portability.check import TEXTS, Expected, Row
+from models.publishing.portability.command import run, table, verdict
+from models.publishing.portability.tools import TOOLS
 from models.sources.folder import Source, read_source
 from models.sources.template import with_template
 from models.store import Store

@@ -17,8 +17,8 @@ from tests.training.jobs import gold
 from tests.training.vocabularies import byte_level, lexicon_of, source_with
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.result import Result
 from training.retraining.one import Job
+from training.runfile import Result
 from training.runs.command import train
 from training.text.corpus import Corpus
 from training.text.lexicon import Lexicon

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from training.result import Result
+from training.runfile import Result
 from training.runs.step import Step, Trainer
 from training.text.corpus import Corpus
 

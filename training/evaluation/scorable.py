@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models import cpus
-from models.__main__ import models_dir
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
@@ -30,7 +29,7 @@ from models.manifest import FILE_NAME, is_version
 from models.publishing.default import publish_named
 from models.publishing.publish import Say, silent
 from models.seal import check
-from models.store import Store
+from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.server import Server

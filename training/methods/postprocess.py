@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import TrainingError
+from training.model.encoder import Affine
 
 Floats = NDArray[np.float64]
 _NOTHING = 1e-10  # of the strongest direction's variance: a direction in which vectors do not differ
@@ -33,13 +34,6 @@ class Moments(NamedTuple):
         """The moments of what `layer` makes of the same vectors."""
         mean = self.mean @ layer.weight + layer.bias
         return Moments(self.texts, mean, layer.weight.T @ self.covariance @ layer.weight)
-
-
-class Affine(NamedTuple):
-    """x -> x weight + bias"""
-
-    weight: Floats  # (D, K)
-    bias: Floats  # (K,)
 
 
 class Post(Protocol):

@@ -18,7 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from training.text.lexicon import Lexicon
+from training.text.lexicon import Lexicon, surround
 from training.text.tokens import NOT_A_TARGET, Tokens
 
 
@@ -159,22 +159,6 @@ VIEWS = {
 
 def stands_aside(view: View) -> bool:
     return bool(getattr(view, "aside", False))
-
-
-def surround(tokens: Tokens, lexicon: Lexicon, before: tuple[int, ...], after: tuple[int, ...]) -> Tokens:
-    """Other ids before and after each text than the tokenizer's own."""
-    lost, gained = (len(lexicon.before), len(lexicon.after)), (len(before), len(after))
-    lengths = tokens.lengths + sum(gained) - sum(lost)
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    ids = torch.empty(int(starts[-1]), dtype=torch.int64)
-    at = tokens.places() + (starts[:-1] + gained[0] - lost[0])[tokens.rows()]
-    inner = (tokens.places() >= lost[0]) & (tokens.places() < (tokens.lengths - lost[1])[tokens.rows()])
-    ids[at[inner]] = tokens.ids[inner]
-    ids[(starts[:-1, None] + torch.arange(gained[0])).flatten()] = torch.tensor(before).repeat(len(tokens))
-    ids[(starts[1:, None] - gained[1] + torch.arange(gained[1])).flatten()] = torch.tensor(after).repeat(
-        len(tokens)
-    )
-    return Tokens(ids, starts)
 
 
 def _fixed(tokens: Tokens, lexicon: Lexicon) -> Tensor:

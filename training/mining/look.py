@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.__main__ import models_dir
 from models.fsync import replace_text
 from models.sources.folder import read_source
+from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import TrainingError
 from training.mining.advice import warnings

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from models.__main__ import models_dir
 from models.graph.backbone import Backbone
 from models.sources.folder import read_source
+from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from training.arguments import positive
+from training.arguments import seed as any_seed
 from training.errors import TrainingError
 from training.model.base import open_base
-from training.runs.command import positive
-from training.runs.command import seed as any_seed
 
 _SPREAD = 0.02  # BERT's initializer_range
 _POSITIONS = 512

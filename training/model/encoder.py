@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,16 +23,19 @@ from models.sources.folder import Source
 from models.sources.template import with_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
-from training.methods.views import surround
 from training.model.packed import Packing, packing_of, pad, run_backbone, set_dropout
 from training.model.weights import save_weights
-from training.text.lexicon import Lexicon
+from training.text.lexicon import Lexicon, surround
 from training.text.tokens import Tokens, tokens_of
 
-if TYPE_CHECKING:
-    from training.methods.postprocess import Affine
-
 _GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
+
+
+class Affine(NamedTuple):
+    """An affine map: x weight + bias."""
+
+    weight: NDArray[np.float64]  # (D, K)
+    bias: NDArray[np.float64]  # (K,)
 
 
 class Encoded(NamedTuple):

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.store import Store
+from training.arguments import changes, positive, seed
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
 from training.retraining.config import Config, read_config
 from training.retraining.folders import folders
 from training.retraining.gate.verdict import as_text
 from training.retraining.workplace import workplace
-from training.runs.command import changes, positive, seed
 from training.runs.export import add_models_dir
 from training.text.corpus import Corpus, Kind, from_service, read_corpus
 from training.text.service_collections import add_options, chosen

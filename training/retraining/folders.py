@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from models.__main__ import models_dir
+from models.store import models_dir
 from training.retraining.config import Config
 
 

@@ -10,26 +10,24 @@ import contextlib
 import math
 import os
 import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from models.__main__ import models_dir
 from models.publishing.publish import silent
+from models.store import models_dir
+from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.model.base import Base, open_base, version_of
-from training.result import Result
 from training.runfile import FILE_NAME as RUN
+from training.runfile import Result
 from training.text import service_collections
 from training.text.corpus import Corpus, Kind, from_service, read_corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
-
-_SEEDS = 1 << 63  # as in a recipe
 
 
 def train(
@@ -71,7 +69,7 @@ def train(
     optim = recipe.optim if batch is None else replace(recipe.optim, batch=batch)
     recipe = replace(recipe, optim=optim, seed=recipe.seed if seed is None else seed)
     _check("batch", recipe.optim.batch, 2)
-    _check("seed", recipe.seed, 0, _SEEDS)
+    _check("seed", recipe.seed, 0, arguments.SEEDS)
     every = {"eval_steps": eval_steps, "checkpoint_steps": checkpoint_steps, "record_steps": record_steps}
     for name, number in {"steps": steps, "threads": threads, "chunk": chunk, **every}.items():
         _check(name, number, 1)
@@ -125,10 +123,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the run is kept")
     command.add_argument("--resume", action="store_true", help="go on with the run in --out")
     command.add_argument(
-        "--steps", type=positive, metavar="N", help="how many steps (default: each text is seen once)"
+        "--steps",
+        type=arguments.positive,
+        metavar="N",
+        help="how many steps (default: each text is seen once)",
     )
-    command.add_argument("--seed", type=seed, metavar="N", help="instead of the recipe's")
-    command.add_argument("--batch", type=_batch, metavar="N", help="texts of a step, instead of the recipe's")
+    command.add_argument("--seed", type=arguments.seed, metavar="N", help="instead of the recipe's")
+    command.add_argument(
+        "--batch", type=arguments.batch, metavar="N", help="texts of a step, instead of the recipe's"
+    )
     command.add_argument(
         "--precision",
         choices=("auto", "bf16", "fp32"),
@@ -139,11 +142,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--device", default="auto", help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)"
     )
     command.add_argument(
-        "--threads", type=positive, metavar="N", help="of torch on the CPU (default: its own choice)"
+        "--threads",
+        type=arguments.positive,
+        metavar="N",
+        help="of torch on the CPU (default: its own choice)",
     )
     command.add_argument(
         "--chunk",
-        type=positive,
+        type=arguments.positive,
         metavar="N",
         help="encode N rows at a time (GradCache): an exact large batch in small memory, but slower",
     )
@@ -156,7 +162,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--eval-steps",
-        type=positive,
+        type=arguments.positive,
         default=125,
         metavar="N",
         help="a dev score every N steps (%(default)s)",
@@ -176,7 +182,7 @@ def _run(options: argparse.Namespace) -> int:
     names = options.recipe.split(",")
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
-    recipes = [load_recipe(name.strip(), changes(options.set)) for name in names]
+    recipes = [load_recipe(name.strip(), arguments.changes(options.set)) for name in names]
     data = _data(options.data, os.environ)
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     with contextlib.ExitStack() as opened:
@@ -246,23 +252,11 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
     return answer
 
 
-def changes(given: Sequence[str]) -> dict[str, Any]:
-    """KEY=VALUE as a recipe's key and its TOML value. Raise TrainingError."""
-    found: dict[str, Any] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
-        try:
-            found[key.strip()] = tomllib.loads(f"value = {value}")["value"] if equals else None
-        except tomllib.TOMLDecodeError:
-            equals = ""
-        if not equals or not key.strip():
-            raise TrainingError(f"--set {each!r} is not KEY=VALUE with a value as TOML writes it.")
-    return found
-
-
 def _check(name: str, number: int | None, least: int, below: float = math.inf) -> None:
     if number is not None and not least <= number < below:
-        raise TrainingError(f"{name} must be a whole number {_range(least, below)}, not {number}.")
+        raise TrainingError(
+            f"{name} must be a whole number {arguments.whole_range(least, below)}, not {number}."
+        )
 
 
 def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -273,29 +267,6 @@ def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
         if given is not None:
             raise
         return None
-
-
-def positive(text: str) -> int:
-    return _whole(text, 1)
-
-
-def _batch(text: str) -> int:
-    return _whole(text, 2)
-
-
-def seed(text: str) -> int:
-    return _whole(text, 0, _SEEDS)
-
-
-def _whole(text: str, least: int, below: float = math.inf) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else -1
-    if not least <= number < below:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {_range(least, below)}")
-    return number
-
-
-def _range(least: int, below: float) -> str:
-    return f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
 
 
 def _say(step: str) -> None:

@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.__main__ import models_dir
 from models.manifest import Manifest
 from models.publishing.publish import Say, silent
-from models.store import Store
+from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.runfile import read_run
 

@@ -30,9 +30,8 @@ from training.methods import postprocess
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.methods.token_objectives import published_language
-from training.result import Result
 from training.runfile import FILE_NAME as RUN_FILE
-from training.runfile import Identity, check, claim, write_run
+from training.runfile import Identity, Result, check, claim, write_run
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
 from training.runs.collapse import Collapse

@@ -16,6 +16,7 @@ from models.sources.folder import Source
 from models.sources.template import with_template
 from models.tokens.tokenizer import affixes
 from training.errors import TrainingError
+from training.text.tokens import Tokens
 
 _MASKS = ("[MASK]", "<mask>")
 _SPACES = ("Ġ", "▁")  # what byte-level and sentencepiece vocabularies write for the space before a word
@@ -109,3 +110,19 @@ def _goes_on(model: Mapping[str, Any], vocabulary: Iterable[str]) -> Callable[[s
         return lambda token: token.startswith(prefix)
     spaced = any(token.startswith(_SPACES) for token in vocabulary)
     return lambda token: spaced and not token.startswith(_SPACES)
+
+
+def surround(tokens: Tokens, lexicon: Lexicon, before: tuple[int, ...], after: tuple[int, ...]) -> Tokens:
+    """Other ids before and after each text than the tokenizer's own."""
+    lost, gained = (len(lexicon.before), len(lexicon.after)), (len(before), len(after))
+    lengths = tokens.lengths + sum(gained) - sum(lost)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    ids = torch.empty(int(starts[-1]), dtype=torch.int64)
+    at = tokens.places() + (starts[:-1] + gained[0] - lost[0])[tokens.rows()]
+    inner = (tokens.places() >= lost[0]) & (tokens.places() < (tokens.lengths - lost[1])[tokens.rows()])
+    ids[at[inner]] = tokens.ids[inner]
+    ids[(starts[:-1, None] + torch.arange(gained[0])).flatten()] = torch.tensor(before).repeat(len(tokens))
+    ids[(starts[1:, None] - gained[1] + torch.arange(gained[1])).flatten()] = torch.tensor(after).repeat(
+        len(tokens)
+    )
+    return Tokens(ids, starts)

@@ -20,8 +20,8 @@ from models.engines.opening import BF16, form_for, has_bf16, require
 from models.errors import Damaged, FormUnavailable, ProofFailed
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.publishing.texts import PROOF_TEXTS, long_text
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.models.forms import needs_bf16
 from tests.tiny import WIDTH, tiny_source
 

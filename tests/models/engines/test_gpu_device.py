@@ -14,7 +14,7 @@ from models.engines.form import Form, Precision
 from models.engines.nvidia import require_cuda
 from models.engines.place import Place
 from models.errors import DeviceUnavailable, ModelError
-from models.publishing.texts import PROOF_TEXTS, long_text
+from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.tiny import MAX_LENGTH
 
 GPU = Place("cuda")

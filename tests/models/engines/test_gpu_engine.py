@@ -28,8 +28,8 @@ from models.engines.place import CPU, Place, place_of
 from models.errors import DeviceMemory, DeviceUnavailable
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.publishing.texts import PROOF_TEXTS, long_text
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.tiny import MAX_LENGTH, tiny_source
 
 ON_CPU = Provider("CPUExecutionProvider", {}, "cpu")

@@ -13,9 +13,9 @@ from onnx import numpy_helper
 from models.errors import ProofFailed, Unsupported
 from models.graph.head import SCOPE, SENTENCE
 from models.publishing.publish import prepare, publish
-from models.publishing.texts import PROOF_TEXTS
 from models.sources.folder import read_source
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
 

@@ -24,8 +24,8 @@ from models.manifest import FILE_NAME
 from models.publishing import int8
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish
-from models.publishing.texts import example_lines
 from models.store import Store
+from models.tokens.texts import example_lines
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source
 

@@ -21,10 +21,10 @@ from models.graph.head import POOLED, SENTENCE, Dense, Head
 from models.publishing.layout import write_layout
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish
-from models.publishing.texts import PROOF_TEXTS
 from models.sources.folder import read_source
 from models.sources.template import with_template
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
 KINDS = ["first_last.mean", "first_last.cls", "static.mean", "static.max", "mask:2", "first_last.mask:2"]

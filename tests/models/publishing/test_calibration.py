@@ -12,8 +12,8 @@ import pytest
 from models.manifest import FILE_NAME, Int8, Manifest
 from models.publishing.calibration import to_int8
 from models.publishing.publish import publish
-from models.publishing.texts import PROOF_TEXTS, long_text, short_texts
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS, long_text, short_texts
 from tests.tiny import tiny_source
 
 

@@ -17,8 +17,8 @@ from models.encoder import Encoder
 from models.errors import Damaged, ModelUnavailable
 from models.graph import file as onnxmeta
 from models.publishing import default as builtin
-from models.publishing.texts import PROOF_TEXTS, long_text
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS, long_text
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from models.graph.bert import HIDDEN
 from models.graph.head import POOLED, SENTENCE
 from models.publishing.proof import check_golden
 from models.publishing.publish import prepare, publish, publish_prepared
-from models.publishing.texts import PROOF_TEXTS
 from models.sources.folder import read_source
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import WIDTH, tiny_source
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.publishing.default import reference_vectors
-from models.publishing.texts import PROOF_TEXTS, long_text
+from models.tokens.texts import PROOF_TEXTS, long_text
 from tests.service.process import Service
 
 

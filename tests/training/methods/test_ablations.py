@@ -14,9 +14,9 @@ from tests.training.recipe_cases import raw_source
 from tests.training.run_cases import command, events
 from tests.training.world_process import recipe_of, trainer_for
 from training.__main__ import main
+from training.arguments import changes
 from training.errors import TrainingError
 from training.methods.objectives import Reps
-from training.runs.command import changes
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 

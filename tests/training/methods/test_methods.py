@@ -16,7 +16,7 @@ from training.methods.catalogue import load_recipe, shipped
 from training.methods.postprocess import Whiten
 from training.methods.recipe import Recipe
 from training.methods.sources import Documents
-from training.result import Result
+from training.runfile import Result
 from training.runs.command import train
 from training.runs.export import export_run
 

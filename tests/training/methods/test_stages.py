@@ -11,9 +11,9 @@ from models.sources.folder import read_source
 from tests.training.recipe_cases import raw_source, triples
 from tests.training.run_cases import events, stop_after, weights
 from training.__main__ import main
+from training.arguments import changes
 from training.errors import TrainingError
 from training.model.encoder import digest_of
-from training.runs.command import changes
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from models.graph.backbone import Backbone, read_backbone
 from models.graph.reference import embed
 from models.publishing.from_torch import load_backbone, quiet
 from models.publishing.publish import publish
-from models.publishing.texts import PROOF_TEXTS
 from models.sources.folder import read_json, read_source
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.families import family_source
 from tests.training.recipe_cases import raw_source

@@ -17,7 +17,7 @@ from tests.training.run_cases import command, events, stop_after, weights
 from training.__main__ import main
 from training.errors import TrainingError
 from training.methods.recipe import Recipe
-from training.result import Result
+from training.runfile import Result
 from training.text.corpus import Corpus
 
 

@@ -14,9 +14,9 @@ from models.errors import ProofFailed, Unsupported
 from models.publishing.from_torch import Forward, export, prepare_trained
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish, publish_prepared
-from models.publishing.texts import PROOF_TEXTS
 from models.sources.folder import read_source
 from models.store import Store
+from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import MAX_LENGTH
 from tests.training.conftest import RECIPE_TEXT, Run
 from tests.training.families import family_source

@@ -25,7 +25,7 @@ from training.methods.catalogue import load_recipe, read_recipe
 from training.methods.recipe import Recipe
 from training.methods.sources import Given, Rows
 from training.methods.start import load_encoder
-from training.result import Result
+from training.runfile import Result
 from training.runs.processes import World
 from training.runs.step import Step, Trainer
 from training.text.corpus import Corpus

@@ -18,7 +18,7 @@ from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
 from training.methods.sources import Documents
 from training.methods.views import Repeat
-from training.result import Result
+from training.runfile import Result
 from training.runs.command import train
 from training.text.corpus import Corpus
 

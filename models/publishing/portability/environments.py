@@ -23,7 +23,7 @@ from pathlib import Path
 from models.errors import ModelError
 from models.fsync import replace_text
 from models.lock import lock
-from models.portability.tools import Tool
+from models.publishing.portability.tools import Tool
 from models.publishing.publish import Say
 
 _INSTALL_SECONDS = 3600  # torch alone is 200 MB, or gigabytes where its CUDA build is taken

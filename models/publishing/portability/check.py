@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from models.portability.environments import Failed, run
-from models.portability.tools import Tool
+from models.publishing.portability.environments import Failed, run
+from models.publishing.portability.tools import Tool
 from models.publishing.proof import Vectors
-from models.publishing.texts import PROOF_TEXTS, long_text
 from models.sources.folder import Source, read_source
+from models.tokens.texts import PROOF_TEXTS, long_text
 
 REQUIRED = 0.9999
 _LENGTH = 1e-3  # how far from 1 a vector's length may be

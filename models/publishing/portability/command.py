@@ -16,9 +16,9 @@ from pathlib import Path
 from models import cpus
 from models.errors import ModelError, NotPortable
 from models.fsync import replace_text
-from models.portability.check import REQUIRED, TEXTS, Expected, Row, check
-from models.portability.environments import Failed, python_of
-from models.portability.tools import TOOLS, Tool
+from models.publishing.portability.check import REQUIRED, TEXTS, Expected, Row, check
+from models.publishing.portability.environments import Failed, python_of
+from models.publishing.portability.tools import TOOLS, Tool
 from models.publishing.publish import Say
 from models.store import Store
 

@@ -1,0 +1,52 @@
+"""Types of command-line arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+from training.errors import TrainingError
+
+SEEDS = 1 << 63  # seeds lie below, as in a recipe
+
+
+def positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def batch(text: str) -> int:
+    """The texts of a step: a contrastive loss needs two."""
+    return _whole(text, 2)
+
+
+def seed(text: str) -> int:
+    return _whole(text, 0, SEEDS)
+
+
+def changes(given: Sequence[str]) -> dict[str, Any]:
+    """Turn each `KEY=VALUE` of `--set` into a recipe's key and its TOML value. Raise TrainingError."""
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"] if equals else None
+        except tomllib.TOMLDecodeError:
+            equals = ""
+        if not equals or not key.strip():
+            raise TrainingError(f"--set {each!r} is not KEY=VALUE with a value as TOML writes it.")
+    return found
+
+
+def whole_range(least: int, below: float = math.inf) -> str:
+    """The words for a range of whole numbers, for messages."""
+    return f"from {least} on" if below == math.inf else f"from {least} to {int(below) - 1}"
+
+
+def _whole(text: str, least: int, below: float = math.inf) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else -1
+    if not least <= number < below:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {whole_range(least, below)}")
+    return number
