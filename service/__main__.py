@@ -17,9 +17,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 from service.auth.keys import KeysError
 from service.cli import installed, keys
 from service.cli.commands import backup, check_data, export, import_files, restore
-from service.cli.commands.errors import CommandError
+from service.errors import CommandError, StartupError
 from service.observability import logs
-from service.settings import StartupError, read
+from service.settings import read
 
 
 def main() -> None:
@@ -83,6 +83,9 @@ def run(arguments: argparse.Namespace) -> str:
     from service import server  # noqa: PLC0415
     from service.batching import tuning  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415
+    from service.runtime import settings_check  # noqa: PLC0415
+
+    settings_check.check(settings)
 
     tells = {"check": check.report, "tune": tuning.run}
     if command in tells:

@@ -10,7 +10,6 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from service import errors
 from service.api import (
     cohere,
     collections,
@@ -25,17 +24,18 @@ from service.api import (
     tei,
     tokens,
 )
-from service.api.contract import openapi
+from service.api.contract import TIMED, openapi
 from service.auth.access import Access
 from service.http.connections import Connections
 from service.http.cors import Cors
-from service.http.hosts import Hosts, allowed_hosts
+from service.http.error_responses import install
+from service.http.hosts import Hosts
 from service.http.load_shedding import Entrance
 from service.http.middleware import Edge
-from service.http.straight import Straight
+from service.http.routing import Straight
 from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
-from service.settings import Settings, allowed_origins
+from service.settings import Settings, allowed_hosts, allowed_origins
 
 MODULES = (
     tei,
@@ -66,13 +66,17 @@ class App(FastAPI):
         routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
         straight = Straight(routes, self.routes)
         hosts: Hosts = self.state.hosts
-        entrance = Entrance(runtime.batcher, self.state.access, self.routes, hosts, self.state.connections)
+        entrance = Entrance(
+            runtime.batcher.overloaded, self.state.access, self.routes, hosts, self.state.connections
+        )
         tellers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
             tellers.append(runtime.tracing.tell)
         edge = Edge(straight, settings, runtime.metrics, entrance, tellers)
         origins = allowed_origins(settings.cors_origins)
-        return Cors(edge, origins, hosts) if origins else edge  # outermost, so that refusals can be read too
+        return (
+            Cors(edge, origins, hosts, TIMED) if origins else edge
+        )  # outermost, so that refusals can be read too
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -112,7 +116,7 @@ def create_app(settings: Settings) -> FastAPI:
         keys=keys is not None,
     )
     app.state.connections = Connections(settings.max_connections)
-    errors.install(app)
+    install(app)
     for module in MODULES:
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)

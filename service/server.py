@@ -17,13 +17,14 @@ from fastapi import FastAPI
 
 from service import memory
 from service.app import create_app
+from service.errors import StartupError
 from service.http.connections import bounded_by_files
 from service.http.handshake import encrypted
 from service.http.protocol import Protocol
 from service.observability import logs
 from service.runtime.interpreter_watchdog import InterpreterWatchdog
 from service.runtime.runtime import Runtime
-from service.settings import Settings, StartupError
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Every setting of the service, from `SIMILE_` variables: the service's only reader of the environment.
 
 A `SIMILE_` variable that no setting knows is refused: what a person asked for is never silently ignored.
+Values alone are checked here; runtime/settings_check.py reads the files that some of them name.
 """
 
 import ipaddress
@@ -16,24 +17,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
 from service import memory
-from service.auth.keys import KeysError, read_keys
-from service.http.hosts import allowed_hosts
-from service.http.tls import check_certificate
-from service.index.snapshots import FOLDER
-from service.store.filters.grammar import FilterError, check_field
+from service.errors import StartupError
 
 PREFIX = "SIMILE_"
-MAX_CANARY_LINES = 1000
 MOST_ADMITTED_MB = 256
-MAX_INDEXED_FIELDS = 32
-
-
-class StartupError(Exception):
-    """The service cannot start. The message says why and what to do."""
-
-
-class Unusable(ValueError):
-    """A file that a setting names cannot be used. The message says why, and repeats nothing of the file."""
+INDEXES = "indexes"  # the folder of snapshots, in the data directory
 
 
 def default_device() -> str:
@@ -131,7 +119,7 @@ class Settings(BaseSettings):
     @property
     def snapshots_dir(self) -> Path:
         """What can be made again from the document store, and takes long."""
-        return self.data_dir / FOLDER
+        return self.data_dir / INDEXES
 
     @model_validator(mode="before")
     @classmethod
@@ -145,22 +133,12 @@ class Settings(BaseSettings):
             place_of(self.device)
         except ValueError as error:
             raise ValueError(f"{PREFIX}DEVICE={self.device}: {error}.") from error
-        if self.canary_file is not None:
-            try:
-                canary_lines(self.canary_file)
-            except ValueError as error:
-                raise ValueError(f"{PREFIX}CANARY_FILE={self.canary_file}: {error}") from error
         if self.canary_min_overlap and not self.canary_queries:
             raise ValueError(
                 f"{PREFIX}CANARY_MIN_OVERLAP={self.canary_min_overlap} needs canary queries, and "
                 f"{PREFIX}CANARY_QUERIES=0 turns them off. Unset one of the two."
             )
-        if self.api_keys_file is not None:
-            try:
-                read_keys(self.api_keys_file)
-            except KeysError as error:
-                raise ValueError(f"{PREFIX}API_KEYS_FILE={self.api_keys_file}: {error}") from error
-        elif not self.insecure and not _is_loopback(self.host):
+        if self.api_keys_file is None and not self.insecure and not _is_loopback(self.host):
             raise ValueError(
                 f"{PREFIX}HOST={self.host} is reachable from other machines and there are no keys. Name a "
                 f"keys file ({PREFIX}API_KEYS_FILE), listen on 127.0.0.1, or set {PREFIX}INSECURE=1 when "
@@ -168,13 +146,11 @@ class Settings(BaseSettings):
             )
         allowed_origins(self.cors_origins)
         allowed_hosts(self.allowed_hosts)
-        indexed_fields(self.indexed_fields)
         if not _INDEX_DEVICE.fullmatch(self.index_device):
             raise ValueError(
                 f"{PREFIX}INDEX_DEVICE={self.index_device}: name `cpu`, `cuda`, or one of several GPUs by "
                 "its number, such as `cuda:1`."
             )
-        check_certificate(self.tls_cert_file, self.tls_key_file)
         if self.otel:
             _check_otlp_protocol()
         return self
@@ -206,47 +182,27 @@ def allowed_origins(text: str) -> list[str]:
     return origins
 
 
-def indexed_fields(text: str) -> list[str]:
-    """The fields of `SIMILE_INDEXED_FIELDS`, each once.
+def allowed_hosts(text: str) -> frozenset[str]:
+    """The names in `SIMILE_ALLOWED_HOSTS`.
 
     Raises:
-        ValueError: a name that no filter can have, or too many.
+        ValueError: one that is no host name.
 
     """
-    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if len(names) > MAX_INDEXED_FIELDS:
-        raise ValueError(
-            f"{PREFIX}INDEXED_FIELDS names {len(names)} fields; at most {MAX_INDEXED_FIELDS}, because each "
-            "of them is written with every document."
-        )
+    names = [part.strip().lower() for part in text.split(",") if part.strip()]
     for name in names:
-        try:
-            check_field(name)
-        except FilterError as error:
-            raise ValueError(f"{PREFIX}INDEXED_FIELDS: {error}") from error
-    return names
+        if not _HOST_NAME.fullmatch(name):
+            raise ValueError(
+                f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
+                "scheme, port or pattern, separated by commas, such as service,search.example.org."
+            )
+    return frozenset(names)
 
 
+_HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
-
-
-def canary_lines(file: Path) -> list[str]:
-    """The queries of a canary file, one per line; empty lines do not count.
-
-    Raises:
-        Unusable: it cannot be read, or holds no query or too many.
-
-    """
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"it cannot be read ({error}). Name a UTF-8 file, one query per line.") from error
-    queries = [line.strip() for line in lines if line.strip()]
-    if not 1 <= len(queries) <= MAX_CANARY_LINES:
-        raise Unusable(f"it holds {len(queries)} queries; write 1 to {MAX_CANARY_LINES}, one per line.")
-    return queries
 
 
 def otlp_endpoints() -> list[str]:

@@ -15,9 +15,8 @@ from fastapi import FastAPI
 
 from service.app import create_app
 from service.errors import ServiceError
-from service.http.hosts import allowed_hosts
 from service.observability.metrics import Metrics
-from service.settings import PREFIX, Settings
+from service.settings import PREFIX, Settings, allowed_hosts
 from tests.service.process import Service
 
 ROOT = Path(__file__).resolve().parents[1]

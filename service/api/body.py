@@ -1,21 +1,16 @@
-"""Who is let in to a route, and its JSON body.
+"""A request's JSON body.
 
 FastAPI would read bodies itself, but with a looser parser (it takes NaN), another error shape, and no 415.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
-from inspect import signature
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import TypeVar
 
 from fastapi import Request
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, RootModel, ValidationError
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from service import memory
-from service.api.contract import OPEN, Role
 from service.api.json_body import LARGE_BYTES, parse
 from service.errors import MediaType, Validation
 from service.http.body_budget import NDJSON
@@ -24,54 +19,6 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_FIELDS = 100  # of an object of ours; none has as many
 MAX_NAME_CHARACTERS = 80  # of a field's name, in a refusal
-CHANGING = {Role.WRITE, Role.ADMIN}
-
-
-class Direct(APIRoute):
-    """A route that lets in whom its role allows, and calls an endpoint that takes only the request at once.
-
-    FastAPI's own way to an endpoint collects and validates parameters first, which costs a short embedding
-    as much as all the rest of HTTP.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        # Without a media type of its own: describe() says which there are.
-        options["response_class"] = Response
-        super().__init__(*arguments, **options)
-        if self.openapi_extra is None or "x-role" not in self.openapi_extra:
-            raise TypeError(f"{self.path} must say who may call it: describe(role).")
-        role = self.openapi_extra["x-role"]
-        self.role = None if role == OPEN else Role(role)
-
-    @property
-    def takes_only_request(self) -> bool:
-        return list(signature(self.endpoint).parameters) == ["request"]
-
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Let a caller in, then answer as any route does. Not `async`: it must cost next to nothing."""
-        self.let_in(scope)
-        return super().handle(scope, receive, send)
-
-    def let_in(self, scope: Scope) -> None:
-        """Refuse a caller without the right key before a byte of the body is read.
-
-        A wrong method is 405 for whoever has a key.
-        """
-        state = scope["app"].state
-        if self.role in CHANGING:
-            state.hosts.refuse_pages(scope)
-        access = state.access
-        if access is not None and self.role is not None:
-            if scope["method"] in (self.methods or ()):
-                access.admit(scope, self.role)
-            else:
-                access.identify(scope)
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if self.takes_only_request:
-            endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-            return endpoint
-        return super().get_route_handler()
 
 
 async def read_body(request: Request, model: type[M]) -> M:

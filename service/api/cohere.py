@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from models.manifest import Manifest
 from models.publishing.calibration import to_int8
-from service.api.body import Direct, read_body
+from service.api.body import read_body
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     Dimensions,
@@ -36,6 +36,7 @@ from service.api.inference import (
 from service.api.json_schemas import MANY_TEXTS, TEXT
 from service.api.openai import in_base64
 from service.errors import Validation
+from service.http.routing import Direct
 
 router = APIRouter(route_class=Direct, tags=["cohere"])
 

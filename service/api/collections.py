@@ -14,11 +14,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from service.api.body import Direct, known_parameters
+from service.api.body import known_parameters
 from service.api.contract import Role, describe, refusals
 from service.api.inference import json_response, runtime_of
 from service.auth.audit import audit
 from service.errors import NotFound, Storage, Validation
+from service.http.routing import Direct
 from service.runtime.runtime import Runtime
 from service.store.documents import COLLECTION_NAME, DEFAULT_COLLECTION, counts, number_of
 

@@ -15,8 +15,9 @@ from service import errors
 from service.api.json_schemas import HOLDS, NAMED, SHAPES
 from service.auth.keys import Role as Role  # noqa: PLC0414  routes take it from here, beside describe()
 from service.errors import ServiceError
+from service.http.error_responses import status_in
+from service.http.routing import OPEN
 
-OPEN = "open"
 _REFERENCE = "#/components/schemas/{model}"
 
 # Whatever a route does: a header twice, a wrong host, a bad deadline, a bug, a service that stops, a deadline
@@ -144,7 +145,7 @@ def refusals(kinds: set[type[ServiceError]], family: str) -> dict[int | str, Any
     """The `responses` of a route that refuses with `kinds`, worded as a family of routes does."""
     named: dict[int, list[str]] = {}
     for kind in sorted(kinds, key=lambda kind: kind.error_type):
-        named.setdefault(errors.status_in(family, kind.status), []).append(kind.error_type)
+        named.setdefault(status_in(family, kind.status), []).append(kind.error_type)
     return {
         status: {
             "description": f"{', '.join(dict.fromkeys(names))}; see docs/ERRORS.md",

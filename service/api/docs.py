@@ -10,9 +10,9 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, Response
 
-from service.api.body import Direct
 from service.api.contract import describe
 from service.errors import NotFound
+from service.http.routing import Direct
 
 PACKAGE = "fastapi_offline"
 # No other host, no script in a page. Swagger UI sets styles on elements and shows pictures from data: URLs.

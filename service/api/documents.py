@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import Direct, known_parameters, parsed_body, validated
+from service.api.body import known_parameters, parsed_body, validated
 from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
 from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
@@ -26,6 +26,7 @@ from service.api.search_params import where_of
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Storage, Validation
 from service.http.body_budget import NDJSON
+from service.http.routing import Direct
 from service.settings import Settings
 from service.store.documents import Document, Record, count, get, page
 from service.store.filters.predicate import Where

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.body import Direct, known_parameters, read_body, validated
+from service.api.body import known_parameters, read_body, validated
 from service.api.collections import PARAMETER, existing, existing_named
 from service.api.contract import Role, describe
 from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
@@ -14,6 +14,7 @@ from service.api.inference import check_count, json_response, runtime_of
 from service.api.json_schemas import TEXT
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
+from service.http.routing import Direct
 from service.runtime.runtime import Runtime
 from service.store.feedback import NO_KEY, Judgement, Limits, Selection, count, forget, page, store
 

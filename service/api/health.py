@@ -8,10 +8,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from service.api.body import Direct
 from service.api.contract import describe
 from service.api.inference import json_response
 from service.errors import Unhealthy
+from service.http.routing import Direct
 from service.runtime.runtime import Runtime
 
 router = APIRouter(route_class=Direct, tags=["operation"])

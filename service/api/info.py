@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from models.encoder import Encoder
-from service.api.body import Direct
 from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
+from service.http.routing import Direct
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}
 COSINE_DIGITS = 6  # a sum of float32 products is exact to little more

@@ -13,11 +13,11 @@ from models.errors import Damaged, UnknownVersion, Unreadable
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.retrainings import read_runs
 from models.store import Kind, Store
-from service.api.body import Direct
 from service.api.contract import Role, describe
 from service.api.inference import json_response, runtime_of
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
+from service.http.routing import Direct
 from service.lifecycle.controller import as_state
 from service.runtime.runtime import Runtime
 

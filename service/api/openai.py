@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 from starlette.responses import Response
 
-from service.api.body import Direct, read_body
+from service.api.body import read_body
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     Inputs,
@@ -24,6 +24,7 @@ from service.api.inference import (
     shorten,
 )
 from service.errors import Validation
+from service.http.routing import Direct
 
 router = APIRouter(route_class=Direct, tags=["openai"])
 

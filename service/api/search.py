@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from service.api.body import Direct, known_parameters, read_body
+from service.api.body import known_parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
@@ -49,6 +49,7 @@ from service.api.search_params import (
 from service.corpus import search as searching
 from service.corpus.search import Hit, Search
 from service.errors import NotFound, Storage, Validation
+from service.http.routing import Direct
 from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.store.documents import TooMuch

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.body import Direct, read_body, validated
+from service.api.body import read_body, validated
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     Dimensions,
@@ -28,6 +28,7 @@ from service.api.inference import (
 from service.api.json_schemas import INPUTS, MANY_TEXTS, TEXT
 from service.batching.request import Answer
 from service.errors import Empty, Validation
+from service.http.routing import Direct
 from service.live import Generation
 from service.runtime.runtime import Runtime
 

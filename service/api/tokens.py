@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, RootModel, StrictBool, StrictStr, WithJso
 from starlette.responses import Response
 
 from models.encoder import BadInput, Encoder, Piece
-from service.api.body import Direct, read_body
+from service.api.body import read_body
 from service.api.contract import VERSIONED, Role, describe
 from service.api.inference import (
     id_rows,
@@ -29,6 +29,7 @@ from service.api.inference import (
 )
 from service.api.json_schemas import IDS, TEXTS
 from service.errors import Conflict, ServiceError, Tokenizer, Validation
+from service.http.routing import Direct
 from service.settings import Settings
 
 router = APIRouter(route_class=Direct, tags=["embedding"])

@@ -28,7 +28,7 @@ from service.batching.cache import Cache
 from service.batching.executor import Jobs, fill, refuse
 from service.batching.pace import Pace
 from service.batching.queue import Queue
-from service.batching.request import Answer, Call, Lane, Row, Source
+from service.batching.request import Answer, Call, Lane, Row, Source, Timing
 from service.batching.scheduler import Lanes
 from service.batching.single_text import Alone
 from service.batching.sizes import PROCESSOR, Sizes
@@ -36,7 +36,7 @@ from service.batching.tokenizing import estimate, refuse_long_texts
 from service.batching.workers import Worker, Workers
 from service.errors import Backend, Hung, Overloaded, ServiceError, Unhealthy
 from service.observability.metrics import Metrics
-from service.observability.request_log import note
+from service.observability.request_log import MAX_STEPS, Step, steps
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class Batcher:
             # The call's future holds the error, and the error this frame: a cycle that keeps the inputs.
             del call, rows
             raise error.with_traceback(None)  # noqa: B904  it is the same error
-        note(call.arrived, answer.timing)
+        _note(call.arrived, answer.timing)
         return answer
 
     def _rows(self, call: Call, inputs: Sequence[Source]) -> list[Row]:
@@ -255,3 +255,21 @@ class Batcher:
         """Whether nothing waits, and at most one worker has something in hand. Read without the lock."""
         lanes = self._queue.lanes
         return self._workers.busy <= 1 and not any(lanes.texts(lane) for lane in Lane)
+
+
+def _note(arrived: float, timing: Timing) -> None:
+    """The request in hand had texts embedded, that came at `arrived`.
+
+    `timing` is of the mean text, so its parts are laid one behind the other.
+    """
+    noted = steps.get()
+    if noted is None or len(noted) >= MAX_STEPS:
+        return
+    started = arrived
+    for name, seconds in (
+        ("queue", timing.queue_seconds),
+        ("tokenise", timing.tokenize_seconds),
+        ("inference", timing.inference_seconds),
+    ):
+        noted.append(Step(name, started, seconds))
+        started += seconds

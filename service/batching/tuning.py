@@ -27,7 +27,8 @@ from models.engines.opening import form_for
 from models.errors import ModelError
 from models.fsync import replace_text
 from models.store import Store
-from service.settings import Settings, StartupError
+from service.errors import StartupError
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ from models.errors import ModelError
 from models.store import Store
 from service.auth.keys import Role, read_keys
 from service.batching import tuning
+from service.errors import StartupError
 from service.index import gpu
 from service.lifecycle.model_loader import require_device, wanted_form
-from service.settings import PREFIX, Settings, StartupError, otlp_endpoints
+from service.settings import PREFIX, Settings, otlp_endpoints
 
 
 def report(settings: Settings) -> str:

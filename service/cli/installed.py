@@ -6,7 +6,7 @@ pip installs both without a word, `pip check` finds nothing, and uninstalling on
 from collections.abc import Iterable
 from importlib.metadata import distributions
 
-from service.settings import StartupError
+from service.errors import StartupError
 
 FAMILIES = {
     "onnxruntime": {"onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml"},

@@ -7,27 +7,30 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from service.api.contract import TIMED
-from service.errors import Forbidden, response
+from service.errors import Forbidden
+from service.http.error_responses import response
 from service.http.hosts import Hosts
 from service.observability.logs import request_id_of
 
 METHODS = ("GET", "POST", "DELETE")
 SENT = ("Authorization", "Content-Type", "x-request-id", "x-model-version", "x-timeout-ms")
-READ = ("x-request-id", *TIMED, "x-embedding-shape", "x-content-type-options", "retry-after")
+READ = ("x-request-id", "x-embedding-shape", "x-content-type-options", "retry-after")
 
 
 class Cors(CORSMiddleware):
     """Starlette's, with refusals and request ids of ours. A preflight carries no key and needs none."""
 
-    def __init__(self, app: ASGIApp, allow_origins: Collection[str], hosts: Hosts) -> None:
+    def __init__(
+        self, app: ASGIApp, allow_origins: Collection[str], hosts: Hosts, exposed: Collection[str]
+    ) -> None:
+        """exposed: headers of answers that a page may read, beside READ."""
         self._hosts = hosts
         super().__init__(
             app,
             allow_origins=allow_origins,
             allow_methods=METHODS,
             allow_headers=SENT,
-            expose_headers=READ,
+            expose_headers=(*READ, *exposed),
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:

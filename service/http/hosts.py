@@ -43,23 +43,6 @@ class Authority(NamedTuple):
     is_local: bool  # an address, or a name for this machine: no page can have such a name resolve to it
 
 
-def allowed_hosts(text: str) -> frozenset[str]:
-    """The names in `SIMILE_ALLOWED_HOSTS`.
-
-    Raises:
-        ValueError: one that is no host name.
-
-    """
-    names = [part.strip().lower() for part in text.split(",") if part.strip()]
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
-                "scheme, port or pattern, separated by commas, such as service,search.example.org."
-            )
-    return frozenset(names)
-
-
 class Hosts:
     """The rules of one service."""
 

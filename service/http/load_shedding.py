@@ -4,17 +4,16 @@ Under overload most requests are such, and each that is parsed, validated and ro
 those that are served.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 from starlette.types import Scope
 
-from service.api.body import Direct
 from service.auth.access import Access
-from service.batching.batcher import Batcher
 from service.errors import ServiceError
 from service.http.connections import Connections
 from service.http.hosts import Hosts
+from service.http.routing import Direct
 
 # Whoever asks for one of these waits for the encoder, whatever the body says.
 PATHS = {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"}
@@ -28,13 +27,13 @@ class Entrance:
 
     def __init__(
         self,
-        batcher: Batcher,
+        overloaded: Callable[[], ServiceError | None],
         access: Access | None,
         routes: Sequence[BaseRoute],
         hosts: Hosts,
         connections: Connections,
     ) -> None:
-        self._batcher = batcher
+        self._overloaded = overloaded
         self._access = access
         self._hosts = hosts
         self._connections = connections
@@ -54,7 +53,7 @@ class Entrance:
         route = self._routes.get(scope["path"])
         if route is None or scope["method"] != METHOD:
             return None
-        overloaded = self._batcher.overloaded()
+        overloaded = self._overloaded()
         if overloaded is None:
             return None
         scope["route"] = route

@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import memory, outages
 from service.auth.access import Account
-from service.errors import Internal, ServiceError, Timeout, Validation, release_frames, response
+from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.body_budget import MEGABYTE, Bodies, Flow, is_ndjson
+from service.http.error_responses import response
 from service.http.load_shedding import Entrance
 from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics

@@ -12,9 +12,10 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.errors import HeadTooLarge, Malformed, ServiceError, response
+from service.errors import HeadTooLarge, Malformed, ServiceError
 from service.http.connections import Connections, Place
 from service.http.corking import Corked
+from service.http.error_responses import response
 from service.http.middleware import NOSNIFF
 from service.observability.logs import request_id_of
 from service.observability.metrics import UNMATCHED, Metrics

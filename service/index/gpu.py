@@ -23,8 +23,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import faiss
 
+from service.errors import StartupError
 from service.index.segments import Positions, Vectors
-from service.settings import PREFIX, StartupError
+from service.settings import PREFIX
 
 log = logging.getLogger(__name__)
 

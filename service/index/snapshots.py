@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MANIFEST = "manifest.json"
-FOLDER = "indexes"  # in the data directory
 FORMAT = 1
 MANIFEST_BYTES = 1 << 20  # at most
 KEPT = 2  # the newest, and one before it should the newest be damaged

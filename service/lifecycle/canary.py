@@ -19,12 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 
 from service.corpus.corpus import Library
 from service.corpus.search import Hit, Query, Search
-from service.errors import Overloaded
+from service.errors import Overloaded, Unusable
 from service.live import Generation
-from service.settings import Settings, canary_lines
+from service.settings import Settings
 from service.store.documents import counts, heads
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ HEAD_CHARACTERS = 2000  # of a text: its beginning is in them, unless it begins 
 PAGE = 1000  # ids looked at in one go: about a millisecond
 MOST_QUERIES = 2000  # of all collections together
 LISTED = 20  # collections
+MAX_CANARY_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +188,20 @@ def _smallest(
     ).fetchall()
     hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in rows]
     return heapq.nsmallest(count, hashed), rows[-1][0] if len(rows) == PAGE else None
+
+
+def canary_lines(file: Path) -> list[str]:
+    """The queries of a canary file, one per line; empty lines do not count.
+
+    Raises:
+        Unusable: it cannot be read, or holds no query or too many.
+
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"it cannot be read ({error}). Name a UTF-8 file, one query per line.") from error
+    queries = [line.strip() for line in lines if line.strip()]
+    if not 1 <= len(queries) <= MAX_CANARY_LINES:
+        raise Unusable(f"it holds {len(queries)} queries; write 1 to {MAX_CANARY_LINES}, one per line.")
+    return queries

@@ -9,7 +9,8 @@ from models.errors import DeviceUnavailable, FormUnavailable
 from models.publishing.proof import check_golden
 from models.store import Store
 from service.batching.tuning import Layout
-from service.settings import PREFIX, Settings, StartupError
+from service.errors import StartupError
+from service.settings import PREFIX, Settings
 
 
 def wanted_form(settings: Settings) -> Form:

@@ -11,11 +11,11 @@ from models.encoder import Encoder
 from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
 from service.corpus.examples import FACT, WANTED
-from service.errors import machine_error
+from service.errors import StartupError, machine_error
 from service.index.gpu import Owner
 from service.lifecycle.model_loader import Opener
 from service.live import Generation
-from service.settings import Settings, StartupError
+from service.settings import Settings
 from service.store.generations import ACTIVE, insert, replace_active
 from service.store.writer import Transaction
 

@@ -26,8 +26,7 @@ from typing import Any, Literal, TextIO
 
 from models.errors import ModelError
 from service import outages
-from service.errors import Overloaded, Storage
-from service.settings import StartupError, Unusable
+from service.errors import Overloaded, StartupError, Storage, Unusable
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from service.batching.request import Timing
-
 log = logging.getLogger("simile.access")
 log.setLevel(logging.INFO)  # whatever SIMILE_LOG_LEVEL is; SIMILE_ACCESS_LOG turns it on
 
@@ -47,24 +45,6 @@ class Seen:
     traceparent: str  # of the caller, and below; empty when it sent none
     tracestate: str
     steps: list[Step]
-
-
-def note(arrived: float, timing: Timing) -> None:
-    """The request in hand had texts embedded, that came at `arrived`.
-
-    `timing` is of the mean text, so its parts are laid one behind the other.
-    """
-    noted = steps.get()
-    if noted is None or len(noted) >= MAX_STEPS:
-        return
-    started = arrived
-    for name, seconds in (
-        ("queue", timing.queue_seconds),
-        ("tokenise", timing.tokenize_seconds),
-        ("inference", timing.inference_seconds),
-    ):
-        noted.append(Step(name, started, seconds))
-        started += seconds
 
 
 def write_line(seen: Seen) -> None:

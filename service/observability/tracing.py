@@ -18,8 +18,8 @@ from typing import Any
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from service.errors import StartupError
 from service.observability.request_log import Seen
-from service.settings import StartupError
 
 CLOSE_SECONDS = 5.0  # for the last spans to be sent, when the service stops
 

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from service.settings import StartupError
+from service.errors import StartupError
 
 ASIDE = ".restoring"  # a restore in the making, in the data directory
 

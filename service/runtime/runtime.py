@@ -44,9 +44,10 @@ from service.runtime.data_lock import Ownership
 from service.runtime.health import Health
 from service.runtime.scheduled import show_schedule
 from service.runtime.watchdog import Heartbeat, Supervisor, lasting
-from service.settings import Settings, indexed_fields
+from service.settings import Settings
 from service.store import last_known
 from service.store.documents import collections
+from service.store.filters.grammar import indexed_fields
 from service.store.generations import kept_numbers
 from service.store.reader import Documents
 from service.store.schema import DATABASE, connect, migrate

@@ -20,8 +20,7 @@ from urllib.parse import quote
 from models.bounded import read_json
 from models.fsync import replace_text
 from service import outages
-from service.errors import DAMAGED_CODES, machine_error
-from service.settings import StartupError
+from service.errors import DAMAGED_CODES, StartupError, machine_error
 from service.store.documents import count_all, sequence
 from service.store.schema import BUSY_SECONDS, DATABASE
 from service.store.schema_check import harden

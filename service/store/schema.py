@@ -19,8 +19,7 @@ A revision's number is never used twice (AUTOINCREMENT), so a late result can ne
 import sqlite3
 from pathlib import Path
 
-from service.errors import machine_error
-from service.settings import StartupError
+from service.errors import StartupError, machine_error
 from service.store.schema_check import foreign, harden
 
 # One entry per schema version: the statements that lead to it from the one before.

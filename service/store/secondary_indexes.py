@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from service.errors import machine_error
-from service.settings import StartupError
+from service.errors import StartupError, machine_error
 from service.store import fulltext
 from service.store.documents import fact, number_of
 from service.store.filters import field_index

@@ -16,7 +16,8 @@ from service.index import merge_policy
 from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import Bases
-from service.index.snapshots import FOLDER, MANIFEST, Origin
+from service.index.snapshots import MANIFEST, Origin
+from service.settings import INDEXES
 from service.store import vectors
 from service.store.documents import DEFAULT_COLLECTION, sequence
 from service.store.ids import PASSAGE_BITS, Revisions, RowNames
@@ -31,7 +32,7 @@ class KilledSnapshots:
     """Those in the data directory `folder`. `check` raises AssertionError when an index is not its store."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        self._root = folder / FOLDER / DEFAULT_COLLECTION
+        self._root = folder / INDEXES / DEFAULT_COLLECTION
         self._rng = rng
         self.used = self.refused = self.hurt = 0
 

@@ -34,7 +34,8 @@ from service.index import merge_policy
 from service.index.index import Index
 from service.index.ivf import Clustered
 from service.index.ivf_snapshots import Bases
-from service.index.snapshots import FOLDER, Origin, tidy
+from service.index.snapshots import Origin, tidy
+from service.settings import INDEXES
 from service.store import vectors
 from service.store.backfill import add_vectors, lacking
 from service.store.documents import DEFAULT_COLLECTION, Document, collections, json_of, sequence, texts
@@ -76,7 +77,7 @@ class Told(Bases):
     """Says when a base was made, and when its snapshot is on the disk."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(folder / FOLDER / DEFAULT_COLLECTION, Origin(number, FINGERPRINT, DIMENSION))
+        super().__init__(folder / INDEXES / DEFAULT_COLLECTION, Origin(number, FINGERPRINT, DIMENSION))
         self._number = number
 
     def keep(self, base: Clustered, sequence: int) -> None:
@@ -98,7 +99,7 @@ class Store:
             (FINGERPRINT, DIMENSION),
         )
         kept = kept_numbers(connection)
-        tidy(folder / FOLDER, collections(connection), kept)
+        tidy(folder / INDEXES, collections(connection), kept)
         self._folder = folder
         self._indexes = {number: self._loaded(connection, number) for number in kept}
         self.writer = Writer(connection, self._follow, lambda seconds: None)

@@ -10,8 +10,9 @@ from service import memory
 from service.batching import tuning
 from service.cli import check
 from service.cli.installed import refuse_clashes
+from service.errors import StartupError
 from service.lifecycle.model_loader import wanted_form
-from service.settings import Settings, StartupError, read
+from service.settings import Settings, read
 
 
 @pytest.fixture(autouse=True)

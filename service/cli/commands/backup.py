@@ -28,8 +28,8 @@ from models.fsync import sync
 from models.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
-from service.cli.commands.errors import CommandError
 from service.cli.commands.export import reading
+from service.errors import CommandError
 from service.settings import Settings, models_dir_of
 from service.store import secondary_indexes
 from service.store.documents import count_all, sequence

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.bounded import read_bytes
 from models.manifest import is_version
-from service.cli.commands.errors import CommandError
 from service.cli.commands.progress_bar import Progress
+from service.errors import CommandError
 from service.store.schema import DATABASE, SCHEMA_VERSION
 
 MANIFEST, MODELS = "manifest.json", "models"

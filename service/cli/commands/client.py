@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from service.cli.commands.errors import CommandError
+from service.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0  # a chunk of an import waits for the encoder

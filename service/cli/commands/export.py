@@ -21,10 +21,10 @@ import orjson
 
 from models.fsync import sync
 from service.cli.commands.client import Remote, path_of
-from service.cli.commands.errors import CommandError
 from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
 from service.cli.commands.progress_bar import Progress
+from service.errors import CommandError
 from service.store.documents import DEFAULT_COLLECTION, Record, collections, count, page
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
 from service.store.filters.predicate import Where

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import orjson
 
-from service.cli.commands.errors import CommandError
+from service.errors import CommandError
 from service.http.ndjson import MAX_LINE_BYTES, Lines
 from service.store.documents import COLLECTION_NAME
 

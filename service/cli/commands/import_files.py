@@ -12,9 +12,9 @@ from pathlib import Path
 import orjson
 
 from service.cli.commands.client import DEFAULT_URL, Remote, path_of
-from service.cli.commands.errors import CommandError
 from service.cli.commands.file_formats import FORMATS, BadRow, Columns, Placed, Row, format_of, opened, rows
 from service.cli.commands.progress_bar import Progress
+from service.errors import CommandError
 from service.http.body_budget import NDJSON
 from service.store.documents import COLLECTION_NAME
 

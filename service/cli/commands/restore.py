@@ -24,10 +24,9 @@ from models.fsync import sync
 from models.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
-from service.cli.commands.errors import CommandError
-from service.index.snapshots import FOLDER
+from service.errors import CommandError, StartupError
 from service.runtime.data_lock import ASIDE, Ownership
-from service.settings import Settings, StartupError, models_dir_of
+from service.settings import INDEXES, Settings, models_dir_of
 from service.store.documents import sequence
 from service.store.generations import ACTIVE
 from service.store.last_known import FILE as LAST_KNOWN
@@ -157,7 +156,7 @@ def _wrong(connection: sqlite3.Connection, contents: Contents) -> str | None:
 
 def _there(data_dir: Path) -> Iterator[Path]:
     """What belongs to the store in a data directory; indexes too, which are of another moment."""
-    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", FOLDER, LAST_KNOWN):
+    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", INDEXES, LAST_KNOWN):
         if (data_dir / name).exists():
             yield data_dir / name
 

@@ -45,6 +45,7 @@ from service.store.filters.predicate import Lookup, Where
 
 MAX_DEPTH = 16  # of $and and $or, and of the names in one field
 MAX_CONDITIONS = 256
+MAX_INDEXED_FIELDS = 32
 MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
 OPERATORS = ("$in", "$ne", *RANGES, "$exists")
 JOINS: dict[str, Literal["and", "or"]] = {"$and": "and", "$or": "or"}
@@ -230,3 +231,24 @@ def _path(key: str) -> list[str]:
     for name in path:
         plain_text(f"The field name {shown(key)}", name)
     return path
+
+
+def indexed_fields(text: str) -> list[str]:
+    """The fields of `SIMILE_INDEXED_FIELDS`, each once.
+
+    Raises:
+        ValueError: a name that no filter can have, or too many.
+
+    """
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if len(names) > MAX_INDEXED_FIELDS:
+        raise ValueError(
+            f"SIMILE_INDEXED_FIELDS names {len(names)} fields; at most {MAX_INDEXED_FIELDS}, because each "
+            "of them is written with every document."
+        )
+    for name in names:
+        try:
+            check_field(name)
+        except FilterError as error:
+            raise ValueError(f"SIMILE_INDEXED_FIELDS: {error}") from error
+    return names

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from service import errors
 from service.app import create_app
 from service.batching.request import Lane
 from service.errors import ServiceError
+from service.http.error_responses import response
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.service.conftest import new_settings, wait_until_ready
@@ -488,13 +488,13 @@ def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
 @pytest.mark.parametrize("kind", ServiceError.__subclasses__())
 def test_each_family_words_each_refusal_in_its_own_body(kind: type[ServiceError]) -> None:
     error = kind("what and what to do", retry_after_seconds=1.2)
-    native = errors.response("/embed", error)
+    native = response("/embed", error)
     assert native.status_code == kind.status
     assert json.loads(bytes(native.body)) == {"error": "what and what to do", "error_type": kind.error_type}
     assert native.headers["retry-after"] == "2"
-    openai = errors.response("/v1/embeddings", error)
+    openai = response("/v1/embeddings", error)
     assert json.loads(bytes(openai.body))["error"]["message"] == "what and what to do"
-    cohere = errors.response("/v2/embed", error)
+    cohere = response("/v2/embed", error)
     assert json.loads(bytes(cohere.body)) == {"message": "what and what to do"}
     expected = {422: 400, 424: 500}.get(kind.status, kind.status)
     assert openai.status_code == cohere.status_code == expected

@@ -16,7 +16,9 @@ import pytest
 from service.auth.keys import Key, KeysError, KeysFile, Role, parse, read_keys
 from service.cli import check
 from service.cli import keys as keyring
-from service.settings import Settings, StartupError, read
+from service.errors import StartupError
+from service.runtime.settings_check import read_checked
+from service.settings import Settings, read
 from tests.service.keyed import KEYS, keys_file, line
 from tests.service.process import plain_environment, run_and_fail
 
@@ -88,7 +90,7 @@ def test_a_file_without_a_key_or_not_of_text_does_not_start_a_service(
     file.write_bytes(content)
     monkeypatch.setenv("SIMILE_API_KEYS_FILE", str(file))
     with pytest.raises(StartupError, match=r"SIMILE_API_KEYS_FILE=.*: it (holds no key|is no UTF-8)"):
-        read()
+        read_checked()
 
 
 def test_a_file_that_cannot_be_read_is_refused_in_plain_words(tmp_path: Path) -> None:
@@ -320,7 +322,7 @@ def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pyte
 def test_keys_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
     file = keys_file(tmp_path)
     script = (
-        "import sys, time; from pathlib import Path; from service import keyring\n"
+        "import sys, time; from pathlib import Path; from service.cli import keys as keyring\n"
         "replace = keyring._replace\n"
         "keyring._replace = lambda *given: (time.sleep(0.005), replace(*given))\n"  # room for the other one
         "while not Path(sys.argv[1] + '.go').exists(): time.sleep(0.001)\n"

@@ -17,8 +17,9 @@ from service.app import create_app
 from service.batching import tuning
 from service.batching.tuning import Layout, Slice, choose, known, layouts, measure, tune
 from service.cli.check import report
+from service.errors import StartupError
 from service.runtime.runtime import Runtime
-from service.settings import Settings, StartupError
+from service.settings import Settings
 from tests.service.conftest import new_settings, serving
 from tests.service.fakes import CountingEncoder
 

@@ -19,7 +19,7 @@ import pytest
 
 from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
-from service.cli.commands.errors import CommandError
+from service.errors import CommandError
 from service.settings import Settings
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, plain_environment
@@ -200,7 +200,7 @@ def test_a_store_that_is_there_or_in_use_is_not_replaced_unless_asked(
 RESTORE = """
 import argparse, os, sys, time
 from pathlib import Path
-from service.commands import restore
+from service.cli.commands import restore
 from service.settings import read
 def wait(self, target):
     print("last step", flush=True)

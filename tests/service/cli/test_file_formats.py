@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.commands.errors import CommandError
 from service.cli.commands.file_formats import BadRow, Columns, Format, Row, opened, rows
 from service.cli.commands.import_files import Tally, chunks
 from service.cli.commands.progress_bar import Progress
+from service.errors import CommandError
 from service.http.ndjson import MAX_LINE_BYTES
 
 MEBIBYTE = 1 << 20

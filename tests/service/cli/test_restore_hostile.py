@@ -18,8 +18,8 @@ from models.store import Store
 from service.cli.commands import backup as backing
 from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
-from service.cli.commands.errors import CommandError
-from service.settings import Settings, StartupError
+from service.errors import CommandError, StartupError
+from service.settings import Settings
 from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION, migrate
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, run_and_fail
@@ -312,7 +312,7 @@ def test_a_backup_of_a_named_data_directory_has_its_own_models(made: Path, tmp_p
 KILLED = """
 import argparse, sys, time
 from pathlib import Path
-from service.commands import backup
+from service.cli.commands import backup
 from service.settings import Settings
 def wait(folder):
     print("copied", flush=True)

@@ -13,7 +13,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.settings import StartupError, allowed_origins, read
+from service.errors import StartupError
+from service.runtime.settings_check import read_checked
+from service.settings import allowed_origins, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service
@@ -241,7 +243,7 @@ def refused_pair(monkeypatch: pytest.MonkeyPatch, cert: Path | None, key: Path |
         if value is not None:
             monkeypatch.setenv(f"SIMILE_TLS_{name}_FILE", str(value))
     with pytest.raises(StartupError) as refused:
-        read()
+        read_checked()
     return str(refused.value)
 
 

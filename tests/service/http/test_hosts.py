@@ -8,8 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.http.hosts import Hosts, allowed_hosts
-from service.settings import StartupError, read
+from service.errors import StartupError
+from service.http.hosts import Hosts
+from service.settings import allowed_hosts, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service

@@ -104,7 +104,7 @@ def test_a_refusal_is_free_of_the_frames_it_passed(app: FastAPI) -> None:
     """Or each would be a circle that only the collector of garbage can undo."""
     runtime = app.state.runtime
     state = app.state
-    entrance = Entrance(runtime.batcher, state.access, app.routes, state.hosts, state.connections)
+    entrance = Entrance(runtime.batcher.overloaded, state.access, app.routes, state.hosts, state.connections)
     host = (b"host", b"localhost")
     scope: dict[str, Any] = {"method": "POST", "path": "/embed", "headers": [host]}
     stranger = entrance.refusal(scope)

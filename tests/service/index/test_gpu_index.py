@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from service.app import create_app
 from service.cli import check
+from service.errors import StartupError
 from service.index import gpu as device
 from service.index import ivf, recall
 from service.index import merge_policy as tiers
@@ -24,7 +25,7 @@ from service.index.gpu import LIMIT, Owner, find, owner_of
 from service.index.index import Index
 from service.index.ivf_snapshots import Bases
 from service.index.snapshots import Origin
-from service.settings import Settings, StartupError
+from service.settings import Settings
 from tests.service.brute_force import WAIT_SECONDS, firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
 from tests.service.lifecycle.test_swap import Place

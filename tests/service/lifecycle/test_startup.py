@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from models.store import Store
 from service.app import create_app
-from service.settings import Settings, StartupError
+from service.errors import StartupError
+from service.settings import Settings
 from tests.service.conftest import HOST, new_settings, wait_until_ready
 from tests.tiny import tiny_source
 

@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from service.app import create_app
-from service.settings import Settings, StartupError, otlp_endpoints, read
+from service.errors import StartupError
+from service.settings import Settings, otlp_endpoints, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import plain_environment

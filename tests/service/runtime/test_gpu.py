@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from models.engines.nvidia import Provider
 from models.store import Store
 from service.app import create_app
-from service.settings import StartupError
+from service.errors import StartupError
 from tests.service.conftest import new_settings, serving, turned, wait_until_ready
 
 ON_CPU = Provider("CPUExecutionProvider", {}, "cpu")

@@ -15,7 +15,7 @@ from service.runtime import interpreter_watchdog_process as program
 
 WATCHED = """
 import ctypes, os, signal, sys, threading, time, unicodedata
-from service import interpreter_watchdog
+from service.runtime import interpreter_watchdog
 from service.runtime.interpreter_watchdog import InterpreterWatchdog
 
 interpreter_watchdog.RESTART_SECONDS = 0

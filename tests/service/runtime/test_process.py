@@ -126,16 +126,16 @@ def test_a_first_start_that_is_interrupted_is_begun_again(tmp_path: Path, defaul
 
 STOPPED_EARLY = """
 import os, signal
-from service import serving
+from service import server
 from service.__main__ import main
 
-run = serving.Server.run
+run = server.Server.run
 
 def stopped(self, sockets=None):
     os.kill(os.getpid(), signal.{})
     run(self, sockets)
 
-serving.Server.run = stopped
+server.Server.run = stopped
 main()
 """
 

@@ -12,7 +12,8 @@ import pytest
 from models import fsync
 from service.cli.commands import backup as backing
 from service.cli.commands import restore as restoring
-from service.settings import Settings, StartupError
+from service.errors import StartupError
+from service.settings import Settings
 from service.store import last_known
 from service.store.last_known import FILE, note, refuse_loss
 from service.store.schema import DATABASE, connect, migrate

@@ -1,0 +1,44 @@
+"""The files and names that settings hold: each can be used, or the service does not start."""
+
+from service.auth.keys import KeysError, read_keys
+from service.errors import StartupError
+from service.http.tls import check_certificate
+from service.lifecycle.canary import canary_lines
+from service.settings import PREFIX, Settings, read
+from service.store.filters.grammar import indexed_fields
+
+
+def read_checked() -> Settings:
+    """Settings from this process's environment, with every file that they name looked at.
+
+    Raises:
+        StartupError: as `settings.read` and `check`.
+
+    """
+    settings = read()
+    check(settings)
+    return settings
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that name what cannot be used.
+
+    Raises:
+        StartupError: the keys file, the canary file, the certificate or a declared field is wrong.
+
+    """
+    if settings.api_keys_file is not None:
+        try:
+            read_keys(settings.api_keys_file)
+        except KeysError as error:
+            raise StartupError(f"{PREFIX}API_KEYS_FILE={settings.api_keys_file}: {error}") from error
+    if settings.canary_file is not None:
+        try:
+            canary_lines(settings.canary_file)
+        except ValueError as error:
+            raise StartupError(f"{PREFIX}CANARY_FILE={settings.canary_file}: {error}") from error
+    try:
+        indexed_fields(settings.indexed_fields)
+        check_certificate(settings.tls_cert_file, settings.tls_key_file)
+    except ValueError as error:
+        raise StartupError(str(error)) from error
