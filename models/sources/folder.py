@@ -19,7 +19,6 @@ from models.sources.template import check_places
 
 _MOST_BYTES = 256 << 20  # a tokenizer.json of many languages has tens of MB
 _OPTIONAL = {"README.md", "LICENSE", "LICENSE.txt"}  # copied along, and not needed
-_NEEDED = {".json", ".safetensors", ".txt", ".onnx", ".onnx_data"}
 _DENSE_ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.linear.Identity": "identity",

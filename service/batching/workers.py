@@ -47,6 +47,9 @@ class Worker:
         return self.hangs and not hung
 
 
+JOIN_SECONDS = 0.1  # then it is looked whether another thread has taken its place
+
+
 class Workers:
     """`work` runs on each thread, until the service stops."""
 
@@ -66,8 +69,10 @@ class Workers:
             self._start(worker, number)
 
     def join(self) -> None:
-        for worker in self._all:
-            worker.thread.join()
+        """Wait until every thread has ended, but not for one that hung and was replaced meanwhile."""
+        while any(worker.thread.is_alive() for worker in self._all):
+            for worker in self._all:
+                worker.thread.join(JOIN_SECONDS)
 
     def replace_dead(self) -> int:
         """Start a new thread for each that died; how many those were."""

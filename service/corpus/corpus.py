@@ -167,7 +167,8 @@ class Library:
         try:
             await self._embed_changed(follower, documents, changed, embedded)
         except Hung as error:
-            follower.fault = error.message
+            if follower is not self.live.generation:  # it may have gone live meanwhile
+                follower.fault = error.message
         except ServiceError as error:
             log.debug("%s left a write to its builder: %s", follower.version, error.error_type)
         except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's

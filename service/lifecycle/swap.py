@@ -286,7 +286,7 @@ class Swap:
         while True:
             try:
                 await self._library.writer.run(verdict)
-            except Storage:
+            except (Storage, Unhealthy):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -84,9 +84,9 @@ class Turns:
         """Take `turn` out of the line, if it stands there, and wake its thread."""
         with self._lock:
             turn.abandoned = True
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError):  # it does not stand there yet, or no more
                 self._line.remove(turn)
-                turn.comes.set()
+            turn.comes.set()
 
 
 class Turn:

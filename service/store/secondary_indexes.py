@@ -65,6 +65,8 @@ def unequal(connection: sqlite3.Connection) -> list[str]:
     """What is not as the documents say, in words; nothing when all is as it should be."""
     found = []
     there = fulltext.numbers(connection)
+    if left := there - {number for number, _ in _collections(connection)}:
+        found.append(f"{len(left)} tables of words belong to no collection")
     for number, name in _collections(connection):
         if number not in there:
             found.append(f"no document of the collection {name!r} can be found by its words")
@@ -113,9 +115,9 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
 
 def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -> None:
     there, wanted = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
-    if there != wanted or fact(connection, LEXICAL_RULES) != fulltext.RULES:
-        for number in there - wanted:
-            fulltext.drop(connection, number)
+    for number in there - wanted:
+        fulltext.drop(connection, number)
+    if wanted - there or fact(connection, LEXICAL_RULES) != fulltext.RULES:
         for number in there & wanted:
             fulltext.clear(connection, number)
         for number in wanted - there:

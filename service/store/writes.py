@@ -134,11 +134,10 @@ def drop_feedback(transaction: Transaction, collection: str) -> bool:
 
 def drop_name(transaction: Transaction, collection: str) -> None:
     """Delete a collection that is empty; the default one stays, and so does one that was written to."""
-    transaction.connection.execute(
-        "DELETE FROM collections WHERE name = ?1 AND name != ?2 "
-        "AND NOT EXISTS (SELECT 1 FROM documents WHERE collection = ?1)",
-        (collection, DEFAULT_COLLECTION),
-    )
+    connection = transaction.connection
+    written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
+    if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
+        secondary_indexes.remove_collection(connection, collection)
 
 
 def _sequence(transaction: Transaction) -> int:

@@ -189,3 +189,12 @@ def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Documents) -> No
         assert await asyncio.gather(*waiting) == [0] * READERS
 
     run(read)
+
+
+def test_a_read_that_is_abandoned_before_it_stands_in_the_line_does_not_wait_in_it() -> None:
+    turns = Turns(1)
+    first, late = Turn(turns), Turn(turns)
+    assert turns.join(first)
+    turns.abandon(late)
+    assert not turns.join(late)
+    assert late.comes.wait(0), "its thread would wait for ever"
