@@ -73,7 +73,8 @@ def longest_chain() -> list[str]:
     def chain(module: str) -> tuple[str, ...]:
         longest: tuple[str, ...] = ()
         for other in imports(module):
-            longest = max(longest, chain(other), key=len)
+            if len(chain(other)) > len(longest):
+                longest = chain(other)
         return (module, *longest)
 
     return list(max((chain(module) for module in modules), key=len))
