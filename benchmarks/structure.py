@@ -77,7 +77,8 @@ def longest_chain() -> list[str]:
                 longest = chain(other)
         return (module, *longest)
 
-    return list(max((chain(module) for module in modules), key=len))
+    longest = max((chain(module) for module in modules), key=len)
+    return [*longest]
 
 
 def _module(file: Path) -> str:
