@@ -13,11 +13,11 @@ from collections.abc import Callable
 from functools import partial
 
 from service import outages
-from service.corpus.corpus import Library, apply
+from service.corpus.corpus import Library
 from service.corpus.examples import load_examples
 from service.errors import ServiceError
 from service.lifecycle.builder import Builder, load_all
-from service.live import Generation, Live, Retired
+from service.live import Generation, Live, Retired, apply
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.store.writer import Changes, Transaction
