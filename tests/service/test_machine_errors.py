@@ -144,7 +144,7 @@ def reason_of(client: httpx2.Client, version: str) -> str | None:
 
 
 def once_a_minute(service: Service, words: str, since: float) -> set[str]:
-    """The different messages of the log that have `words`, none of them there more often than once a minute."""
+    """The different messages of the log that have `words`; none came more often than once a minute."""
     lines = [line for line in service.log.read_text().splitlines() if words in line]
     said = Counter(SINCE.sub("", line[TIME:]) for line in lines)
     assert max(said.values(), default=0) <= 1 + (time.monotonic() - since) // 60, lines

@@ -284,8 +284,8 @@ def test_other_threads_run_while_much_is_tokenised(
 ) -> None:
     """The library's calls for one text hold the interpreter, and those for many do not.
 
-    While one holds it, the other thread has at most a turn, as the call returns. A machine that does much else
-    may give it few as well, so the work is tried again.
+    While one holds it, the other thread has one turn at most, as the call returns. A busy machine may give it
+    few turns as well, so the work is tried again.
     """
     turns = 0
     inside = SimpleNamespace(most=0)  # of those that the other thread had, in one call of the library

@@ -105,7 +105,7 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
 def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look of the supervisor counts for an hour of the candidate, so that nothing else can be overdue."""
+    """Each look of the supervisor counts for an hour of the candidate's: nothing else can be overdue."""
     ends: list[str] = []
     spend = Worker.spend
 
