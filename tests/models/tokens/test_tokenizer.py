@@ -282,9 +282,13 @@ def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> Non
 def test_other_threads_run_while_much_is_tokenised(
     tokenizer: Tokenizer, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library's calls for one text hold the interpreter, and those for many do not."""
+    """The library's calls for one text hold the interpreter, and those for many do not.
+
+    While one holds it, the other thread has one turn at most, as the call returns. A busy machine may give it
+    few turns as well, so the work is tried again.
+    """
     turns = 0
-    inside = SimpleNamespace(turns=0)  # those that the other thread had in calls of the library
+    inside = SimpleNamespace(most=0)  # of those that the other thread had, in one call of the library
     done = threading.Event()
     library = tokenizer._tokenizer
 
@@ -300,7 +304,7 @@ def test_other_threads_run_while_much_is_tokenised(
                 try:
                     return getattr(library, name)(*arguments, **options)
                 finally:
-                    inside.turns += turns - before
+                    inside.most = max(inside.most, turns - before)
 
             return called
 
@@ -308,14 +312,17 @@ def test_other_threads_run_while_much_is_tokenised(
     other = threading.Thread(target=count)
     other.start()
     try:
-        if work == "decode":
-            tokenizer.decode([7] * 200_000)
-        else:
-            getattr(tokenizer, work)("." * 200_000)
+        for _ in range(20):
+            if work == "decode":
+                tokenizer.decode([7] * 200_000)
+            else:
+                getattr(tokenizer, work)("." * 200_000)
+            if inside.most > 5:
+                break
     finally:
         done.set()
         other.join()
-    assert inside.turns > 5
+    assert inside.most > 5
 
 
 def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(
