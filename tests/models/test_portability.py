@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.lock import lock
+from models.files.lock import lock
 from models.publishing.portability.check import TEXTS, Expected, Row, check, compare
 from models.publishing.portability.command import verdict
 from models.publishing.portability.environments import Failed, python_of
