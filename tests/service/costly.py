@@ -51,7 +51,7 @@ class Request(NamedTuple):
     kind: str = "application/json"
 
 
-def _nothing(service: Service) -> None:
+def _nothing(service: Service, at: str) -> None:
     """What must be there is there."""
 
 
@@ -62,7 +62,8 @@ class Case(NamedTuple):
     expected: frozenset[int] = ALLOWED
     beside: frozenset[int] = frozenset({429})  # what else when it comes several times at once
     timed: bool = True  # its answer must come by its deadline
-    prepare: Callable[[Service], None] = _nothing  # before each try
+    prepare: Callable[[Service, str], None] = _nothing  # before each try
+    at: str = ""  # the path of the collection that it prepares
 
     def __str__(self) -> str:
         return f"{self.route} {self.name}"
@@ -107,7 +108,6 @@ def posted(
     body: Callable[..., object],
     *arguments: object,
     expected: frozenset[int] = ALLOWED,
-    prepare: Callable[[Service], None] = _nothing,
 ) -> Case:
     """`body`, called with `arguments`, gives the bytes, or what JSON makes them of."""
 
@@ -115,7 +115,7 @@ def posted(
         content = body(*arguments)
         return Request(route.split()[1], content if isinstance(content, bytes) else packed(content))
 
-    return Case(route, name, make, expected, prepare=prepare)
+    return Case(route, name, make, expected)
 
 
 def got(route: str, name: str, path: str, expected: frozenset[int] = ALLOWED) -> Case:

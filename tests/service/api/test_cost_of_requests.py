@@ -127,7 +127,7 @@ class Outcome:
 def attack(place: Attacked, case: Case, count: int) -> Outcome:
     process = place.service.process
     method, _ = case.route.split()
-    case.prepare(place.service)
+    case.prepare(place.service, case.at)
     request = case.make(place.facts)
     before = one_gib.resident(process.pid)
     one_gib.forget_peak(process.pid)
