@@ -188,7 +188,7 @@ class Library:
 
         """
         revisions, number = await self.documents.read(
-            lambda connection: _found(connection, where, collection)
+            lambda connection: _found(connection, where, collection), heavy=not where.indexed
         )
         done = deleted = 0
         while done < len(revisions):

@@ -194,6 +194,27 @@ def test_no_text_is_tokenised_in_one_piece_of_megabytes(
 
 
 @pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unit", ["\u0315\u0300", "\ufdfa"])
+def test_of_a_text_that_leaves_little_no_more_than_half_a_million_characters_are_looked_at(
+    tokenizer: Tokenizer, taken: list[int], unit: str, left: bool
+) -> None:
+    [tokens] = tokenizer.tokenize([unit * (4_000_000 // len(unit))], left=left)
+    assert tokens.truncated
+    assert sum(taken) <= 500_000 + 2 * MOST
+    taken.clear()
+    with pytest.raises(BadText, match="Leave truncation on"):
+        tokenizer.tokenize([unit * (4_000_000 // len(unit))], truncate=False, left=left)
+    assert sum(taken) <= 500_000 + 2 * MOST
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unit", ["a", " "])
+def test_a_run_of_millions_of_characters_is_cut(tokenizer: Tokenizer, unit: str, left: bool) -> None:
+    assert not tokenizer.tokenize([unit * 2_000_000], left=left)[0].truncated
+    assert tokenizer.tokenize([unit * 9_000_000], left=left)[0].truncated
+
+
+@pytest.mark.parametrize("left", [False, True])
 def test_a_long_text_of_another_kind_of_tokenizer_is_cut_before_white_space(
     tmp_path: Path, taken: list[int], left: bool
 ) -> None:

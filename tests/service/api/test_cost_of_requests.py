@@ -49,7 +49,7 @@ class Attacked:
 
     def __init__(self, folder: Path, models_dir: Path, prefix: tuple[str, ...]) -> None:
         # As much room for bodies as a service takes by itself that has 1 GiB.
-        self.service = Service(folder, models_dir, SIMILE_MAX_ADMITTED_MB="64")
+        self.service = Service(folder, models_dir, SIMILE_MAX_ADMITTED_MB="64", SIMILE_MAX_ANSWERS_MB="256")
         self._prefix = prefix
         self._file = folder / "looks"
         self._context: AbstractContextManager[Bystander]

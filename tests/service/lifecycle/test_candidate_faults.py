@@ -136,10 +136,10 @@ def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
 ) -> None:
     """An error that is no refusal of ours, on the way of long texts alone."""
 
-    def breaks(text: str, encoder: Encoder, prompt: str = "") -> Any:
+    def breaks(text: str, encoder: Encoder, prompt: str, wanted: Callable[[], bool]) -> Any:
         if encoder.manifest.version == place.b:
             raise bug("injected")
-        return split(text, encoder, prompt)
+        return split(text, encoder, prompt, wanted)
 
     with place.serving(workers=2, activate="manual") as client:
         place.fill()
