@@ -205,9 +205,12 @@ class Encoder:
         """Tokens of a text beside the special ones."""
         return self._tokenizer.room
 
-    def spans(self, text: str) -> NDArray[np.int64]:
-        """Where the tokens of `text` stand, uncut: (n, 2) positions of characters. Raise BadText."""
-        return self._tokenizer.spans(text)
+    def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
+        """Where the tokens of `text` stand, uncut: (n, 2) positions of characters. Raise BadText.
+
+        wanted: as in `tokenize`.
+        """
+        return self._tokenizer.spans(text, wanted)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of ids of the vocabulary. Raise BadTokens."""

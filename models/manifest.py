@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.bounded import read_bytes
+from models.files.bounded import read_bytes
 
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from models.bounded import read_json
-from models.fsync import replace_text
+from models.files.bounded import read_json
+from models.files.fsync import replace_text
 
 FILE_NAME = "schedule.json"
 # The exit status of `retrain`, in a word.

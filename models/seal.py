@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from models.errors import Damaged, ModelError, Unreadable
-from models.fsync import sync
+from models.files.fsync import sync
 from models.graph.file import FINGERPRINT, SPACE, read_metadata
 from models.manifest import FILE_NAME, Manifest
 

@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from models.bounded import read_bytes, read_json
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.place import CPU, Place
 from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
-from models.fsync import replace_text, sync
-from models.lock import lock
+from models.files.bounded import read_bytes, read_json
+from models.files.fsync import replace_text, sync
+from models.files.lock import lock
 from models.manifest import Manifest, is_version
 from models.seal import check, read_manifest, seal
 

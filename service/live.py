@@ -10,9 +10,12 @@ model. Who uses a generation does not own its life: the last borrower of a retir
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import numpy as np
 
 from models.encoder import Encoder
 from models.manifest import Manifest
@@ -21,6 +24,9 @@ from service.errors import Conflict
 from service.index.gpu import Owner
 from service.index.index_set import Indexes
 from service.index.snapshots import Origin
+from service.store.documents import DEFAULT_COLLECTION
+from service.store.ids import revision_of
+from service.store.writer import Changes
 
 
 def _nothing(_: Encoder) -> None:
@@ -214,3 +220,22 @@ class Live:
         """Close every generation: the service has stopped."""
         for generation in self._generations:
             generation.close()
+
+
+def apply(generation: Generation, changes: Changes) -> None:
+    """Bring a generation's indexes up to date with a commit; runs on the writer's thread."""
+    rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
+    if not rows and not changes.removed and changes.sequence <= generation.indexes.sequence:
+        return
+    place = changes.elsewhere.get
+    named: defaultdict[str, list[int]] = defaultdict(list)
+    for name in rows:
+        named[place(revision_of(name), DEFAULT_COLLECTION)].append(name)
+    removed: defaultdict[str, list[int]] = defaultdict(list)
+    for revision in changes.removed:
+        removed[place(revision, DEFAULT_COLLECTION)].append(revision)
+    added = {
+        collection: (np.array(names, np.int64), np.array([rows[name] for name in names], np.float32))
+        for collection, names in named.items()
+    }
+    generation.indexes.apply(added, removed, changes.sequence)

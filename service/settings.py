@@ -21,6 +21,7 @@ from service.errors import StartupError
 
 PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256
+MOST_ANSWERS_MB = 1024
 INDEXES = "indexes"  # the folder of snapshots, in the data directory
 
 
@@ -38,6 +39,12 @@ def default_admitted_mb(given: dict[str, Any]) -> int:
     allowed = memory.limit()
     share = MOST_ADMITTED_MB if allowed is None else (allowed >> 20) // 16
     return max(min(share, MOST_ADMITTED_MB), int(given.get("max_body_mb", 1)))
+
+
+def default_answers_mb() -> int:
+    """MiB of answers that are made and sent: a quarter of the memory, at most 1024."""
+    allowed = memory.limit()
+    return MOST_ANSWERS_MB if allowed is None else max(1, min((allowed >> 20) // 4, MOST_ANSWERS_MB))
 
 
 class Settings(BaseSettings):
@@ -83,6 +90,7 @@ class Settings(BaseSettings):
     max_tokenize_characters: int = Field(200_000, ge=1)
     max_decode_ids: int = Field(250_000, ge=1)
     max_answer_mb: int = Field(64, ge=1)
+    max_answers_mb: int = Field(default_factory=default_answers_mb, ge=1)
     max_metadata_kb: int = Field(64, ge=1)
     max_body_mb: int = Field(16, ge=1)
     max_values: int = Field(2_500_000, ge=1)

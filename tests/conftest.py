@@ -28,6 +28,7 @@ from models import cpus
 from models.publishing.default import publish_default, wheel_path
 from models.publishing.publish import publish
 from models.store import Store
+from tests.service.busy_host import BUSY
 from tests.tiny import tiny_source as make_tiny_source
 
 WORKER = os.environ.get("PYTEST_XDIST_WORKER")  # its name; None in a run of one process
@@ -66,6 +67,14 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
     if deselected and reporter is not None:
         reporter.stats["deselected"] = [SimpleNamespace() for _ in range(deselected)]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How many of those that were skipped a quiet machine would have judged."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if count := sum(BUSY in str(report.longrepr) for report in skipped):
+        terminalreporter.section("not judged")
+        terminalreporter.line(f"{count} tests were skipped because {BUSY}: run them again on a quiet one")
 
 
 @pytest.hookimpl(tryfirst=True)

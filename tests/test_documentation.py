@@ -139,6 +139,18 @@ def test_every_setting_is_in_the_table_and_nothing_else() -> None:
     assert first_cells("SETTINGS.md") == {PREFIX + name.upper() for name in Settings.model_fields}
 
 
+def test_every_limit_stands_in_the_page_on_security_with_its_default() -> None:
+    lines = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8").splitlines()
+    limits = [name for name in Settings.model_fields if name.startswith(("max_", "feedback_per_"))]
+    assert len(limits) >= 18
+    for name in limits:
+        [row] = [line for line in lines if f"`{PREFIX}{name.upper()}`" in line and line.startswith("| ")]
+        default = Settings.model_fields[name].default
+        if isinstance(default, int | float):  # of the others the page says what they follow from
+            cell = row.split("|")[2].replace(",", "")
+            assert str(int(default)) in cell.split() or f"{default:g}" in cell.split(), row
+
+
 def test_every_setting_is_passed_on_by_the_compose_file() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     passed_on = set(re.findall(r"^ +(SIMILE_\w+):$", text, flags=re.MULTILINE))

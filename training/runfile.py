@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models.fsync import replace_text
+from models.files.fsync import replace_text
 from training.errors import TrainingError
 
 FILE_NAME = "run.json"

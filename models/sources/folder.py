@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models import bounded
 from models.errors import ModelUnavailable, Unsupported
+from models.files import bounded
+from models.files.links import outside
 from models.graph.backbone import read_safetensors
 from models.graph.head import Dense, Head
-from models.links import outside
 from models.sources.template import check_places
 
 _MOST_BYTES = 256 << 20  # a tokenizer.json of many languages has tens of MB

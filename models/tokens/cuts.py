@@ -12,7 +12,7 @@ white space behind as many. Only then may the tokens around the cut differ from 
 
 Two runs are shortened as well, since a text may be one of them from end to end: whitespace, which gives no
 token, and letters without a boundary, which give one unknown token as soon as the word is longer than
-WordPiece looks at.
+WordPiece looks at. A run of millions is cut as well.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ LETTERS = "0-9A-Za-zÀ-ÖØ-öø-ʯΑ-ΡΣ-ωЀ-ҁא-תء-غف-يぁ-ゖァ-ヺ�
 _MARKS = "\u0300-\u036f"
 _LONG_GAP = 64  # characters of whitespace that are worth shortening
 FURTHEST = 1 << 17  # characters in which a place to cut at is looked for
+LONGEST_RUN = 1 << 22  # characters that are shortened in one piece
 _SPACE = re.compile(r"\s")
 
 
@@ -68,7 +69,7 @@ class Cuts:
             found = (self._cut or _SPACE).search(text, self._from(at + size, end), end)
             end = found.start() if found else piece_end(text, end)
             piece = self._shorten(piece + text[at:end])
-            if found or end == len(text) or len(piece) >= size:
+            if found or end == len(text) or len(piece) >= size or end >= LONGEST_RUN:
                 return piece, text[end:]
             at = end  # in a run that leaves little
 
@@ -80,7 +81,7 @@ class Cuts:
             found = (self._cut and cut.search(text, near, at)) or cut.search(text, start, near)
             start = found.start() if found else start and piece_end(text, start)
             piece = self._shorten(text[start:at] + piece)
-            if found or start == 0 or len(piece) >= size:
+            if found or start == 0 or len(piece) >= size or len(text) - start >= LONGEST_RUN:
                 return piece, text[:start]
             at = start
 

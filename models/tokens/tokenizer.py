@@ -30,6 +30,10 @@ _FIRST_PIECE = (
     8  # characters per token of the maximum; prose has 4 to 5, so one piece is nearly always enough
 )
 _LARGEST_PIECE = 1 << 16  # characters; one takes up to 500 bytes until its piece is done
+# Characters of one text that are tokenised before it has as many tokens as the model takes. Prose needs a
+# fiftieth of it; a text of marks, of which nothing is left, would hold its thread for seconds.
+_MOST_LOOKED_AT = 1 << 19
+_SHORTENED = 4  # so many characters that a run is shortened by cost as much as one that is tokenised
 _SPANS_PIECE = 1 << 16  # characters, where an exact cut is not needed
 _TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
 
@@ -71,6 +75,7 @@ class Tokenizer:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room beside the special ones.")
         self._cuts = Cuts.of(file)
         self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
+        self._most = max(_MOST_LOOKED_AT, _FIRST_PIECE * max_length)
 
     @property
     def room(self) -> int:
@@ -93,6 +98,9 @@ class Tokenizer:
 
         left: drop tokens from the start of a long text rather than from its end.
         wanted: asked before each piece; the rest is not looked at when nobody wants the answer any more.
+
+        A text is cut where half a million of its characters (or 8 for each token, when that is more) have
+        fewer tokens than the model takes; BadText when it may not be cut.
         """
         for index, text in enumerate(texts):
             _check_text(index, text)
@@ -125,10 +133,10 @@ class Tokenizer:
             for id, token, special, (start, stop) in tokens
         )
 
-    def spans(self, text: str) -> NDArray[np.int64]:
+    def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Where the tokens of `text` stand, (n, 2): the first character, and the one behind the last.
 
-        Raise BadText.
+        Raise BadText. wanted: as in `tokenize`.
 
         Whatever the length of the text, in bounded memory but for the answer: it is read in pieces that end
         before white space where there is some, so around their ends a token may differ from the whole text's.
@@ -136,7 +144,7 @@ class Tokenizer:
         _check_text(0, text)
         found = [np.empty((0, 2), np.int64)]
         at = 0
-        while at < len(text):
+        while at < len(text) and wanted():
             end = min(at + _SPANS_PIECE, len(text))
             if end < len(text):  # at the last white space, if there is any
                 space = max(text.rfind(" ", at + 1, end), text.rfind("\n", at + 1, end))
@@ -173,21 +181,30 @@ class Tokenizer:
     ) -> list[tuple[list[int], int]]:
         """Ids without the special ones, as many as fit or more, and how many were counted.
 
-        The count is the text's own when it fits or when not truncating; otherwise it is
-        only known to be too large.
+        The count is the text's own when it fits or when not truncating; otherwise it is only known to be
+        too large, or the text to have more characters than are looked at.
         """
         if all(len(text) <= self._first for text in texts):
             return [(ids, len(ids)) for ids in self._encode(texts)]
         found: list[list[int]] = [[] for _ in texts]
         counts = [0] * len(texts)
+        looked_at = [0] * len(texts)
         rest = list(enumerate(texts))
         size = self._first
         while rest and wanted():
             split = [(index, *self._cuts.split(text, size, left)) for index, text in rest]
-            for (index, _, _), ids in zip(split, self._encode([piece for _, piece, _ in split]), strict=True):
+            before = [len(text) for _, text in rest]
+            encoded = self._encode([piece for _, piece, _ in split])
+            for (index, piece, behind), ids, length in zip(split, encoded, before, strict=True):
                 if counts[index] <= self._room:
                     found[index] = ids + found[index] if left else found[index] + ids
                 counts[index] += len(ids)
+                taken = length - len(behind)
+                looked_at[index] += len(piece) + (taken - len(piece)) // _SHORTENED
+                if behind and counts[index] <= self._room and looked_at[index] >= self._most:
+                    if not truncate:
+                        raise BadText(index, _too_little(counts[index]))
+                    counts[index] = self._room + 1
             rest = [
                 (index, text)
                 for index, _, text in split
@@ -216,6 +233,13 @@ def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
         if whole.ids[start:end] == bare and len(own) == len(bare):
             return whole.ids[:start], whole.ids[end:]
     raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
+
+
+def _too_little(tokens: int) -> str:
+    return (
+        f"half a million of its characters have {tokens} tokens, so the rest is not looked at. Leave "
+        "truncation on, or leave out what stands for nothing."
+    )
 
 
 def _batches(texts: Sequence[str]) -> list[list[str]]:

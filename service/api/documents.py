@@ -1,8 +1,6 @@
 """Storing, reading and deleting documents."""
 
-import asyncio
 import hashlib
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any
@@ -23,8 +21,9 @@ from service.api.ndjson_import import Imported, import_lines
 from service.api.pieces import JsonChunks, joined, listed
 from service.api.search import MILLION
 from service.api.search_params import where_of
+from service.api.slices import Slices
 from service.auth.audit import audit
-from service.errors import Empty, NotFound, Storage, Validation
+from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.http.body_budget import NDJSON
 from service.http.routing import Direct
 from service.settings import Settings
@@ -50,7 +49,6 @@ router = APIRouter(prefix="/documents", route_class=Direct, tags=["documents"])
 MAX_ID_CHARACTERS = 512
 MAX_PAGE = 1000
 SMALL_CHARACTERS = 512
-SLICE_SECONDS = 0.02  # of checking documents, before the event loop goes round once
 
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_PAGE})]
 _Id = Annotated[str | None, Query()]
@@ -143,7 +141,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
     Nothing of the body is kept when this returns but their texts and their metadata as JSON: parsed, metadata
     take up to 25 times as much.
     """
-    documents, every_id, sliced = [], True, time.perf_counter()
+    documents, every_id, slices = [], True, Slices()
     async with parsed_body(request, DocumentsRequest) as body:
         values = body.documents
         check_count(values, settings.max_inputs, "documents")
@@ -152,9 +150,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
             given = validated(DocumentIn, value, f"documents.{at}")
             documents.append(_document(given, metadata, f"documents[{at}]."))
             every_id = every_id and given.id is not None
-            if time.perf_counter() - sliced > SLICE_SECONDS:
-                await asyncio.sleep(0)  # others have the loop
-                sliced = time.perf_counter()
+            await slices.rest()
     return documents, every_id
 
 
@@ -187,7 +183,7 @@ def _anew(text: str) -> str:
     return text if len(text) > SMALL_CHARACTERS else text.encode().decode()
 
 
-@router.get("", **describe(Role.READ, None, Page, raises=[Storage]))
+@router.get("", **describe(Role.READ, None, Page, raises=[Overloaded, Storage]))
 async def list_documents(
     request: Request, after: str = "", limit: Limit = 100, filter: FilterText = None, id: _Id = None
 ) -> Response:

@@ -1,7 +1,7 @@
 """NDJSON: one document per line, any number of lines. A bad line is reported, the others are stored."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -12,12 +12,15 @@ from starlette.responses import Response
 
 from service.api.bulk_import import MAX_ERRORS, Import
 from service.api.inference import VERSION_HEADER, json_response
+from service.api.slices import Slices
 from service.errors import Empty, ServiceError, TooLarge, Validation
+from service.http.body_budget import Flow
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
 from service.runtime.runtime import Runtime
 from service.store.documents import Document, sequence
 
 IDLE_SECONDS = 0.5  # an import that sends nothing for so long has what it sent stored
+STEP_BYTES = 4096  # of a piece: so many line ends take some milliseconds
 
 Parse: TypeAlias = Callable[[dict[str, Any]], Document]
 
@@ -44,13 +47,18 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         ServiceError: it cannot go on. The message says what was stored.
 
     """
-    importing = Import(runtime.library, collection, request.scope["flow"], lambda: runtime.stopping)
-    lines = Lines()
+    flow: Flow = request.scope["flow"]
+    importing = Import(runtime.library, collection, flow, lambda: runtime.stopping)
+    lines, slices = Lines(), Slices()
     try:
         async with aclosing(_pieces(request)) as pieces:
             async for piece in pieces:
-                for line in lines.feed(piece or b""):
-                    await _take(importing, line, parse)
+                for step in _steps(piece or b""):
+                    for line in lines.feed(step):
+                        await _take(importing, line, parse)
+                        await slices.rest()
+                    await slices.rest()  # no line at all may have come of it
+                    flow.moved()
                 await importing.look(idle=piece is None)
         for line in lines.finish():
             await _take(importing, line, parse)
@@ -85,6 +93,11 @@ async def _pieces(request: Request) -> AsyncGenerator[bytes | None]:
         if (piece := reading.result()) is None:
             return
         yield piece
+
+
+def _steps(piece: bytes) -> Iterator[bytes]:
+    """A piece may hold tens of thousands of lines."""
+    return (piece[at : at + STEP_BYTES] for at in range(0, len(piece), STEP_BYTES))
 
 
 async def _take(importing: Import, line: Line, parse: Parse) -> None:

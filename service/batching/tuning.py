@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import onnxruntime
 
 from models import cpus
-from models.bounded import read_json
 from models.encoder import Encoder
 from models.engines.form import FP32
 from models.engines.opening import form_for
 from models.errors import ModelError
-from models.fsync import replace_text
+from models.files.bounded import read_json
+from models.files.fsync import replace_text
 from models.store import Store
 from service.errors import StartupError
 from service.settings import Settings

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.fsync import sync
+from models.files.fsync import sync
 from service.auth.audit import audit
 from service.auth.keys import NAME, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file

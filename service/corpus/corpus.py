@@ -8,7 +8,6 @@ generation for its whole life, so its query and the vectors it is compared with 
 import asyncio
 import logging
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +28,9 @@ from service.store.documents import DEFAULT_COLLECTION, Document, sequence, unch
 from service.store.filter_cache import Passing
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Where
-from service.store.ids import revision_of
 from service.store.reader import Documents
 from service.store.vectors import Embedding
-from service.store.writer import Changes, Transaction, Writer
+from service.store.writer import Transaction, Writer
 from service.store.writes import (
     DELETE_DOCUMENTS,
     MAX_COLLECTIONS,
@@ -190,7 +188,7 @@ class Library:
 
         """
         revisions, number = await self.documents.read(
-            lambda connection: _found(connection, where, collection)
+            lambda connection: _found(connection, where, collection), heavy=not where.indexed
         )
         done = deleted = 0
         while done < len(revisions):
@@ -295,22 +293,3 @@ def _found(connection: sqlite3.Connection, where: Where, collection: str) -> tup
     """The revisions that pass, rising, and the operation number of the same moment."""
     connection.execute("BEGIN")
     return matching(connection, where, collection).tolist(), sequence(connection)
-
-
-def apply(generation: Generation, changes: Changes) -> None:
-    """Bring a generation's indexes up to date with a commit; runs on the writer's thread."""
-    rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
-    if not rows and not changes.removed and changes.sequence <= generation.indexes.sequence:
-        return
-    place = changes.elsewhere.get
-    named: defaultdict[str, list[int]] = defaultdict(list)
-    for name in rows:
-        named[place(revision_of(name), DEFAULT_COLLECTION)].append(name)
-    removed: defaultdict[str, list[int]] = defaultdict(list)
-    for revision in changes.removed:
-        removed[place(revision, DEFAULT_COLLECTION)].append(revision)
-    added = {
-        collection: (np.array(names, np.int64), np.array([rows[name] for name in names], np.float32))
-        for collection, names in named.items()
-    }
-    generation.indexes.apply(added, removed, changes.sequence)

@@ -1,12 +1,15 @@
 """Documents' texts become vectors: the head of each, and of a long one its passages."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Answer, Lane
+from service.batching.tokenizing import LONG_CHARACTERS
 from service.corpus.passages import Split, split
 from service.live import Generation
 from service.store.vectors import Embedding, Passage
@@ -59,14 +62,30 @@ class DocumentEncoder:
         found: list[Embedding],
         lane: Lane,
     ) -> None:
-        """Put passages behind the heads in `found` that are not the whole of their texts."""
+        """Put passages behind the heads in `found` that are not the whole of their texts.
+
+        The thread ends soon when nobody waits any more.
+        """
+        left = threading.Event()
+
+        def wanted() -> bool:
+            return not left.is_set()
 
         def places() -> dict[int, Split]:
             cut = [at for at, embedding in enumerate(found) if embedding.truncated]
-            split_texts = ((at, split(texts[at], generation.encoder, prompt)) for at in cut)
-            return {at: where for at, where in split_texts if where is not None}
+            split_texts = (
+                (at, split(texts[at], generation.encoder, prompt, wanted)) for at in cut if wanted()
+            )
+            try:
+                return {at: where for at, where in split_texts if where is not None}
+            finally:
+                if sum(len(texts[at]) for at in cut) > LONG_CHARACTERS:
+                    memory.give_back()  # the request may have ended before
 
-        split_at = await asyncio.get_running_loop().run_in_executor(self._splitting[lane], places)
+        try:
+            split_at = await asyncio.get_running_loop().run_in_executor(self._splitting[lane], places)
+        finally:
+            left.set()
         spans = [(at, span) for at, where in split_at.items() for span in where.others]
         parts = [prompt + texts[at][slice(*span)] for at, span in spans]
         answer = await self._forward(generation, parts, lane)

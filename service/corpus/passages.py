@@ -13,7 +13,7 @@ Not here: where vectors are kept (writes.py), how one document is found by its b
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,7 +52,9 @@ class Split:
     complete: bool
 
 
-def split(text: str, encoder: Encoder, prompt: str = "") -> Split | None:
+def split(
+    text: str, encoder: Encoder, prompt: str = "", wanted: Callable[[], bool] = lambda: True
+) -> Split | None:
     """Where the passages of `text` lie, None when the model sees the whole of it.
 
     Tokenises all of it: some hundred milliseconds for a megabyte, so not on the event loop.
@@ -61,9 +63,12 @@ def split(text: str, encoder: Encoder, prompt: str = "") -> Split | None:
         text: without the prompt, which goes before each passage.
         encoder: whose tokens count.
         prompt: of documents.
+        wanted: asked from time to time; once it is false the answer means nothing.
 
     """
-    tokens = encoder.spans(text)
+    tokens = encoder.spans(text, wanted)
+    if not wanted():
+        return None
     room = encoder.room - len(encoder.spans(prompt))
     if len(tokens) <= room or room < LEAST_ROOM:
         return None

@@ -30,7 +30,7 @@ from service.store.documents import DEFAULT_COLLECTION, Record, TooMuch, ids_of,
 from service.store.filter_cache import Passing
 from service.store.filters.predicate import Where
 from service.store.ids import Revisions, revisions_of
-from service.store.reader import SLICE_SECONDS, pause
+from service.store.reader import SLICE_SECONDS, pause, reads
 from service.store.vectors import passages, vector_of
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def find(
     ]
     shown = {"text": search.with_text, "metadata": search.with_metadata}
     wanted = sorted({ranked.revision for page in pages for ranked in page})
-    _check_sizes(sizes(connection, wanted, search.most, **shown), pages, search.most)
+    reads(_check_sizes(sizes(connection, wanted, search.most, **shown), pages, search.most))
     documents = records(connection, wanted, search.most, **shown)
     _check_sizes({revision: record.size for revision, record in documents.items()}, pages, search.most)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
@@ -173,10 +173,12 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
     return [ranking[at] for at in np.flatnonzero(scores >= least).tolist()]
 
 
-def _check_sizes(sizes: dict[int, int], pages: Sequence[Sequence[Ranked]], most: float) -> None:
-    """Refuse too large an answer; a document that answers two queries is in it twice."""
-    if sum(sizes[ranked.revision] for page in pages for ranked in page) > most:
+def _check_sizes(sizes: dict[int, int], pages: Sequence[Sequence[Ranked]], most: float) -> int:
+    """The bytes of an answer; a document that answers two queries is in it twice. Refuse too many."""
+    total = sum(sizes[ranked.revision] for page in pages for ranked in page)
+    if total > most:
         raise TooMuch
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
 from service.observability.request_log import Seen, Step, steps
 from service.settings import Settings
+from service.store.answers import Answers, Share, share
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Edge:
         self._metrics = metrics
         self._entrance = entrance
         self.bodies = Bodies(settings)
+        self.answers = Answers(settings.max_answers_mb)
         self._in_flight = 0
         metrics.admitted_bytes.set_function(lambda: self.bodies.admitted_bytes)
         metrics.in_flight.set_function(lambda: self._in_flight)
@@ -128,6 +130,8 @@ class Exchange:
         self.read_bytes = 0
         self.sent_bytes = 0
         request_id.set(self._request_id)
+        self._share = Share(edge.answers)
+        share.set(self._share)
         if edge.tellers:
             steps.set(self._steps)
 
@@ -191,7 +195,8 @@ class Exchange:
         return message
 
     def let_go(self) -> None:
-        """It is answered: its body is held no more."""
+        """It is answered: its body and its answer are held no more."""
+        self._share.let_go()
         if self._flow is None:
             self._edge.bodies.admitted_bytes -= self.read_bytes
         else:

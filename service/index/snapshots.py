@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from models.bounded import read_json
-from models.fsync import sync
+from models.files.bounded import read_json
+from models.files.fsync import sync
 from models.seal import checksum
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -18,30 +17,28 @@ from models import cpus
 from models.encoder import ONNX
 from models.engines.form import FP32
 from models.store import Store
-from service import outages
 from service.batching import tuning
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.single_text import threads_alone
 from service.batching.sizes import sizes_on
-from service.corpus.corpus import Library, apply
-from service.corpus.examples import load_examples
+from service.corpus.corpus import Library
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import Owner, owner_of
 from service.index.snapshots import tidy
-from service.lifecycle.builder import Builder, load_all
 from service.lifecycle.catch_up import CatchUp
 from service.lifecycle.controller import Watcher
 from service.lifecycle.model_loader import Opener, require_device, wanted_form
 from service.lifecycle.startup import active_generation
-from service.live import Generation, Live, Retired
+from service.live import Live
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.runtime import gauges
 from service.runtime.data_lock import Ownership
 from service.runtime.health import Health
+from service.runtime.index_keeper import IndexKeeper
 from service.runtime.scheduled import show_schedule
 from service.runtime.watchdog import Heartbeat, Supervisor, lasting
 from service.settings import Settings
@@ -52,11 +49,10 @@ from service.store.generations import kept_numbers
 from service.store.reader import Documents
 from service.store.schema import DATABASE, connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
-from service.store.writer import Changes, Transaction, Writer
+from service.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS, MOST_SECONDS = 2, 60
 LARGE_BYTES = 512 * MEGABYTE
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
@@ -93,14 +89,11 @@ class Runtime:
         self.live: Live
         self.library: Library
         self.watcher: Watcher
-        self._progress = "starting"
+        self._index: IndexKeeper
         self._opener: Opener
         self._catch_up: CatchUp
         self._ownership: Ownership | None = None
         self._owner: Owner | None = None  # of the GPU where large indexes are searched
-        self._loop: asyncio.AbstractEventLoop
-        self._torn = asyncio.Event()  # the index in service could not follow a write
-        self._tears = 0  # how often that was
         self._follows = False  # what is wanted is followed
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -171,11 +164,11 @@ class Runtime:
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
         await asyncio.to_thread(self.open)
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(logs.on_loop)
+        asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.live.generation
         self.batcher.start()
-        writer = Writer(self._connection, self._on_commit, self.metrics.write_seconds.observe)
+        self._index = IndexKeeper(self.live, self._connection, self.metrics, self.ready, self._follow)
+        writer = Writer(self._connection, self._index.on_commit, self.metrics.write_seconds.observe)
         self.library = Library(
             self.live,
             self.batcher,
@@ -184,6 +177,7 @@ class Runtime:
             passages=self.settings.passages,
             max_collections=self.settings.max_collections,
         )
+        self._index.library = self.library
         self._catch_up = CatchUp(self.library)
         self.library.on_gap = self._catch_up.note
         hang_seconds = self.settings.hang_seconds
@@ -206,7 +200,7 @@ class Runtime:
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
         self._keep("Noting how far the store is", partial(last_known.keep_noting, self.settings.data_dir))
-        self._keep("Making the index whole", self._keep_whole)
+        self._keep("Making the index whole", self._index.keep_whole)
 
     async def stop(self) -> None:
         """Finish every accepted write and close, in the order of use."""
@@ -226,7 +220,7 @@ class Runtime:
         return (
             None
             if self.ready.is_set() and self.live.generation.whole
-            else f"Not ready yet: {self._progress}."
+            else f"Not ready yet: {self._index.progress}."
         )
 
     def scrape(self) -> bytes:
@@ -239,6 +233,11 @@ class Runtime:
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))
+
+    def _follow(self) -> None:
+        if not self._follows and not self.stopping:
+            self._follows = True
+            self._keep("Following what is wanted", self.watcher.run)
 
     def _close(self) -> None:
         self.batcher.stop()
@@ -255,85 +254,3 @@ class Runtime:
         if self._ownership is not None:
             self._ownership.release()
             self._ownership = None
-
-    async def _keep_whole(self) -> None:
-        """Make the index in service whole: at the start, and again when it could not follow a write.
-
-        What is wanted is followed from the first try on, whatever came of it, because going back to the
-        version before may be what makes the service ready.
-        """
-        pause = RETRY_SECONDS
-        while True:
-            self._torn.clear()
-            try:
-                await self._make_whole(self.live.generation)
-            except Retired:  # another version took its place
-                continue
-            except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
-                outages.warn(log, f"Not ready yet, trying again in {RETRY_SECONDS} s: {error.message}")
-                self._progress = error.message
-                await asyncio.sleep(RETRY_SECONDS)
-            except Exception as error:
-                log.exception("The index could not be made whole; it is tried again in %d s", pause)
-                self._progress = f"the index could not be made whole ({logs.told(error)}); it is tried again"
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MOST_SECONDS)
-            else:
-                pause = RETRY_SECONDS
-                await self._torn.wait()
-            finally:
-                self._follow()
-
-    async def _make_whole(self, generation: Generation) -> None:
-        """Load and embed what the index lacks; at the start load the examples, too."""
-        tears = self._tears
-        if not generation.whole:
-            if not generation.loaded:
-                await self.library.writer.run(partial(load_all, generation=generation))
-                generation.complete_to, generation.loaded = 0, True
-            self._follow()
-            await Builder(self.library, generation, self._tell).embed()
-            generation.whole = True
-            if self._tears != tears:  # the writer's thread may have said so in between: once more
-                generation.loaded = generation.whole = False
-                self._torn.set()
-                return
-        if not self.ready.is_set() and self.live.generation.whole:
-            self._progress = "loading the example documents"
-            await load_examples(self.library)
-            self.ready.set()
-
-    def _follow(self) -> None:
-        if not self._follows and not self.stopping:
-            self._follows = True
-            self._keep("Following what is wanted", self.watcher.run)
-
-    def _tell(self, done: int, total: int) -> None:
-        self._progress = f"{done} of {total} documents are in the index"
-
-    def _on_commit(self, changes: Changes) -> None:
-        """On the writer's thread, before the write is answered."""
-        committed = time.monotonic()
-        for generation in self.live.generations:
-            try:
-                apply(generation, changes)
-            except Exception:  # the write is on disk all the same, and an index can be made anew from there
-                log.exception("The index of %s could not follow a write", generation.version)
-                if generation is self.live.generation:
-                    self._reload(generation)
-                else:
-                    self.live.leave(generation)
-        self.metrics.index_lag_seconds.observe(time.monotonic() - committed)
-
-    def _reload(self, generation: Generation) -> None:
-        """For the version in service, on the writer's thread; what this cannot mend is mended behind it."""
-        try:
-            if load_all(Transaction(self._connection), generation):
-                return
-            log.error("The store has damaged vectors; their texts are embedded again")
-        except Exception:  # the write is kept, but what the index lacks must not be searched around
-            log.exception("The index could not be loaded; it is tried again")
-        self._tears += 1
-        generation.loaded = generation.whole = False
-        self._progress = "the index could not follow a write, and is loaded again"
-        self._loop.call_soon_threadsafe(self._torn.set)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from service.store.filters.planner import matching, scoped
 from service.store.filters.predicate import Where
-from service.store.reader import pause
+from service.store.reader import pause, reads
 
 Vector = NDArray[np.float32]
 
@@ -124,6 +124,7 @@ def page(
     for revision, size in rows:
         if len(found) == limit or (found and most < size):
             return found, True
+        reads(size)
         [one] = records(connection, [revision]).values()
         most -= max(size, one.size)
         if found and most < 0:  # control characters are longer in JSON

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from models.bounded import read_json
-from models.fsync import replace_text
+from models.files.bounded import read_json
+from models.files.fsync import replace_text
 from service import outages
 from service.errors import DAMAGED_CODES, StartupError, machine_error
 from service.store.documents import count_all, sequence

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from service import memory, outages
+from service.store.answers import Share, share
 from service.store.schema import connect
 
 log = logging.getLogger(__name__)
@@ -92,8 +93,10 @@ class Turns:
 class Turn:
     """One read. `turns` is None for the service's own, which never waits."""
 
-    def __init__(self, turns: Turns | None) -> None:
+    def __init__(self, turns: Turns | None, share: Share | None = None) -> None:
+        """share: what counts the bytes that are read for an answer; None: nothing does."""
         self._turns = turns
+        self.share = share
         self.abandoned = False
         self.held = False
         self.comes = threading.Event()
@@ -155,6 +158,18 @@ def pause() -> None:
         turn.pause()
 
 
+def reads(count: int) -> None:
+    """So many bytes are about to be read, and held until their answer is sent.
+
+    Raises:
+        Overloaded: with those of other answers they are too many.
+
+    """
+    turn: Turn | None = getattr(_work, "turn", None)
+    if turn is not None and turn.share is not None:
+        turn.share.add(count)
+
+
 @contextlib.contextmanager
 def resting() -> Iterator[None]:
     """A read that waits for another one in this block: it keeps no turn, or the other might never get one.
@@ -211,13 +226,14 @@ class Documents:
         Raises:
             Storage: the disk fails, or the store is damaged.
             Unhealthy: there is no file descriptor left.
+            Overloaded: it reads more than all answers together may have.
 
         """
         if not heavy:
-            return await self._run(query, self._pool, Turn(self._turns))
+            return await self._run(query, self._pool, Turn(self._turns, share.get()))
         async with self._heavy:
             try:
-                return await self._run(query, self._pool, Turn(self._turns))
+                return await self._run(query, self._pool, Turn(self._turns, share.get()))
             finally:
                 memory.give_back()
 

@@ -16,8 +16,11 @@ PROBE = Path(__file__).with_name("foreign_probe.py")
 PROMPTS = {"query": "how do i ", "document": "the letter: "}
 
 
-def foreign_tool(way: str, seconds: float = 60, cut_alike: bool = True) -> Tool:
-    """A tool that foreign_probe.py plays, and that fails where the last of the real ones is known to."""
+def foreign_tool(way: str, seconds: float = 900, cut_alike: bool = True) -> Tool:
+    """A tool that foreign_probe.py plays, and that fails where the last of the real ones is known to.
+
+    Its time is for torch to be imported on a machine that does much else.
+    """
     limits = Limits(remarks=("a remark",), cut_alike=cut_alike)
     return Tool(way, (), lambda _: limits, TOOLS[-1].failures, PROBE, seconds)
 

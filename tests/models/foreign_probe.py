@@ -45,9 +45,9 @@ def known(folder: Path, texts: list[str]) -> Any:
 
 
 def hang(folder: Path, texts: list[str]) -> Any:
-    child = subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-I", "-c", "import time; time.sleep(600)"])
     print(f"waiting for {child.pid}", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def scribble(folder: Path, texts: list[str]) -> Any:

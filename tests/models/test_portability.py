@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.lock import lock
+from models.files.lock import lock
 from models.publishing.portability.check import TEXTS, Expected, Row, check, compare
 from models.publishing.portability.command import verdict
 from models.publishing.portability.environments import Failed, python_of
@@ -123,11 +123,13 @@ def test_a_failure_that_is_the_tools_own_is_told_in_plain_words(expected: Expect
 
 
 def test_a_tool_that_hangs_is_stopped_with_all_it_started(expected: Expected, tmp_path: Path) -> None:
-    start = time.monotonic()
-    row = _check("hang", expected, tmp_path, seconds=2)
-    assert time.monotonic() - start < 20
-    assert (row.verdict, row.foreseen) == ("cannot", False)
-    said = re.match(r"it was stopped after 2 seconds; its last line: waiting for (\d+) ", row.reason)
+    """In the end. First it gets as long as a machine that does much else needs to import numpy."""
+    for seconds in (2, 8, 32):
+        row = _check("hang", expected, tmp_path, seconds=seconds)
+        assert (row.verdict, row.foreseen) == ("cannot", False)
+        assert row.reason.startswith(f"it was stopped after {seconds} seconds; its last line: ")
+        if said := re.search(r"; its last line: waiting for (\d+) ", row.reason):
+            break
     assert said, row.reason
     deadline = time.monotonic() + 30
     while _runs(int(said[1])):

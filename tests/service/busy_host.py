@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+BUSY = "the host was too busy"  # begins the reason of a test that is skipped for it
 _TICKS = os.sysconf("SC_CLK_TCK")
 _IDLE = {3, 4, 8, 9}  # of /proc/stat: idle and iowait, and what guests took, which stands in user time too
 

@@ -1,20 +1,41 @@
 """Requests that cost as much as the contract allows, and hostile ones: texts, ids, and what takes no body.
 
-Each is made when it is sent: sixteen megabytes of each at once would be gigabytes here.
+The limits are the defaults of the settings, so a limit that is changed changes the request with it. Each
+request is made when it is sent: sixteen megabytes of each at once would be gigabytes here.
 """
 
 import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-BODY = (16 << 20) - 4096  # just below what a body may have
+from service.settings import Settings
+from tests.service.process import Service
+
+
+def default(setting: str) -> int:
+    """What the setting is when nobody sets it."""
+    return int(Settings.model_fields[setting].default)
+
+
+BODY = (default("max_body_mb") << 20) - 4096  # just below what a body may have
 LONG = BODY - 4096  # bytes of one text, or of what else fills a body
-MANY = 2048  # inputs of one request
+MANY = default("max_inputs")
 SHARE = BODY // MANY - 100  # bytes of each when there are so many
-TOKENIZED = 1_000_000  # characters of one /tokenize
+VALUES = default("max_values") - 1000
 LINE = 30_000  # bytes of a path with its parameters, of which a head of requests may have 64 KiB
-MARKS = "\u0315\u0300"  # in an order that normalising turns round: quadratic over a long run
-GROWS = "\ufdfa"  # one character that becomes eighteen
+UNITS = {  # of texts
+    "words": "red river stone ",
+    "punctuation": ".,;!",
+    "CJK": "天地人",
+    "marks": "\u0315\u0300",  # in an order that normalising turns round: quadratic over a long run
+    "characters that grow": "\ufdfa",  # one character that becomes eighteen
+    "one word": "a",
+}
+# Statuses: of what is allowed, of what is refused, and of what is refused by OpenAI's and Cohere's routes.
+# Allowed work may end at its deadline, or find no room beside others.
+ALLOWED = frozenset({200, 429, 504})
+REFUSED = frozenset({422})
+REFUSED_THERE = frozenset({400})
 
 
 class Facts(NamedTuple):
@@ -30,128 +51,164 @@ class Request(NamedTuple):
     kind: str = "application/json"
 
 
+def _nothing(service: Service, at: str) -> None:
+    """What must be there is there."""
+
+
 class Case(NamedTuple):
     route: str  # "METHOD /path" as the service's own document names it
     name: str
     make: Callable[[Facts], Request]
+    expected: frozenset[int] = ALLOWED
+    beside: frozenset[int] = frozenset({429})  # what else when it comes several times at once
     timed: bool = True  # its answer must come by its deadline
+    prepare: Callable[[Service, str], None] = _nothing  # before each try
+    at: str = ""  # the path of the collection that it prepares
 
     def __str__(self) -> str:
         return f"{self.route} {self.name}"
 
 
-def words(size: int) -> str:
-    return ("red river stone " * (size // 16 + 1))[:size]
+def of(unit: str, characters: int) -> str:
+    """A text of exactly so many."""
+    return ("a" + unit * (characters // len(unit) + 1))[:characters]
 
 
-def marks(size: int) -> str:
-    """About so many bytes of UTF-8."""
-    return "a" + MARKS * (size // 4)
+def sized(unit: str, size: int) -> str:
+    """A text of about so many bytes of UTF-8, and no more."""
+    return of(unit, size * len(unit) // len(unit.encode()))
 
 
-def grows(size: int) -> str:
-    return GROWS * (size // 3)
+def words(characters: int) -> str:
+    return of(UNITS["words"], characters)
 
 
-TEXTS: dict[str, Callable[[int], str]] = {
-    "words": words,
-    "marks": marks,
-    "characters that grow": grows,
-    "one word": "a".__mul__,
-}
+def distinct(characters: int) -> str:
+    """Words of twenty letters, each another."""
+    return " ".join(f"w{at:019}" for at in range(characters // 21 + 1))[:characters]
 
 
 def packed(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def filled(before: bytes, item: bytes, after: bytes) -> bytes:
-    """As many of `item` as a body may hold."""
-    return before + b",".join([item] * ((BODY - len(before) - len(after)) // (len(item) + 1))) + after
+def filled(before: bytes, item: bytes, after: bytes, size: int = BODY) -> bytes:
+    """As many of `item` as so many bytes may hold."""
+    return before + b",".join([item] * ((size - len(before) - len(after)) // (len(item) + 1))) + after
 
 
-def posted(route: str, name: str, body: Callable[..., object], *arguments: object) -> Case:
+def valued(before: bytes, item: bytes, worth: int, after: bytes) -> bytes:
+    """As many of `item` as a body may hold values, when each counts as `worth` of them."""
+    return before + b",".join([item] * (VALUES // worth)) + after
+
+
+def posted(
+    route: str,
+    name: str,
+    body: Callable[..., object],
+    *arguments: object,
+    expected: frozenset[int] = ALLOWED,
+) -> Case:
     """`body`, called with `arguments`, gives the bytes, or what JSON makes them of."""
 
     def make(facts: Facts) -> Request:
         content = body(*arguments)
         return Request(route.split()[1], content if isinstance(content, bytes) else packed(content))
 
-    return Case(route, name, make)
+    return Case(route, name, make, expected)
 
 
-def got(route: str, name: str, path: str) -> Case:
-    return Case(route, name, lambda facts: Request(path))
+def got(route: str, name: str, path: str, expected: frozenset[int] = ALLOWED) -> Case:
+    return Case(route, name, lambda facts: Request(path), expected)
 
 
-def embedding(route: str, key: str, *, whole: bool) -> Iterator[Case]:
-    """Texts or ids as `key`; all shapes, or those that its siblings take another way."""
-    name = packed(key)
-    begin = (
-        b'{"model":"m","input_type":"search_document","embedding_types":["float"],'
-        if key == "texts"
-        else b"{"
+def embedding() -> Iterator[Case]:
+    """Texts or ids: all shapes of one route, and of its siblings what they take another way."""
+    route, ids = "POST /embed", default("max_ids")
+    for kind in ("words", "marks", "characters that grow", "one word"):
+        yield posted(route, f"one text of {kind}", lambda kind: {"inputs": sized(UNITS[kind], LONG)}, kind)
+    for kind in ("words", "marks"):
+        many = [sized(UNITS[kind], SHARE)] * MANY
+        yield posted(route, f"2,048 texts of {kind}", lambda many: {"inputs": many}, many)
+    yield posted(route, "one row of ids", _ids, "inputs", 1, ids)
+    yield posted(route, "many values", lambda: valued(b'{"inputs":"a","x":[', b"7", 1, b"]}"))
+    yield posted(route, "many objects", lambda: valued(b'{"inputs":"a","x":[', b"{}", 5, b"]}"))
+    yield posted(
+        route,
+        "a text that is too long, uncut",
+        lambda: {"truncate": False, "inputs": words(LONG)},
+        expected=REFUSED | {504},  # it is counted
     )
-    begin += name + b":"
-    for kind, text in TEXTS.items():
-        if whole or kind == "marks":
-            yield posted(route, f"one text of {kind}", lambda text: begin + packed([text(LONG)]) + b"}", text)
-    yield posted(route, "2,048 long texts", lambda: begin + packed([words(SHARE)] * MANY) + b"}")
-    yield posted(route, "empty objects", lambda: filled(begin + b"[", b"{}", b"]}"))
-    if key != "texts":
-        yield posted(route, "one row of ids", lambda: filled(begin + b"[", b"9", b"]}"))
-    if not whole:
-        return
-    yield posted(route, "2,048 empty texts", lambda: begin + packed([""] * MANY) + b"}")
-    yield posted(route, "2,048 texts of marks", lambda: begin + packed([marks(SHARE)] * MANY) + b"}")
-    yield posted(route, "2,048 rows of ids", lambda: begin + packed([[2, *[9] * 3900, 3]] * MANY) + b"}")
-    yield posted(route, "empty lists", lambda: filled(begin + b"[", b"[]", b"]}"))
-    yield posted(route, "deep nesting", lambda: begin + b"[" * (BODY - 100))
-    yield posted(route, "a field more", lambda: filled(begin + b'"a","x":[', b"{}", b"]}"))
+    yield posted(route, "2,048 empty texts", lambda: {"inputs": [""] * MANY}, expected=frozenset({400}))
+    yield posted(route, "a text more", lambda: {"inputs": ["a"] * (MANY + 1)}, expected=REFUSED)
+    large = lambda: b'{"inputs":"' + b"a" * (default("max_body_mb") << 20) + b'"}'  # noqa: E731
+    yield posted(route, "a body that is too large", large, expected=frozenset({413}))
+    yield posted(route, "too many ids", _ids, "inputs", MANY, ids + 2 * MANY, expected=REFUSED)
+    yield posted(route, "too many values", lambda: filled(b'{"inputs":[', b"9", b"]}"), expected=REFUSED)
+    yield posted(route, "deep nesting", lambda: b'{"inputs":' + b"[" * LONG, expected=REFUSED)
+    yield posted("POST /", "2,048 rows of ids", _ids, "inputs", MANY, ids)
+    long = lambda: {"model": "m", "input": [sized(UNITS["words"], SHARE)] * MANY}  # noqa: E731
+    yield posted("POST /embeddings", "2,048 texts", long)
+    route = "POST /v1/embeddings"
+    yield posted(route, "2,048 rows of ids", _ids, "input", MANY, ids)
+    yield posted(route, "one row of ids", _ids, "input", 1, ids)
+    yield posted(route, "too many ids", _ids, "input", 1, ids + 1, expected=REFUSED_THERE)
+    cohere = b'{"model":"m","input_type":"search_document","embedding_types":["float"],"texts":['
+    route = "POST /v2/embed"
+    yield posted(route, "one text of marks", lambda: cohere + packed(sized(UNITS["marks"], LONG)) + b"]}")
+    yield posted(route, "too many values", lambda: filled(cohere, b"{}", b"]}"), expected=REFUSED_THERE)
+
+
+def _ids(field: str, rows: int, ids: int) -> object:
+    """So many ids in so many rows, between those that the tiny model's begin and end with."""
+    return {"model": "m", field: [[2, *[9] * (ids // rows - 2), 3]] * rows}
 
 
 def pairs() -> Iterator[Case]:
     route = "POST /similarity"
-    yield posted(
-        route,
-        "2,048 sentences",
-        lambda: {"inputs": {"source_sentence": "a", "sentences": [words(SHARE)] * (MANY - 1)}},
-    )
-    yield posted(route, "1,024 pairs of marks", lambda: {"pairs": [[marks(SHARE)] * 2] * (MANY // 2)})
-    yield posted(route, "empty pairs", lambda: filled(b'{"pairs":[', b"[]", b"]}"))
+    long = {"source_sentence": "a", "sentences": [words(SHARE)] * (MANY - 1)}
+    yield posted(route, "2,047 sentences", lambda: {"inputs": long})
+    pair = [sized(UNITS["marks"], SHARE)] * 2
+    yield posted(route, "1,024 pairs of marks", lambda: {"pairs": [pair] * (MANY // 2)})
+    yield posted(route, "too many pairs", lambda: {"pairs": [["a", "b"]] * (MANY // 2 + 1)}, expected=REFUSED)
+    yield posted(route, "empty pairs", lambda: filled(b'{"pairs":[', b"[]", b"]}"), expected=REFUSED)
 
 
 def tokens() -> Iterator[Case]:
-    route = "POST /tokenize"
-    for kind, text in TEXTS.items():
-        yield posted(route, f"all characters of {kind}", lambda text: {"inputs": text(TOKENIZED)}, text)
-    yield posted(route, "2,048 texts", lambda: {"inputs": [words(TOKENIZED // MANY)] * MANY})
-    yield posted(route, "too many characters", lambda: {"inputs": words(LONG)})
-    yield posted("POST /decode", "one row of ids", lambda: filled(b'{"ids":[', b"9", b"]}"))
-    yield posted("POST /decode", "2,048 rows of ids", lambda: {"ids": [[9] * 4000] * MANY})
-    yield posted("POST /decode", "empty rows", lambda: filled(b'{"ids":[', b"[]", b"]}"))
+    route, most = "POST /tokenize", default("max_tokenize_characters")
+    for kind, unit in UNITS.items():
+        yield posted(route, f"as much of {kind}", lambda unit: {"inputs": of(unit, most)}, unit)
+    yield posted(route, "2,048 texts", lambda: {"inputs": [words(most // MANY)] * MANY})
+    yield posted(route, "a character more", lambda: {"inputs": words(most + 1)}, expected=REFUSED)
+    yield posted(route, "far too much", lambda: {"inputs": sized(UNITS["marks"], LONG)}, expected=REFUSED)
+
+
+def decoded() -> Iterator[Case]:
+    route, most = "POST /decode", default("max_decode_ids")
+    yield posted(route, "one row of ids", lambda: {"ids": [9] * most})
+    yield posted(route, "2,048 rows of ids", lambda: {"ids": [[9] * (most // MANY)] * MANY})
+    yield posted(route, "an id more", lambda: {"ids": [9] * (most + 1)}, expected=REFUSED)
+    yield posted(route, "far too many", lambda: filled(b'{"ids":[', b"[]", b"]}"), expected=REFUSED)
 
 
 def others() -> Iterator[Case]:
-    """What takes no body is sent one all the same."""
+    """What takes no body is sent one all the same, and more parameters than anything has."""
     name = "x" * 200
-    for route, path in {
-        "GET /v1/models": "",
-        "GET /models": "",
-        "GET /info": "",
-        "GET /health": "",
-        "GET /ready": "",
-        "GET /metrics": "",
-        "GET /collections": "",
-        "DELETE /collections/{collection}": f"/collections/{name}",
-        "GET /models/{version}/report": f"/models/{name}/report",
-        "GET /models/{version}/report/{file}": f"/models/{name}/report/{name}",
-        "POST /models/{version}/activate": f"/models/{name}/activate",
-        "POST /models/rollback": "",
+    for route, (path, *statuses) in {
+        "GET /v1/models": ("/v1/models", 200),
+        "GET /models": ("/models", 200),
+        "GET /info": ("/info", 200),
+        "GET /health": ("/health", 200),
+        "GET /ready": ("/ready", 200),
+        "GET /metrics": ("/metrics", 200),
+        "GET /collections": ("/collections", 422),
+        "GET /models/{version}/report": (f"/models/{name}/report", 404),
+        "GET /models/{version}/report/{file}": (f"/models/{name}/report/{name}", 404),
+        "POST /models/{version}/activate": (f"/models/{name}/activate", 404),
+        "POST /models/rollback": ("/models/rollback", 409),
     }.items():
-        at = path or route.split()[1]
-        yield Case(route, "a body that nobody reads", _unread(at))
-        yield got(route, "many parameters", f"{at}?{'a=b&' * (LINE // 4)}")
+        at = f"{path}?{'a=b&' * (LINE // 4)}"
+        yield Case(route, "a body that nobody reads", _unread(at), frozenset(statuses))
 
 
 def _unread(path: str) -> Callable[[Facts], Request]:

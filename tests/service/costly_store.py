@@ -3,123 +3,208 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
+from service.api.feedback import MAX_QUERY_CHARACTERS
+from service.api.metadata import MAX_DEPTH
+from service.api.search_params import MAX_K, MAX_OFFSET, TOGETHER
+from service.corpus.search import CANDIDATES
+from service.store.filters.grammar import MAX_CONDITIONS
+from service.store.filters.operands import MAX_VALUES
 from tests.service.costly import (
-    BODY,
     LINE,
     LONG,
     MANY,
+    REFUSED,
     SHARE,
-    TEXTS,
+    UNITS,
+    VALUES,
     Case,
     Facts,
     Request,
+    decoded,
+    default,
+    distinct,
     embedding,
     filled,
     got,
-    marks,
+    of,
     others,
     packed,
     pairs,
     posted,
+    sized,
     tokens,
     words,
 )
+from tests.service.process import Service
 
 COLLECTION = "/collections/{collection}"
 PLACE = "/collections/busy"  # where a route of a collection is asked
+DOOMED = "doomed"  # a collection, and a field of documents, that are there to be deleted
+METADATA_BYTES = default("max_metadata_kb") << 10
 NEVER = {"there is no such field": 1}
+CONDITIONS = {"$or": [NEVER] * (MAX_CONDITIONS - 1)}
+KINDS = ("words", "marks", "characters that grow")
 
 
-def filters(route: str, path: str) -> Iterator[Case]:
-    """Of a route that takes one as a parameter; nothing passes any of them."""
-    inside = path + ("&" if "?" in path else "?") + "filter="
-    chosen: dict[str, object] = {
-        "many conditions": {"$and": [NEVER] * (LINE // 60)},
-        "many values": {"nothing": {"$in": list(range(LINE // 10))}},
-    }
-    for name, value in chosen.items():
-        yield got(route, name, inside + quote(packed(value), safe=""))
-    yield got(route, "a deep filter", inside + quote('{"$and":[' * (LINE // 30), safe=""))
+def put(service: Service, at: str, documents: list[dict[str, object]]) -> None:
+    for first in range(0, len(documents), 200):
+        answer = service.client.post(f"{at}/documents", json={"documents": documents[first : first + 200]})
+        assert answer.status_code == 200, answer.text
+
+
+def heavy(id: str) -> dict[str, object]:
+    """A document with the most metadata that it may have."""
+    return {"id": id, "text": "metadata", "metadata": {"much": "x" * (METADATA_BYTES - len('{"much":""}'))}}
+
+
+def fill(service: Service) -> None:
+    """What the requests look for, in four collections; of one much more, which no answer may hold."""
+    for at in ("", PLACE, "/collections/other", "/collections/third"):
+        documents: list[dict[str, object]] = [
+            {"id": f"d-{n}", "text": f"red {words(40 + n)}", "metadata": {"kind": n % 7}} for n in range(200)
+        ]
+        documents += [{"id": f"l-{n}", "text": words(100_000)} for n in range(4)]
+        put(service, at, documents + [heavy(f"m-{n}") for n in range(8)])
+    for at in ("", PLACE):
+        put(service, at, [{"id": f"j-{n}", "text": f"judged {n}"} for n in range(MANY)])
+    put(service, "", [heavy(f"m-{n}") for n in range(MAX_K)])
+
+
+def _doom(service: Service, at: str) -> None:
+    documents: list[dict[str, object]] = [
+        {"id": f"x-{n}", "text": f"doomed {n}", "metadata": {DOOMED: 1}} for n in range(4000)
+    ]
+    put(service, at, documents)
 
 
 def searches() -> Iterator[Case]:
     route = "GET /search"
-    for mode in ("dense", "lexical", "hybrid"):
-        for kind, text in TEXTS.items():
-            query = quote(text(LINE // 3), safe="")
-            yield got(
-                route, f"{mode}, a query of {kind}", f"/search?mode={mode}&q={query[: LINE // 18 * 18]}"
-            )
-    yield got(route, "as many hits as there may be", "/search?q=red&k=1000&offset=10000&mode=hybrid")
-    yield got(route, "documents with much metadata", "/search?q=metadata&k=1000")
-    yield from filters(route, "/search?q=red&k=1000")
-    route = "POST /search"
-    for mode in ("dense", "lexical", "hybrid"):
-        yield posted(route, f"{mode}, 2,048 queries", queries, [words(60)] * MANY, mode, 1)
-        yield posted(route, f"{mode}, 50 queries of 1,000 hits", queries, ["red"] * 50, mode, 1000)
-        for kind, text in TEXTS.items():
-            yield posted(
-                route,
-                f"{mode}, one query of {kind}",
-                lambda text, mode: queries([text(LONG)], mode, 1),
-                text,
-                mode,
-            )
-    yield posted(route, "lexical, 2,048 long queries", lambda: queries([words(SHARE)] * MANY, "lexical", 1))
+    most = default("max_query_characters")
+    for kind in KINDS:
+        query = quote(of(UNITS[kind], min(most, LINE // 9)), safe="")
+        yield got(route, f"a query of {kind}", f"/search?mode=hybrid&q={query}")
+    yield got(route, "the last hits", f"/search?q=red&k={MAX_K}&offset={MAX_OFFSET}&mode=hybrid&fields=")
+    fits = min(MAX_K, default("max_answer_mb") * 1_000_000 // (METADATA_BYTES + 200))
+    yield got(route, "the largest answer", f"/search?q=metadata&mode=lexical&k={fits}")
+    yield got(route, "too large an answer", f"/search?q=metadata&mode=lexical&k={MAX_K}", REFUSED)
+    yield from filters(route, f"/search?q=red&k={MAX_K}&fields=&filter=")
+    yield from _ranked()
+    yield from _asked(most)
+
+
+def filters(route: str, path: str) -> Iterator[Case]:
+    """Of a route that takes one as a parameter; nothing passes any of them."""
+    chosen: dict[str, object] = {
+        "many conditions": CONDITIONS,
+        "many values": {"nothing": {"$in": list(range(LINE // 10))}},
+    }
+    for name, value in chosen.items():
+        yield got(route, name, path + quote(packed(value), safe=""))
+    yield got(route, "a deep filter", path + quote('{"$and":[' * (LINE // 30), safe=""), REFUSED)
+
+
+def queries(asked: list[str], mode: str, k: int, **others: object) -> object:
+    return {"queries": asked, "mode": mode, "k": k, **others}
+
+
+def _ranked() -> Iterator[Case]:
+    """As many hits and candidates as there may be, and one more."""
+    route, hits = "POST /search", default("max_hits")
+    hybrid = default("max_candidates") // (2 * CANDIDATES)
+    long = TOGETHER * default("max_query_characters") // hybrid
+    yield posted(route, f"{hybrid} hybrid queries", lambda: queries([distinct(long)] * hybrid, "hybrid", 1))
+    yield posted(route, "one more", queries, ["red"] * (hybrid + 1), "hybrid", 1, expected=REFUSED)
+    for mode in ("dense", "lexical"):
+        for count in (hits // MAX_K, MANY):
+            asked = lambda mode, count: queries(["red"] * count, mode, hits // count, fields=[])  # noqa: E731
+            yield posted(route, f"{mode}, all hits of {count} queries", asked, mode, count)
+    yield posted(
+        route, "a hit more", queries, ["red"] * (hits // MAX_K + 1), "lexical", MAX_K, expected=REFUSED
+    )
     yield Case(route, "2,048 vectors", _vectors)
-    yield posted(route, "empty objects", lambda: filled(b'{"queries":[', b"{}", b"]}"))
-    yield posted(
-        route,
-        "many conditions",
-        lambda: filled(b'{"queries":["a"],"filter":{"$and":[', packed(NEVER), b"]}}"),
-    )
-    yield posted(
-        route, "many values", lambda: filled(b'{"queries":["a"],"filter":{"a":{"$in":[', b"7", b"]}}}")
-    )
-
-
-def queries(asked: list[str], mode: str, k: int) -> object:
-    return {"queries": asked, "mode": mode, "k": k}
 
 
 def _vectors(facts: Facts) -> Request:
     vectors = [[1.0] * facts.dimension] * MANY
-    return Request("/search", packed({"queries": vectors, "model": facts.version, "k": 24}))
+    k = default("max_hits") // MANY
+    return Request("/search", packed({"queries": vectors, "model": facts.version, "k": k, "fields": []}))
+
+
+def _asked(most: int) -> Iterator[Case]:
+    """Queries of at most so many characters each, and filters."""
+    route = "POST /search"
+    for kind in KINDS:
+        yield posted(
+            route, f"a query of {kind}", lambda kind: queries([of(UNITS[kind], most)], "hybrid", 1), kind
+        )
+    yield posted(route, "a query of distinct words", lambda: queries([distinct(most)], "hybrid", 1))
+    share = TOGETHER * most // MANY
+    for name, text in (("distinct words", distinct(share)), ("marks", of(UNITS["marks"], share))):
+        yield posted(route, f"2,048 queries of {name}", queries, [text] * MANY, "lexical", 1)
+    yield posted(route, "a character more", queries, [words(most + 1)], "lexical", 1, expected=REFUSED)
+    yield posted(
+        route,
+        "an endless query",
+        lambda: queries([sized(UNITS["marks"], LONG)], "hybrid", 1),
+        expected=REFUSED,
+    )
+    yield posted(route, "empty objects", lambda: filled(b'{"queries":[', b"{}", b"]}"), expected=REFUSED)
+    for mode in ("dense", "lexical"):
+        yield posted(
+            route, f"{mode}, conditions", lambda mode: queries(["red"], mode, 1, filter=CONDITIONS), mode
+        )
+    values = {"kind": {"$in": list(range(7, MAX_VALUES + 7))}}
+    yield posted(route, "values of a filter", lambda: queries(["red"], "hybrid", 1, filter=values))
+    begin = b'{"queries":["a"],"filter":{"'
+    for name, before, item in (("conditions", b'$and":[', packed(NEVER)), ("values", b'a":{"$in":[', b"7")):
+        end = b"]}}" if name == "conditions" else b"]}}}"
+        too_many = lambda before, item, end: filled(begin + before, item, end)  # noqa: E731
+        yield posted(route, f"too many {name}", too_many, before, item, end, expected=REFUSED)
 
 
 def documents() -> Iterator[Case]:
     route = "POST /documents"
 
-    def put(*texts: str, **metadata: object) -> object:
-        return {
-            "documents": [
-                {"id": f"c{at}", "text": text, "metadata": metadata} for at, text in enumerate(texts)
-            ]
-        }
+    def given(count: int, text: str, **metadata: object) -> object:
+        rows = [{"id": f"c{at}", "text": text, "metadata": metadata} for at in range(count)]
+        return {"documents": rows}
 
-    for kind, text in TEXTS.items():
-        yield posted(route, f"one text of {kind}", lambda text: put(text(LONG)), text)
-    yield posted(route, "2,048 long texts", lambda: put(*[words(SHARE)] * MANY))
-    yield posted(route, "metadata of one text", lambda: put("a", much=words(LONG)))
-    yield posted(route, "metadata of many numbers", lambda: put("a", much=[7] * (BODY // 3)))
-    yield posted(route, "metadata of 2,048", lambda: put(*["a"] * MANY, much=words(SHARE)))
-    yield posted(
-        route, "deep metadata", lambda: b'{"documents":[{"text":"a","metadata":{"a":' + b"[" * (LONG)
+    for kind in (*KINDS, "one word"):
+        yield posted(route, f"one text of {kind}", lambda kind: given(1, sized(UNITS[kind], LONG)), kind)
+    for kind in ("words", "marks"):
+        yield posted(
+            route, f"2,048 texts of {kind}", lambda kind: given(MANY, sized(UNITS[kind], SHARE)), kind
+        )
+    room = METADATA_BYTES - len('{"much":""}')
+    yield posted(route, "metadata of 240", lambda: given(240, "a", much="x" * room))
+    yield posted(route, "values in metadata", lambda: given(240, "a", much=[7] * (VALUES // 240 - 30)))
+    yield posted(route, "a byte more", lambda: given(1, "a", much="x" * (room + 1)), expected=REFUSED)
+    yield posted(route, "metadata without end", lambda: given(1, "a", much="x" * LONG), expected=REFUSED)
+    deep = lambda: b'{"documents":[{"text":"a","metadata":{"a":' + b"[" * LONG  # noqa: E731
+    yield posted(route, "metadata nested without end", deep, expected=REFUSED)
+    nested = (
+        b'{"documents":[{"text":"a","metadata":' + b'{"a":' * (MAX_DEPTH + 1) + b"7" + b"}" * (MAX_DEPTH + 3)
     )
-    yield posted(route, "empty objects", lambda: filled(b'{"documents":[', b"{}", b"]}"))
-    for name, line in {
-        "empty objects": lambda: b"{}\n" * (BODY // 3),
-        "one endless text": lambda: b'{"text": "' + b"a" * (LONG),
-        "marks": lambda: b'{"id": "m", "text": "' + marks(250_000).encode() + b'"}\n',
-    }.items():
-        yield lines(name, line)
-    longest = quote("\u0315" * 512, safe="")
+    yield posted(route, "metadata a level too deep", lambda: nested[:-1] + b"]}", expected=REFUSED)
+    yield posted(route, "empty objects", lambda: filled(b'{"documents":[', b"{}", b"]}"), expected=REFUSED)
+    some = 1 << 19  # bytes: an import has no bound
+    yield lines("empty objects", lambda: b"{}\n" * (some // 3))
+    yield lines("nothing", lambda: b"\n" * some)._replace(expected=frozenset({400}))
+    yield lines("one endless text", lambda: b'{"text": "' + b"a" * LONG)
+    yield lines(
+        "marks", lambda: b'{"id": "m", "text": "' + sized(UNITS["marks"], 1_000_000).encode() + b'"}\n'
+    )
     yield got("GET /documents", "all that a page holds", "/documents?limit=1000")
-    for path in ("/documents", "/documents/count"):
-        yield from filters(f"GET {path}", path)
-    yield from filters("DELETE /documents", "/documents")
-    for method in ("GET", "DELETE"):
-        yield got(f"{method} /documents/{{id}}", "the longest id", f"/documents/{longest}")
+    conditions = quote(packed(CONDITIONS), safe="")
+    yield got("GET /documents", "many conditions", f"/documents?limit=1000&filter={conditions}")
+    yield got("GET /documents/count", "many conditions", f"/documents/count?filter={conditions}")
+    chosen = quote(packed({DOOMED: 1}), safe="")
+    of_many = got("DELETE /documents", "thousands", f"/documents?filter={chosen}")
+    yield of_many._replace(prepare=_doom)
+    yield from filters("DELETE /documents", "/documents?filter=")
+    longest = quote("\u0315" * 512, safe="")
+    yield got("GET /documents/{id}", "the longest id", f"/documents/{longest}", frozenset({404}))
+    yield got("DELETE /documents/{id}", "the longest id", f"/documents/{longest}")
 
 
 def lines(name: str, body: Callable[[], bytes]) -> Case:
@@ -134,36 +219,46 @@ def lines(name: str, body: Callable[[], bytes]) -> Case:
 def judgements() -> Iterator[Case]:
     route = "POST /feedback"
 
-    def judged(count: int, query: str) -> object:
-        return {"feedback": [{"query": f"{at}{query}", "id": "d-1", "relevant": True} for at in range(count)]}
+    def judged(unit: str, size: int, ids: int) -> object:
+        """2,048 queries of so many bytes, of so many documents in turn."""
+        text = sized(unit, size)[: MAX_QUERY_CHARACTERS - 6]
+        rows = [{"query": f"{at}{text}", "id": f"j-{at % ids}", "relevant": True} for at in range(MANY)]
+        return {"feedback": rows}
 
-    yield posted(route, "2,048 long queries", lambda: judged(MANY, words(1000)))
-    yield posted(route, "2,048 queries of marks", lambda: judged(MANY, marks(2000)))
-    yield posted(route, "one query of marks", lambda: judged(1, marks(LONG)))
-    yield posted(route, "empty objects", lambda: filled(b'{"feedback":[', b"{}", b"]}"))
+    for kind in ("words", "marks"):
+        yield posted(route, f"2,048 queries of {kind}", judged, UNITS[kind], SHARE - 60, MANY)
+    conflict = frozenset({409})
+    yield posted(route, "too many of one document", judged, "red ", 100, 1, expected=conflict)
+    endless = lambda: {"query": sized(UNITS["marks"], LONG), "id": "j-1", "relevant": True}  # noqa: E731
+    yield posted(route, "an endless query", endless, expected=REFUSED)
+    yield posted(route, "empty objects", lambda: filled(b'{"feedback":[', b"{}", b"]}"), expected=REFUSED)
     yield got("GET /feedback", "all that a page holds", "/feedback?limit=1000")
     yield got("GET /feedback/count", "it", "/feedback/count")
-    yield got(
-        "DELETE /feedback", "a query of marks", f"/feedback?id=d-1&query={quote(marks(LINE // 3), safe='')}"
-    )
+    longest = quote(of(UNITS["marks"], MAX_QUERY_CHARACTERS), safe="")
+    yield got("DELETE /feedback", "a query of marks", f"/feedback?id=d-1&query={longest}")
+
+
+def collections() -> Iterator[Case]:
+    path = f"/collections/{DOOMED}"
+    full = got(f"DELETE {COLLECTION}", "a full one", path)
+    # Only one of several finds it.
+    yield full._replace(prepare=_doom, at=path, beside=frozenset({404}))
+    yield got(f"DELETE {COLLECTION}", "a name that none has", f"/collections/{'x' * 200}", REFUSED)
 
 
 def cases() -> list[Case]:
     """All of them; of a route of a collection, those that cost most of the same one without."""
     plain = [
-        *embedding("POST /embed", "inputs", whole=True),
-        *embedding("POST /", "inputs", whole=False),
-        *embedding("POST /v1/embeddings", "input", whole=False),
-        *embedding("POST /embeddings", "input", whole=False),
-        *embedding("POST /v2/embed", "texts", whole=False),
+        *embedding(),
         *pairs(),
         *tokens(),
+        *decoded(),
         *searches(),
         *documents(),
         *judgements(),
         *others(),
     ]
-    return [*plain, *_in_a_collection(plain)]
+    return [*plain, *_in_a_collection(plain), *collections()]
 
 
 def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
@@ -172,7 +267,8 @@ def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
         method, path = case.route.split()
         if path.startswith(("/search", "/documents", "/feedback")) and case.route not in seen:
             seen.add(case.route)
-            yield case._replace(route=f"{method} {COLLECTION}{path}", make=_placed(case.make))
+            route = f"{method} {COLLECTION}{path}"
+            yield case._replace(route=route, make=_placed(case.make), at=PLACE)
 
 
 def _placed(make: Callable[[Facts], Request]) -> Callable[[Facts], Request]:

@@ -18,6 +18,8 @@ FAMILIES = {
     "/v2/embed": b'{"texts": ["red river"], "embedding_types": ["float"]}',
 }
 
+LISTENS = "0A"  # the state of a socket in /proc/net/tcp
+
 
 @contextmanager
 def ending_well(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service]:
@@ -101,11 +103,11 @@ class Wire:
 
 
 def held(service: Service) -> int:
-    """Connections that the service has files for."""
+    """Connections that the service has files for, also those that the other side has closed."""
     here = f":{service.port:04X}"
     lines = Path(f"/proc/{service.process.pid}/net/tcp").read_text().splitlines()[1:]
     fields = [line.split() for line in lines]
-    return sum(one[1].endswith(here) and one[3] == "01" and one[9] != "0" for one in fields)
+    return sum(one[1].endswith(here) and one[3] != LISTENS and one[9] != "0" for one in fields)
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:

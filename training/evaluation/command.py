@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from models.fsync import replace_text
+from models.files.fsync import replace_text
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.evaluation.report.courses import add_runs, read_runs

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from models.fsync import sync
+from models.files.fsync import sync
 from training.errors import NothingToLearn
 from training.text.corpus import TEXTS
 from training.text.lines import Record, read_records, text_of

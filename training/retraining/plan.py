@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import cpus
-from models.lock import lock
+from models.files.lock import lock
 from models.publishing.publish import Say
 from models.store import Store
 from training.errors import Busy, NothingToLearn, TrainingError

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from models.lock import lock
+from models.files.lock import lock
 
 _PREFIX = "simile-retrain-"
 

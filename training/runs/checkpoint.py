@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from models.fsync import sync
+from models.files.fsync import sync
 from training.errors import TrainingError
 from training.model.weights import save_weights
 from training.runs.step import Trainer

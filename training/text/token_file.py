@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.fsync import sync
+from models.files.fsync import sync
 from models.tokens.tokenizer import Tokenizer
 from training.text.tokens import Tokens, spans_of
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from models import cpus
 from models.errors import ModelError, NotPortable
-from models.fsync import replace_text
+from models.files.fsync import replace_text
 from models.publishing.portability.check import REQUIRED, TEXTS, Expected, Row, check
 from models.publishing.portability.environments import Failed, python_of
 from models.publishing.portability.tools import TOOLS, Tool

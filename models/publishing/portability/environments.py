@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from models.errors import ModelError
-from models.fsync import replace_text
-from models.lock import lock
+from models.files.fsync import replace_text
+from models.files.lock import lock
 from models.publishing.portability.tools import Tool
 from models.publishing.publish import Say
 

@@ -24,8 +24,8 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 
 from models.errors import ModelError
-from models.fsync import sync
-from models.lock import lock
+from models.files.fsync import sync
+from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
 from service.cli.commands.export import reading

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.bounded import read_bytes
+from models.files.bounded import read_bytes
 from models.manifest import is_version
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError

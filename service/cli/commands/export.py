@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from models.fsync import sync
+from models.files.fsync import sync
 from service.cli.commands.client import Remote, path_of
 from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection

@@ -20,8 +20,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from models.errors import ModelError
-from models.fsync import sync
-from models.lock import lock
+from models.files.fsync import sync
+from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
 from service.errors import CommandError, StartupError

@@ -194,6 +194,27 @@ def test_no_text_is_tokenised_in_one_piece_of_megabytes(
 
 
 @pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unit", ["\u0315\u0300", "\ufdfa"])
+def test_of_a_text_that_leaves_little_no_more_than_half_a_million_characters_are_looked_at(
+    tokenizer: Tokenizer, taken: list[int], unit: str, left: bool
+) -> None:
+    [tokens] = tokenizer.tokenize([unit * (4_000_000 // len(unit))], left=left)
+    assert tokens.truncated
+    assert sum(taken) <= 500_000 + 2 * MOST
+    taken.clear()
+    with pytest.raises(BadText, match="Leave truncation on"):
+        tokenizer.tokenize([unit * (4_000_000 // len(unit))], truncate=False, left=left)
+    assert sum(taken) <= 500_000 + 2 * MOST
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("unit", ["a", " "])
+def test_a_run_of_millions_of_characters_is_cut(tokenizer: Tokenizer, unit: str, left: bool) -> None:
+    assert not tokenizer.tokenize([unit * 2_000_000], left=left)[0].truncated
+    assert tokenizer.tokenize([unit * 9_000_000], left=left)[0].truncated
+
+
+@pytest.mark.parametrize("left", [False, True])
 def test_a_long_text_of_another_kind_of_tokenizer_is_cut_before_white_space(
     tmp_path: Path, taken: list[int], left: bool
 ) -> None:
@@ -282,9 +303,13 @@ def test_of_many_ids_those_are_copied_that_are_kept(tokenizer: Tokenizer) -> Non
 def test_other_threads_run_while_much_is_tokenised(
     tokenizer: Tokenizer, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library's calls for one text hold the interpreter, and those for many do not."""
+    """The library's calls for one text hold the interpreter, and those for many do not.
+
+    While one holds it, the other thread has one turn at most, as the call returns. A busy machine may give it
+    few turns as well, so the work is tried again.
+    """
     turns = 0
-    inside = SimpleNamespace(turns=0)  # those that the other thread had in calls of the library
+    inside = SimpleNamespace(most=0)  # of those that the other thread had, in one call of the library
     done = threading.Event()
     library = tokenizer._tokenizer
 
@@ -300,7 +325,7 @@ def test_other_threads_run_while_much_is_tokenised(
                 try:
                     return getattr(library, name)(*arguments, **options)
                 finally:
-                    inside.turns += turns - before
+                    inside.most = max(inside.most, turns - before)
 
             return called
 
@@ -308,14 +333,17 @@ def test_other_threads_run_while_much_is_tokenised(
     other = threading.Thread(target=count)
     other.start()
     try:
-        if work == "decode":
-            tokenizer.decode([7] * 200_000)
-        else:
-            getattr(tokenizer, work)("." * 200_000)
+        for _ in range(20):
+            if work == "decode":
+                tokenizer.decode([7] * 200_000)
+            else:
+                getattr(tokenizer, work)("." * 200_000)
+            if inside.most > 5:
+                break
     finally:
         done.set()
         other.join()
-    assert inside.turns > 5
+    assert inside.most > 5
 
 
 def test_a_text_without_a_place_to_cut_is_tokenised_in_parts(

@@ -1,9 +1,11 @@
 """NDJSON over HTTP: everything that is sound is stored, whatever the body weighs and however it comes."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import orjson
@@ -11,7 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
+from service.api import ndjson_import
 from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
+from service.api.slices import Slices
+from service.http import middleware
+from service.http.body_budget import Flow
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.placed import Ids, serving
 from tests.service.process import Service
@@ -348,3 +354,51 @@ def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: P
         answer = place.client.post("/documents", content=body, headers=NDJSON).json()
         assert (answer["upserted"], answer["failed"]) == (1, 30_001)
         place.until(lambda: place.metric("simile_admitted_bytes") == 0)
+
+
+@pytest.mark.parametrize("ends", [b"{}\n" * 2000, b"\n" * 200_000], ids=["no documents", "empty lines"])
+def test_others_have_a_turn_while_lines_come_that_hold_nothing(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: bytes
+) -> None:
+    rests: list[None] = []
+
+    class Counted(Slices):
+        async def rest(self) -> None:
+            rests.append(None)
+            await super().rest()
+
+    moved: list[None] = []
+
+    class Moving(Flow):
+        def moved(self) -> None:
+            moved.append(None)
+            super().moved()
+
+    monkeypatch.setattr(ndjson_import, "Slices", Counted)
+    monkeypatch.setattr(middleware, "Flow", Moving)
+    with serving(tmp_path, tiny_models_dir) as place:
+        body = ends + line("a", "red river")
+        answer = place.client.post("/documents", content=body, headers=NDJSON).json()
+    assert (answer["upserted"], answer["failed"]) == (1, ends.count(b"{"))
+    assert len(rests) > max(ends.count(b"{"), len(ends) // 4097)
+    assert len(moved) > len(ends) // 4097, "a long piece would pass its deadline"
+
+
+def test_a_slice_that_is_over_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 0.001, 0.1, 0.1, 0.101])
+    monkeypatch.setattr("service.api.slices.time", SimpleNamespace(perf_counter=lambda: next(now)))
+    turns: list[None] = []
+
+    async def work() -> None:
+        slices = Slices()
+        other = asyncio.ensure_future(wait())
+        await slices.rest()
+        assert not turns
+        await slices.rest()
+        assert turns
+        await other
+
+    async def wait() -> None:
+        turns.append(None)
+
+    asyncio.run(work())

@@ -20,7 +20,12 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
     workers = Workers(1, work)
     workers.start()
     assert hangs.wait(30)
-    stop = threading.Thread(target=lambda: (workers.join(), stopped.set()), daemon=True)
+
+    def joins() -> None:
+        workers.join()
+        stopped.set()
+
+    stop = threading.Thread(target=joins, daemon=True)
     stop.start()
     try:
         workers.overdue(1)  # the first look at this step

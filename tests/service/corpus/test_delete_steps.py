@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from service.corpus import corpus
 from service.settings import Settings
 from service.store import secondary_indexes
 from service.store.documents import Document
+from service.store.reader import Documents
 from service.store.schema import connect
 from service.store.writer import Transaction
 from service.store.writes import DELETE_CHARACTERS, DELETE_DOCUMENTS, Step, delete_some, upsert
@@ -186,3 +188,22 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
         assert client.delete(at).json()["deleted"] == 1
         assert client.get(f"{at}/documents/count").status_code == 404
     consistent(settings)
+
+
+def test_a_filter_that_looks_through_all_documents_leaves_threads_for_others(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[bool] = []
+    read = Documents.read
+
+    async def noted(
+        self: Documents, query: Callable[[sqlite3.Connection], Any], *, heavy: bool = False
+    ) -> Any:
+        kinds.append(heavy)
+        return await read(self, query, heavy=heavy)
+
+    monkeypatch.setattr(Documents, "read", noted)
+    with serving(settings) as client:
+        for filter in ('{"odd": true}', '{"undeclared": 1}'):
+            assert client.delete("/documents", params={"filter": filter}).status_code == 200
+    assert kinds == [False, True]

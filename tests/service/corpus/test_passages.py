@@ -1,9 +1,13 @@
 """Long texts are split into passages that overlap, at the ends of sentences where there are any."""
 
+import asyncio
 import itertools
 import random
+import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +15,9 @@ import pytest
 import service.corpus.passages as passages_module
 from models.encoder import Encoder
 from models.store import Store
+from service import memory
+from service.batching.request import Answer, Lane, Timing
+from service.corpus.embedder import DocumentEncoder
 from service.corpus.passages import split
 from tests.tiny import MAX_LENGTH
 
@@ -128,3 +135,45 @@ def test_a_huge_text_is_split_in_pieces_with_the_same_tokens(encoder: Encoder) -
     text = " ".join(sentences(5000))  # 330,000 characters: read in six pieces
     whole = [(piece.start, piece.stop) for piece in encoder.pieces(text, add_special_tokens=False)]
     assert [tuple(span) for span in encoder.spans(text).tolist()] == whole
+
+
+def test_a_text_that_nobody_waits_for_is_not_split_any_further(encoder: Encoder) -> None:
+    asked = iter([True, False, False])
+    assert split("red river " * 100_000, encoder, wanted=lambda: next(asked)) is None
+
+
+def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_its_memory_back(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended, given_back = threading.Event(), threading.Event(), threading.Event()
+
+    def spans(text: str, wanted: Callable[[], bool]) -> object:
+        begun.set()
+        while wanted():
+            ended.wait(0.01)
+        ended.set()
+        return np.empty((0, 2), np.int64)
+
+    class Cuts:
+        async def embed(self, _encoder: Encoder, texts: Sequence[str], **_options: object) -> Answer:
+            return Answer(np.zeros((1, 2), np.float32), [64], [True], Timing(0, 0, 0))
+
+    monkeypatch.setattr(encoder, "spans", spans)
+    monkeypatch.setattr(memory, "give_back", given_back.set)
+    documents = DocumentEncoder(Cuts(), passages=True)  # type: ignore[arg-type]
+    generation = SimpleNamespace(encoder=encoder, manifest=encoder.manifest)
+
+    async def leave() -> None:
+        embedding = asyncio.ensure_future(
+            documents.embed(generation, ["red river " * 20_000], Lane.BACKGROUND)  # type: ignore[arg-type]
+        )
+        await asyncio.to_thread(begun.wait, 30)
+        embedding.cancel()
+        await asyncio.gather(embedding, return_exceptions=True)
+
+    try:
+        asyncio.run(leave())
+        assert ended.wait(30)
+        assert given_back.wait(30)
+    finally:
+        documents.close()

@@ -1,6 +1,7 @@
 """What one search may cost: counted in rankings made, documents read and metadata parsed, never in time."""
 
 import itertools
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Message, Scope
 
 from service.corpus import search as searching
 from service.corpus.search import Search
@@ -19,6 +21,7 @@ from service.store import fulltext as lexical
 from service.store.documents import Record
 from service.store.reader import READERS
 from service.store.schema import DATABASE
+from tests.service.conftest import HOST
 from tests.service.fakes import run, until
 
 TEXTS = [f"river stone number{at} {'market' if at % 2 else 'garden'}" for at in range(40)]
@@ -86,24 +89,59 @@ def test_candidates_are_those_of_both_rankings(search: Search, candidates: int) 
 def test_a_search_whose_caller_left_ranks_no_further_query(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
+    """It leaves while the third query is ranked."""
     calls: list[str] = []
-    left = threading.Event()
+    third, left = threading.Event(), threading.Event()
     nearest = lexical.nearest
 
     def held(connection: sqlite3.Connection, query: str, *rest: Any) -> Any:
         calls.append(query)
         if len(calls) == 3:
+            third.set()
             assert left.wait(60)
         return nearest(connection, query, *rest)
 
     monkeypatch.setattr(lexical, "nearest", held)
     body = {"queries": [f"river {at}" for at in range(100)], "mode": mode, "k": 1}
-    response = client.post("/search", json=body, headers={"x-timeout-ms": "700"})
-    assert response.status_code == 504
-    left.set()
+    assert client.portal is not None
+    try:
+        assert client.portal.call(_left, client.app, body, third) == []
+    finally:
+        left.set()
     turns = runtime.library.documents._turns
     run(lambda: until(lambda: turns._free == READERS))
-    assert len(calls) <= 3
+    assert len(calls) == 3
+
+
+async def _left(app: ASGIApp, body: object, when: threading.Event) -> list[Message]:
+    """Search and hang up `when`; the statuses that were answered all the same."""
+    begun: list[Message] = []
+    parts: Iterator[Message] = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+
+    async def receive() -> Message:
+        if (part := next(parts, None)) is not None:
+            return part
+        await until(when.is_set)
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        begun.append(message)
+
+    scope: Scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/search",
+        "raw_path": b"/search",
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "headers": [(b"host", HOST.encode()), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": (HOST, 80),
+    }
+    await app(scope, receive, send)
+    return begun
 
 
 def test_each_ranking_is_cut_before_the_next_is_made(

@@ -141,10 +141,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> 
 
 
 @pytest.fixture
-def service(running: Service) -> Iterator[Service]:
-    yield running
-    while ask(running, post("/embed", BODY)) != 200:  # until those of the test have left
-        pass
+def service(running: Service) -> Service:
+    """Once the connections of the test before have left: a test needs every place."""
+    deadline = time.monotonic() + 60
+    while held(running):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return running
 
 
 def ask(service: Service, request: bytes) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from models.encoder import Encoder
+from service.batching.workers import Worker
 from service.corpus.passages import split
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
@@ -104,9 +105,16 @@ def test_no_write_waits_for_the_version_before_while_it_is_kept(
 def test_a_candidate_that_hangs_fails_and_the_service_stays_well(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each look of the supervisor counts for an hour of the candidate's: nothing else can be overdue."""
     ends: list[str] = []
+    spend = Worker.spend
+
+    def hastened(worker: Worker, seconds: float) -> bool:
+        return spend(worker, 3600 if worker.on_candidate else seconds)
+
     monkeypatch.setattr("service.runtime.watchdog.end", ends.append)
-    with place.serving(workers=2, hang_seconds=0.5) as client, held(monkeypatch, place.b) as gate:
+    monkeypatch.setattr(Worker, "spend", hastened)
+    with place.serving(workers=2) as client, held(monkeypatch, place.b) as gate:
         place.fill()
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: gate.waiting > 0)
@@ -128,10 +136,10 @@ def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
 ) -> None:
     """An error that is no refusal of ours, on the way of long texts alone."""
 
-    def breaks(text: str, encoder: Encoder, prompt: str = "") -> Any:
+    def breaks(text: str, encoder: Encoder, prompt: str, wanted: Callable[[], bool]) -> Any:
         if encoder.manifest.version == place.b:
             raise bug("injected")
-        return split(text, encoder, prompt)
+        return split(text, encoder, prompt, wanted)
 
     with place.serving(workers=2, activate="manual") as client:
         place.fill()

@@ -133,7 +133,7 @@ def test_a_model_that_fails_on_everything_is_waited_for(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     damage(filled, "DELETE FROM vectors WHERE revision % 2 = 0")
-    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.05)
     app = create_app(filled)
     app.state.runtime.open()
     encoder = app.state.runtime.live.generation.encoder
@@ -232,7 +232,7 @@ def best(client: TestClient) -> str:
 def test_an_index_that_could_not_be_loaded_again_is_mended_by_itself(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
     with TestClient(create_app(filled)) as client:
         wait_until_ready(client)
         monkeypatch.setattr(Index, "apply", failing(1, Index.apply))
@@ -247,7 +247,7 @@ def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
 ) -> None:
     """The write is stored and not indexed, and the builder finds nothing that lacks a vector."""
     damage(filled, "DELETE FROM vectors WHERE revision = 7")
-    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.02)
+    monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
     embed, release = Builder._embed, threading.Event()
 
     async def held(builder: Builder, step: list[int]) -> None:

@@ -239,7 +239,7 @@ def test_losing_sight_of_wanted_drops_no_build(place: Place, monkeypatch: pytest
 def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.runtime.runtime.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.1)
     with place.serving():
         place.fill()
         place.activate(place.b)

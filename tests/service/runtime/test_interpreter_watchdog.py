@@ -42,7 +42,11 @@ HOLDS = {
 }
 
 
-def watched(then: str, hang_seconds: float = 0.2, log_format: str = "text") -> list[str]:
+SOON = 0.2  # SIMILE_HANG_SECONDS of one that is to hang
+LATE = 5.0  # of one that is not, on a machine that lets it wait for seconds
+
+
+def watched(then: str, hang_seconds: float = SOON, log_format: str = "text") -> list[str]:
     """The command of a process that beats, does `then`, and ends."""
     return [sys.executable, "-c", WATCHED.format(then=then, hang_seconds=hang_seconds, log_format=log_format)]
 
@@ -96,7 +100,7 @@ def test_process_1_of_a_container_ends_with_status_70_too() -> None:
 
 
 def test_one_that_runs_is_left_alone_and_leaves_no_process_behind() -> None:
-    command = watched("print(pid(), flush=True)")
+    command = watched("print(pid(), flush=True)", LATE)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not lives(int(done.stdout))
@@ -109,9 +113,8 @@ def test_nothing_is_started_where_nothing_counts_as_hanging() -> None:
 
 
 def test_it_ends_when_the_service_is_killed() -> None:
-    with subprocess.Popen(
-        watched("print(pid(), flush=True); time.sleep(600)"), stdout=subprocess.PIPE
-    ) as process:
+    command = watched("print(pid(), flush=True); time.sleep(600)", LATE)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         assert lives(pid)
@@ -120,12 +123,14 @@ def test_it_ends_when_the_service_is_killed() -> None:
 
 
 def test_one_that_was_killed_is_started_again_and_watches() -> None:
+    # Only the second one is to find a hang soon.
     then = f"""first = pid()
+    watchdog._silence = 2 * {SOON}
     os.kill(first, signal.SIGKILL)
     while pid() == first:
         time.sleep(0.01)
     {HOLDS["asleep"]}"""
-    done = subprocess.run(watched(then), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(watched(then, LATE), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 70, done.stderr
     assert "started again" in done.stderr
 

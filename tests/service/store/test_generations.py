@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.corpus.corpus import Library, apply
+from service.corpus.corpus import Library
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS_TEXT
-from service.live import Generation
+from service.live import Generation, apply
 from service.store.documents import DEFAULT_COLLECTION
 from service.store.generations import previous
 from service.store.ids import row_of

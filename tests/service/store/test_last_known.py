@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from models import fsync
+from models.files import fsync
 from service.cli.commands import backup as backing
 from service.cli.commands import restore as restoring
 from service.errors import StartupError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from models.fsync import replace_text
+from models.files.fsync import replace_text
 from training.errors import TrainingError
 from training.paths import expanded
 

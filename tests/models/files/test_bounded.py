@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.bounded import read_bytes, read_json
+from models.files.bounded import read_bytes, read_json
 from models.retrainings import read_runs
 from models.store import Store
 

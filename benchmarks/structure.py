@@ -1,0 +1,141 @@
+"""How far a reader has to walk: python -m benchmarks.structure
+
+    entries    files and folders of each package, and files of more than 300 lines
+    chain      the longest chain of imports within service/, in files
+    changes    how often execution moves to another file of service/, for one request
+
+sys.setprofile counts the last one, over all threads of a service in this process, with a tiny model.
+"""
+
+import argparse
+import ast
+import sys
+import tempfile
+import threading
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from starlette.testclient import TestClient
+
+from benchmarks.workloads import PROJECT
+from models.publishing.publish import publish
+from models.store import Store
+from service.app import create_app
+from service.settings import Settings
+from tests.tiny import tiny_source
+
+PACKAGES = ("service", "training", "models")
+MOST_LINES = 300
+HOST = "testserver"
+
+
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.structure", description=__doc__).parse_args()
+    for package in PACKAGES:
+        names = [path.name for path in (PROJECT / package).iterdir() if path.name != "__pycache__"]
+        print(f"{package}: {len(names)} entries, {_lines(package)} lines of Python")
+    for file in _files(*PACKAGES, "benchmarks"):
+        lines = len(file.read_text(encoding="utf-8").splitlines())
+        if lines > MOST_LINES:
+            print(f"{file.relative_to(PROJECT)}: {lines} lines")
+    chain = longest_chain()
+    print(f"longest chain of imports in service/: {len(chain)} files\n  {' > '.join(chain)}")
+    for what, changes in changes_of_file().items():
+        print(f"{what}: {changes} changes of file")
+
+
+def _files(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (PROJECT / package).rglob("*.py"))
+
+
+def _lines(package: str) -> int:
+    return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in _files(package))
+
+
+def longest_chain() -> list[str]:
+    """The longest path in the graph of imports at the top of the files of service/, as module names."""
+    modules = {_module(file): file for file in _files("service")}
+
+    @cache
+    def imports(module: str) -> frozenset[str]:
+        found: set[str] = set()
+        for node in ast.parse(modules[module].read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+                found |= inner or {node.module}
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                found |= {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
+        return frozenset(found - {module})
+
+    @cache
+    def chain(module: str) -> tuple[str, ...]:
+        longest: tuple[str, ...] = ()
+        for other in imports(module):
+            if len(chain(other)) > len(longest):
+                longest = chain(other)
+        return (module, *longest)
+
+    longest = max((chain(module) for module in modules), key=len)
+    return [*longest]
+
+
+def _module(file: Path) -> str:
+    return ".".join(file.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+
+
+class Walk:
+    """Calls into files of service/, on every thread, and how often two in a row are of different files."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._last = ""
+        self._inside = str(PROJECT / "service")
+
+    def __enter__(self) -> Self:
+        threading.setprofile(self._seen)
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _seen(self, frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(self._inside) and file != self._last:
+            self._last = file
+            self.changes += 1
+
+
+def changes_of_file() -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        store = Store(place / "models")
+        store.want(publish(store, tiny_source(place / "tiny")).version)
+        settings = Settings(
+            data_dir=place / "data", models_dir=store.root, workers=1, allowed_hosts=HOST, examples=False
+        )
+        counts: dict[str, int] = {}
+        with Walk() as walk, TestClient(create_app(settings)) as client:
+            while client.get("/ready").status_code != 200:
+                pass
+            client.post("/documents", json={"documents": [{"id": "a", "text": "the river"}]})
+            for text in ("warm", "warmer", "warmest"):
+                client.post("/embed", json={"inputs": text})
+                client.get("/search", params={"q": text})
+            asked: dict[str, tuple[str, str, dict[str, Any]]] = {
+                "POST /embed, a new text": ("POST", "/embed", {"json": {"inputs": "stone"}}),
+                "POST /embed, a cached text": ("POST", "/embed", {"json": {"inputs": "stone"}}),
+                "GET /search": ("GET", "/search", {"params": {"q": "red stone"}}),
+            }
+            for what, (method, path, body) in asked.items():
+                before = walk.changes
+                client.request(method, path, **body).raise_for_status()
+                counts[what] = walk.changes - before
+        return counts
+
+
+if __name__ == "__main__":
+    main()

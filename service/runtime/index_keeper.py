@@ -1,0 +1,133 @@
+"""The index in service, kept whole: at the start, behind each commit, and after it could not follow one.
+
+The store is the truth. What the index lacks is loaded from the stored vectors, then embedded, while `/ready`
+says how far that is.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from service import outages
+from service.corpus.corpus import Library
+from service.corpus.examples import load_examples
+from service.errors import ServiceError
+from service.lifecycle.builder import Builder, load_all
+from service.live import Generation, Live, Retired, apply
+from service.observability import logs
+from service.observability.metrics import Metrics
+from service.store.writer import Changes, Transaction
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS, MOST_SECONDS = 2, 60
+
+
+class IndexKeeper:
+    """Made on the event loop. `library` must be set before the first commit."""
+
+    def __init__(
+        self,
+        live: Live,
+        connection: sqlite3.Connection,
+        metrics: Metrics,
+        ready: threading.Event,
+        follow: Callable[[], None],
+    ) -> None:
+        """Args:
+
+        connection: the writer's.
+        ready: set once, when the start is complete.
+        follow: called when versions that are wanted may be followed.
+        """
+        self.library: Library
+        self._ready = ready
+        self.progress = "starting"
+        self._live = live
+        self._connection = connection
+        self._metrics = metrics
+        self._follow = follow
+        self._loop = asyncio.get_running_loop()
+        self._torn = asyncio.Event()  # the index in service could not follow a write
+        self._tears = 0  # how often that was
+
+    async def keep_whole(self) -> None:
+        """Make the index in service whole: at the start, and again when it could not follow a write.
+
+        What is wanted is followed from the first try on, whatever came of it, because going back to the
+        version before may be what makes the service ready.
+        """
+        pause = RETRY_SECONDS
+        while True:
+            self._torn.clear()
+            try:
+                await self._make_whole(self._live.generation)
+            except Retired:  # another version took its place
+                continue
+            except ServiceError as error:  # a failing model, a full queue, a full disk: all may pass
+                outages.warn(log, f"Not ready yet, trying again in {RETRY_SECONDS} s: {error.message}")
+                self.progress = error.message
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception as error:
+                log.exception("The index could not be made whole; it is tried again in %d s", pause)
+                self.progress = f"the index could not be made whole ({logs.told(error)}); it is tried again"
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MOST_SECONDS)
+            else:
+                pause = RETRY_SECONDS
+                await self._torn.wait()
+            finally:
+                self._follow()
+
+    async def _make_whole(self, generation: Generation) -> None:
+        """Load and embed what the index lacks; at the start load the examples, too."""
+        tears = self._tears
+        if not generation.whole:
+            if not generation.loaded:
+                await self.library.writer.run(partial(load_all, generation=generation))
+                generation.complete_to, generation.loaded = 0, True
+            self._follow()
+            await Builder(self.library, generation, self._tell).embed()
+            generation.whole = True
+            if self._tears != tears:  # the writer's thread may have said so in between: once more
+                generation.loaded = generation.whole = False
+                self._torn.set()
+                return
+        if not self._ready.is_set() and self._live.generation.whole:
+            self.progress = "loading the example documents"
+            await load_examples(self.library)
+            self._ready.set()
+
+    def _tell(self, done: int, total: int) -> None:
+        self.progress = f"{done} of {total} documents are in the index"
+
+    def on_commit(self, changes: Changes) -> None:
+        """On the writer's thread, before the write is answered."""
+        committed = time.monotonic()
+        for generation in self._live.generations:
+            try:
+                apply(generation, changes)
+            except Exception:  # the write is on disk all the same, and an index can be made anew from there
+                log.exception("The index of %s could not follow a write", generation.version)
+                if generation is self._live.generation:
+                    self._reload(generation)
+                else:
+                    self._live.leave(generation)
+        self._metrics.index_lag_seconds.observe(time.monotonic() - committed)
+
+    def _reload(self, generation: Generation) -> None:
+        """For the version in service, on the writer's thread; what this cannot mend is mended behind it."""
+        try:
+            if load_all(Transaction(self._connection), generation):
+                return
+            log.error("The store has damaged vectors; their texts are embedded again")
+        except Exception:  # the write is kept, but what the index lacks must not be searched around
+            log.exception("The index could not be loaded; it is tried again")
+        self._tears += 1
+        generation.loaded = generation.whole = False
+        self.progress = "the index could not follow a write, and is loaded again"
+        self._loop.call_soon_threadsafe(self._torn.set)
