@@ -34,8 +34,11 @@ serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1
 test: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the test suite but for the long tests (under five minutes on two processors)
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
+# Its last tests measure how long others wait, so they run alone.
+COST := tests/service/api/test_cost_of_requests.py
 test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, soak, swap at length or train for long
-	@$(BIN)/python -m pytest $(WORKERS) -m long $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -m long $(WORKERS) --ignore $(COST) $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -m long $(COST))
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)
