@@ -16,6 +16,7 @@ from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.runtime.runtime import Runtime
+from service.store.documents import COLLECTION_NAME
 from service.store.feedback import NO_KEY, Judgement, Limits, Selection, count, forget, page, store
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
@@ -85,7 +86,7 @@ _COLLECTION = {
     "in": "query",
     "name": PARAMETER,
     "description": f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
-    "schema": {"type": "string", "minLength": 1},
+    "schema": {"type": "string", "pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
 }
 
 
