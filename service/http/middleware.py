@@ -9,9 +9,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,8 +19,10 @@ from service import memory, outages
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.body_budget import MEGABYTE, Bodies, Flow, is_ndjson
+from service.http.deferred import Deferred
 from service.http.error_responses import response
 from service.http.load_shedding import Entrance
+from service.http.routing import check_utf8
 from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
 from service.observability.request_log import Seen, Step, steps
@@ -139,14 +140,14 @@ class Exchange:
         """Run `app`; answer what it refuses, what took too long, and what broke."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
-        watch = _Later(WATCH_AFTER_SECONDS, lambda: self._watch(task))
+        watch = Deferred(WATCH_AFTER_SECONDS, lambda: self._watch(task))
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             seconds = self._edge.deadline_seconds(timeout_ms)
             async with asyncio.timeout(seconds) as deadline:
                 if self._flow is not None:
                     self._flow.begin(deadline, seconds)
-                _check_utf8(self._scope)
+                check_utf8(self._scope)
                 await app(self._scope, self._read, self._write)
         except TimeoutError as error:
             release_frames(error)
@@ -297,30 +298,3 @@ class Exchange:
             tracestate=headers.get(b"tracestate", b"").decode("latin-1"),
             steps=self._steps,
         )
-
-
-class _Later:
-    """Start a task after some seconds, unless cancelled before: then it has cost one timer."""
-
-    def __init__(self, seconds: float, start: Callable[[], Awaitable[None]]) -> None:
-        self._task: asyncio.Future[None] | None = None
-        self._start = start
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
-
-    def _begin(self) -> None:
-        self._task = asyncio.ensure_future(self._start())
-
-    def cancel(self) -> None:
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-
-
-def _check_utf8(scope: Scope) -> None:
-    """Refuse a path or a query in another encoding: decoded all the same, it would name something else."""
-    for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
-        if b"%" in part:
-            try:
-                unquote_to_bytes(part).decode()
-            except UnicodeDecodeError as error:
-                raise Validation(f"The {name} is not UTF-8, percent-encoded.") from error

@@ -8,6 +8,7 @@ request alone needs none of it, and refuses through the edge.
 from collections.abc import Callable, Coroutine, Sequence
 from inspect import signature
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.auth.keys import Role
+from service.errors import Validation
 
 OPEN = "open"  # the role of a route that needs no key
 CHANGING = {Role.WRITE, Role.ADMIN}
@@ -89,3 +91,13 @@ class Straight:
         route.let_in(scope)
         response = await route.endpoint(Request(scope, receive))
         await response(scope, receive, send)
+
+
+def check_utf8(scope: Scope) -> None:
+    """Refuse a path or a query in another encoding: decoded all the same, it would name something else."""
+    for part, name in ((scope.get("raw_path") or b"", "path"), (scope["query_string"], "query")):
+        if b"%" in part:
+            try:
+                unquote_to_bytes(part).decode()
+            except UnicodeDecodeError as error:
+                raise Validation(f"The {name} is not UTF-8, percent-encoded.") from error
