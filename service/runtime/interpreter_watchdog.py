@@ -66,7 +66,9 @@ class InterpreterWatchdog:
     def beat(self) -> None:
         """The interpreter runs. Never waits for the watchdog process, and starts it again when it died."""
         process = self._process
-        if process is None or _tell(process) or time.monotonic() - self._started < RESTART_SECONDS:
+        if process is None or _tell(process) or self._process is not process:  # closed meanwhile
+            return
+        if time.monotonic() - self._started < RESTART_SECONDS:
             return
         log.warning("The watchdog process died and is started again")
         _close(process)
@@ -101,7 +103,7 @@ def _tell(process: subprocess.Popen[bytes]) -> bool:
         os.write(process.stdin.fileno(), b".")
     except BlockingIOError:  # it is slow to look, and has enough to see
         return True
-    except OSError:
+    except (OSError, ValueError):  # it died, or its pipe was closed
         return False
     return True
 

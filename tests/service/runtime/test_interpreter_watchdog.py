@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from service.runtime import interpreter_watchdog
 from service.runtime import interpreter_watchdog_process as program
 
 WATCHED = """
@@ -191,3 +192,22 @@ def test_a_process_that_a_signal_stopped_has_not_hung(sleeper: int, monkeypatch:
     with monkeypatch.context() as patch:
         Looks(patch, 100, 1)
         assert program.hangs(sleeper, 10)
+
+
+def test_a_beat_that_meets_the_end_starts_no_other_process() -> None:
+    """The supervisor's thread may be in the middle of a beat when the service closes the watchdog."""
+    with interpreter_watchdog.InterpreterWatchdog(LATE, "text") as watchdog:
+        process, started = watchdog._process, watchdog._started
+        assert process is not None
+        tell = interpreter_watchdog._tell
+
+        def closed_meanwhile(one: object) -> bool:
+            watchdog.__exit__()
+            return tell(process)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(interpreter_watchdog, "_tell", closed_meanwhile)
+            patch.setattr(interpreter_watchdog, "RESTART_SECONDS", 0)
+            watchdog.beat()
+        assert (watchdog._process, watchdog._started) == (None, started)
+        assert not lives(process.pid)
