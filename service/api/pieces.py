@@ -10,10 +10,7 @@ from itertools import chain
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service import memory
-
 CHUNK_BYTES = 1 << 18
-LARGE_BYTES = 1 << 20  # an answer after which memory is given back
 
 
 def listed(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
@@ -47,8 +44,8 @@ class JsonChunks(Response):
 
     def __init__(self, chunks: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         self._chunks = chunks
-        self._bytes = sum(map(len, chunks))
-        super().__init__(None, 200, {**(headers or {}), "content-length": str(self._bytes)})
+        size = sum(map(len, chunks))
+        super().__init__(None, 200, {**(headers or {}), "content-length": str(size)})
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
@@ -59,5 +56,3 @@ class JsonChunks(Response):
                 piece = chunk[begin : begin + CHUNK_BYTES]
                 more = at < last or begin + CHUNK_BYTES < len(chunk)
                 await send({"type": "http.response.body", "body": piece, "more_body": more})
-        if self._bytes >= LARGE_BYTES:
-            memory.give_back()

@@ -38,10 +38,8 @@ class IndexKeeper:
         ready: threading.Event,
         follow: Callable[[], None],
     ) -> None:
-        """Args:
+        """connection: the writer's. ready: set once, when the start is complete.
 
-        connection: the writer's.
-        ready: set once, when the start is complete.
         follow: called when versions that are wanted may be followed.
         """
         self.library: Library

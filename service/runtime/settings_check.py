@@ -4,20 +4,8 @@ from service.auth.keys import KeysError, read_keys
 from service.errors import StartupError
 from service.http.tls import check_certificate
 from service.lifecycle.canary import canary_lines
-from service.settings import PREFIX, Settings, read
+from service.settings import PREFIX, Settings
 from service.store.filters.grammar import indexed_fields
-
-
-def read_checked() -> Settings:
-    """Settings from this process's environment, with every file that they name looked at.
-
-    Raises:
-        StartupError: as `settings.read` and `check`.
-
-    """
-    settings = read()
-    check(settings)
-    return settings
 
 
 def check(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.errors import StartupError
-from service.runtime.settings_check import read_checked
+from service.runtime import settings_check
 from service.settings import allowed_origins, read
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
@@ -243,7 +243,7 @@ def refused_pair(monkeypatch: pytest.MonkeyPatch, cert: Path | None, key: Path |
         if value is not None:
             monkeypatch.setenv(f"SIMILE_TLS_{name}_FILE", str(value))
     with pytest.raises(StartupError) as refused:
-        read_checked()
+        settings_check.check(read())
     return str(refused.value)
 
 

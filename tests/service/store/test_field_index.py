@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.errors import StartupError
-from service.runtime.settings_check import read_checked
-from service.settings import Settings
+from service.runtime import settings_check
+from service.settings import Settings, read
 from service.store import secondary_indexes
 from service.store.documents import DEFAULT_COLLECTION, FEW_REVISIONS, count, page
 from service.store.filters import field_index, planner
@@ -256,7 +256,7 @@ def test_a_field_that_no_filter_can_name_is_refused_at_the_start(
 ) -> None:
     monkeypatch.setenv("SIMILE_INDEXED_FIELDS", value)
     with pytest.raises(StartupError, match=complaint):
-        read_checked()
+        settings_check.check(read())
 
 
 # Through the service
