@@ -2,7 +2,7 @@
 
 A million documents with small metadata are put into a store by SQL, without texts worth reading or vectors;
 then `matching` is timed for filters that pass about 0.01 %, 1 % and 50 %, with their fields declared and not,
-and what `Passing` takes when a filter comes again: as it was, and behind each of some deletes.
+and what `FilterCache` takes when a filter comes again: as it was, and behind each of some deletes.
 """
 
 import argparse
@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.workloads import PROJECT
 from service.store.documents import DEFAULT_COLLECTION
-from service.store.filter_cache import Passing
+from service.store.filter_cache import FilterCache
 from service.store.filters.grammar import compile_filter
 from service.store.filters.planner import matching
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
 from service.store.writer import Transaction
@@ -41,7 +41,7 @@ FILTERS: dict[str, dict[str, Any]] = {
     "50 %, not": {"half": {"$ne": True}},
     "25 %, two of 50 %": {"half": True, "price": {"$gte": 5000}},
 }
-FIRST = Where("revision = (SELECT min(revision) FROM documents)", [])
+FIRST = Predicate("revision = (SELECT min(revision) FROM documents)", [])
 _FILL = """
     INSERT INTO documents (collection, id, text, metadata)
     WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ?2 - 1)
@@ -103,7 +103,7 @@ def timed_again(
     store: sqlite3.Connection, filter: dict[str, Any], repeats: int, *, writes: bool
 ) -> list[float]:
     """The milliseconds of each time but the first; with `writes`, a document was changed before."""
-    passing, where, milliseconds = Passing(), compile_filter(filter, DECLARED), []
+    passing, where, milliseconds = FilterCache(), compile_filter(filter, DECLARED), []
     for _ in range(repeats + 1):
         if writes:
             store.execute("BEGIN")

@@ -126,7 +126,7 @@ class _Client(threading.Thread):
         )
         body = self._asks.large()
         length = HUGE_BYTES if how == "refused by its length" else len(body)
-        head = "POST /embed HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        head = "POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         ask = Ask(f"left {how}" if length == len(body) else how, "POST", "/embed")
         try:
             with socket.create_connection(("127.0.0.1", self._port), TIMEOUT_SECONDS) as connection:

@@ -13,12 +13,12 @@ from typing import Any, cast
 def post(path: str, body: Any) -> str:
     """A request with a JSON body."""
     content = json.dumps(body)
-    head = f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json"
     return f"{head}\r\ncontent-length: {len(content)}\r\n\r\n{content}"
 
 
 def get(target: str) -> str:
-    return f"GET {target} HTTP/1.1\r\nhost: bench\r\n\r\n"
+    return f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class Connection(asyncio.Protocol):

@@ -48,7 +48,7 @@ def models_dir(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("SIMILE_MODELS_DIR") or Path(environ.get("SIMILE_DATA_DIR") or "data") / "models")
 
 
-class Wish(NamedTuple):
+class DesiredVersion(NamedTuple):
     """Which version is wanted, and how it was asked for.
 
     `want` is a wish that the service may refuse (the version failed before, or was rolled back from);
@@ -155,22 +155,22 @@ class Store:
     def want(self, version: str, kind: Kind = "want") -> None:
         """Raise UnknownVersion, or Damaged when its manifest cannot be read."""
         read_manifest(self.folder(version))
-        asked = Wish(version, kind, secrets.token_hex(8))
+        asked = DesiredVersion(version, kind, secrets.token_hex(8))
         with self._locked():  # the two files are one decision
             replace_text(self.root / "asked.json", json.dumps(asked._asdict()) + "\n")
             replace_text(self.root / "wanted", version + "\n")
 
-    def wish(self) -> Wish | None:
+    def desired(self) -> DesiredVersion | None:
         """What `wanted` names and how it was asked for; who writes that file alone merely wants."""
         version = self.wanted()
         if version is None:
             return None
         try:
-            asked = Wish(**read_json(self.root / "asked.json"))
+            asked = DesiredVersion(**read_json(self.root / "asked.json"))
         except (FileNotFoundError, ValueError, TypeError):
-            return Wish(version, "want", "")
+            return DesiredVersion(version, "want", "")
         known = asked.version == version and asked.kind in get_args(Kind) and isinstance(asked.id, str)
-        return asked if known else Wish(version, "want", "")
+        return asked if known else DesiredVersion(version, "want", "")
 
     def prune(self, version: str) -> None:
         """Delete a version. Raise UnknownVersion, or InUse when something still needs it."""

@@ -30,9 +30,9 @@ from service.http.connections import Connections
 from service.http.cors import Cors
 from service.http.error_responses import install
 from service.http.hosts import Hosts
-from service.http.load_shedding import Entrance
+from service.http.load_shedding import LoadShedder
 from service.http.middleware import Edge
-from service.http.routing import Straight
+from service.http.routing import ExactRouter
 from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
@@ -64,15 +64,15 @@ class App(FastAPI):
         runtime: Runtime = self.state.runtime
         settings = runtime.settings
         routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
-        straight = Straight(routes, self.routes)
+        straight = ExactRouter(routes, self.routes)
         hosts: Hosts = self.state.hosts
-        entrance = Entrance(
+        shedder = LoadShedder(
             runtime.batcher.overloaded, self.state.access, self.routes, hosts, self.state.connections
         )
         tellers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
             tellers.append(runtime.tracing.tell)
-        edge = Edge(straight, settings, runtime.metrics, entrance, tellers)
+        edge = Edge(straight, settings, runtime.metrics, shedder, tellers)
         origins = allowed_origins(settings.cors_origins)
         return (
             Cors(edge, origins, hosts, TIMED) if origins else edge

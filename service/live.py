@@ -21,7 +21,7 @@ from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
 from service.errors import Conflict
-from service.index.gpu import Owner
+from service.index.gpu import GpuThread
 from service.index.index_set import Indexes
 from service.index.snapshots import Origin
 from service.store.documents import DEFAULT_COLLECTION
@@ -41,7 +41,7 @@ class Generation:
     """One model version and its index. `number` names its vectors in the document store."""
 
     def __init__(
-        self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: Owner | None = None
+        self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: GpuThread | None = None
     ) -> None:
         """snapshots: the folder where what takes long to make of its indexes is kept.
 

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from service.corpus.corpus import Library, Stored
+from service.corpus.corpus import Corpus, Stored
 from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
-from service.http.body_budget import Flow
+from service.http.body_budget import StreamedBody
 from service.lifecycle.builder import HARMLESS_TEXT
 from service.store.documents import Document
 
@@ -76,8 +76,8 @@ class Tally:
 class Import:
     """One import. `close()` it at its end, however it ended."""
 
-    def __init__(self, library: Library, collection: str, flow: Flow, stopping: Stopping) -> None:
-        self._library = library
+    def __init__(self, corpus: Corpus, collection: str, flow: StreamedBody, stopping: Stopping) -> None:
+        self._corpus = corpus
         self._collection = collection
         self._flow = flow
         self._stopping = stopping
@@ -182,8 +182,8 @@ class Import:
                 await self._store(rows[middle:])
                 return
             if isinstance(error, Backend):  # is it this text, or the model?
-                with self._library.live.borrow() as generation:
-                    await self._library.embed(generation, [HARMLESS_TEXT])
+                with self._corpus.live.borrow() as generation:
+                    await self._corpus.embed(generation, [HARMLESS_TEXT])
             self.tally.fail(rows[0][0], error.message)
         else:
             self.tally.add(len(rows), stored)
@@ -191,7 +191,7 @@ class Import:
     async def _patiently(self, documents: list[Document]) -> Stored:
         while True:
             try:
-                return await self._library.put(documents, self._collection)
+                return await self._corpus.put(documents, self._collection)
             except (Overloaded, Unhealthy):
                 if self._stopping():
                     raise

@@ -89,7 +89,7 @@ async def existing_named(name: str, runtime: Runtime) -> str:
     _checked(name)
     if (
         name != DEFAULT_COLLECTION
-        and await runtime.library.documents.read(lambda c: number_of(c, name)) is None
+        and await runtime.corpus.documents.read(lambda c: number_of(c, name)) is None
     ):
         raise NotFound(
             f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
@@ -121,7 +121,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 async def list_collections(request: Request) -> Response:
     """Every collection, and how many documents it has."""
     known_parameters(request)
-    found = await runtime_of(request).library.documents.read(counts)
+    found = await runtime_of(request).corpus.documents.read(counts)
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
 
 
@@ -137,6 +137,6 @@ async def delete_collection(request: Request) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     name = await existing(request, runtime)
-    deleted, sequence = await runtime.library.drop(name)
+    deleted, sequence = await runtime.corpus.drop(name)
     audit("delete", request.scope, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})

@@ -28,7 +28,7 @@ from service.http.body_budget import NDJSON
 from service.http.routing import Direct
 from service.settings import Settings
 from service.store.documents import Document, Record, count, get, page
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 
 
 class Anything(Convertor[str]):
@@ -123,7 +123,7 @@ async def upsert(request: Request) -> Response:
     documents, every_id = await _documents(request, runtime.settings)
     # Of two equal ids the last wins.
     distinct = list({document.id: document for document in documents}.values())
-    stored = await runtime.library.put(distinct, collection_of(request))
+    stored = await runtime.corpus.put(distinct, collection_of(request))
     answer: dict[str, Any] = {
         "upserted": len(documents),
         "truncated": stored.truncated,
@@ -198,10 +198,10 @@ async def list_documents(
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
     if id is not None and not {"after", "limit", "filter"}.isdisjoint(request.query_params):
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
-    where = where_of(runtime, filter) if id is None else Where("id = ?", [id])
+    where = where_of(runtime, filter) if id is None else Predicate("id = ?", [id])
     collection = await existing(request, runtime)
     most = runtime.settings.max_answer_mb * MILLION
-    shown, more = await runtime.library.documents.read(
+    shown, more = await runtime.corpus.documents.read(
         lambda connection: page(connection, after, limit, where, most, collection),
         heavy=where is not None and not where.indexed,
     )
@@ -220,7 +220,7 @@ async def count_documents(request: Request, filter: FilterText = None) -> Respon
     known_parameters(request, "filter")
     where = where_of(runtime, filter)
     collection = await existing(request, runtime)
-    found = await runtime.library.documents.read(
+    found = await runtime.corpus.documents.read(
         lambda connection: count(connection, where, collection),
         heavy=where is not None and not where.indexed,
     )
@@ -233,7 +233,7 @@ async def get_document(request: Request, id: str) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    document = await runtime.library.documents.read(lambda connection: get(connection, id, collection))
+    document = await runtime.corpus.documents.read(lambda connection: get(connection, id, collection))
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
     return JsonChunks(joined(_as_json(document)))
@@ -255,7 +255,7 @@ async def delete_documents(request: Request) -> Response:
     where = where_of(runtime, request.query_params.get("filter"))
     if where is None or not where.parameters:  # every condition binds something; `{}` has none
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
-    deleted, sequence = await runtime.library.delete(where, await existing(request, runtime))
+    deleted, sequence = await runtime.corpus.delete(where, await existing(request, runtime))
     audit("delete", request.scope, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
 
@@ -266,7 +266,7 @@ async def delete_document(request: Request, id: str) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.library.delete_one(id, collection)
+    deleted, sequence = await runtime.corpus.delete_one(id, collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

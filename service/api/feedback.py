@@ -105,7 +105,7 @@ async def judge(request: Request) -> Response:
     collection = await existing(request, runtime)
     key, settings = _key(request), runtime.settings
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
-    sequence = await runtime.library.writer.run(
+    sequence = await runtime.corpus.writer.run(
         lambda transaction: store(transaction, judgements, collection, key, limits)
     )
     for judgement in judgements:
@@ -180,7 +180,7 @@ async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100)
         raise Validation("after must be the number of a judgement (its sequence), or 0 to begin.")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    found = await runtime.library.documents.read(
+    found = await runtime.corpus.documents.read(
         lambda connection: page(connection, after, limit + 1, selection)
     )
     shown = found[:limit]
@@ -207,7 +207,7 @@ async def count_feedback(request: Request) -> Response:
     """How many judgements are listed in all."""
     runtime = runtime_of(request)
     selection = await _selected(request, runtime)
-    found = await runtime.library.documents.read(lambda connection: count(connection, selection))
+    found = await runtime.corpus.documents.read(lambda connection: count(connection, selection))
     return json_response({"count": found})
 
 
@@ -229,6 +229,6 @@ async def delete_feedback(request: Request, query: _Name = None, id: _Name = Non
         raise Validation("Deleting needs a query, an id or a key: DELETE /feedback?query=…&id=…&key=….")
     account = request.scope.get("account")
     own = None if account is None or Role.ADMIN in account.allows else account.key.name
-    deleted = await runtime.library.writer.run(lambda transaction: forget(transaction, selection, own))
+    deleted = await runtime.corpus.writer.run(lambda transaction: forget(transaction, selection, own))
     audit("delete-feedback", request.scope, deleted=deleted)
     return json_response({"deleted": deleted})

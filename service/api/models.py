@@ -83,13 +83,13 @@ async def models(request: Request) -> Response:
     runtime = runtime_of(request)
     store = runtime.store
     found = await asyncio.to_thread(_look, store)
-    states = await runtime.watcher.states()
+    states = await runtime.controller.states()
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in found.manifests]
     listed += [
         _unread(name, reason, states.get(name)) for name, reason in found.problems.items() if is_version(name)
     ]
     there = {shown["version"] for shown in listed}
-    trouble = found.trouble or runtime.watcher.trouble or "its folder is not there now"
+    trouble = found.trouble or runtime.controller.trouble or "its folder is not there now"
     listed += [  # known to the service, whatever has become of the models folder
         _unread(version, trouble, state)
         for version, state in states.items()
@@ -206,7 +206,7 @@ async def activate(request: Request, version: str) -> Response:
 async def rollback(request: Request) -> Response:
     """Go back to the version that was active before, and do not choose this one again by itself."""
     runtime = runtime_of(request)
-    back = await runtime.watcher.previous()
+    back = await runtime.controller.previous()
     if back is None:
         raise Conflict("There is no version to go back to.")
     await _want(runtime, back, "rollback")
@@ -225,4 +225,4 @@ async def _want(runtime: Runtime, version: str, kind: Kind) -> None:
         raise Storage(f"{error} Repair it, then ask again.") from error
     except OSError as error:
         raise Storage(f"The models folder cannot be written ({error}). Repair it, then ask again.") from error
-    runtime.watcher.poke()
+    runtime.controller.poke()

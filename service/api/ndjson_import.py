@@ -14,7 +14,7 @@ from service.api.bulk_import import MAX_ERRORS, Import
 from service.api.inference import VERSION_HEADER, json_response
 from service.api.slices import Slices
 from service.errors import Empty, ServiceError, TooLarge, Validation
-from service.http.body_budget import Flow
+from service.http.body_budget import StreamedBody
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
 from service.runtime.runtime import Runtime
 from service.store.documents import Document, sequence
@@ -47,8 +47,8 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         ServiceError: it cannot go on. The message says what was stored.
 
     """
-    flow: Flow = request.scope["flow"]
-    importing = Import(runtime.library, collection, flow, lambda: runtime.stopping)
+    flow: StreamedBody = request.scope["flow"]
+    importing = Import(runtime.corpus, collection, flow, lambda: runtime.stopping)
     lines, slices = Lines(), Slices()
     try:
         async with aclosing(_pieces(request)) as pieces:
@@ -72,7 +72,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         "failed": tally.failed,
         "errors": [{"line": line, "error": error} for line, error in tally.errors],
         "truncated": tally.truncated,
-        "sequence": tally.sequence or await runtime.library.documents.own(sequence),
+        "sequence": tally.sequence or await runtime.corpus.documents.own(sequence),
     }
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})

@@ -83,7 +83,7 @@ async def embeddings(request: Request) -> Response:
     body = await read_body(request, EmbeddingsRequest)
     rows = rows_of(body.input, runtime.settings, "input")
     dimensions = body.dimensions or None
-    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
         check_dimensions(dimensions, generation.encoder.dimension)
         try:
             answer = await runtime.batcher.embed(

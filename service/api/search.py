@@ -225,7 +225,7 @@ async def search_many(request: Request) -> Response:
     _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else body.model
-    version = pinned(request, model, runtime.watcher.published)
+    version = pinned(request, model, runtime.controller.published)
     texts = [query.text for query in queries]
     with runtime.live.borrow(version) as generation:
         await _check_whole(runtime, generation, version, body.mode)
@@ -252,7 +252,7 @@ async def _hits(
 ) -> list[bytes]:
     """The hits as chunks of JSON, which `then` makes of them on the reading thread."""
     try:
-        return await runtime.library.search(generation, queries, search, then)
+        return await runtime.corpus.search(generation, queries, search, then)
     except TooMuch as error:
         raise Validation(
             f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
@@ -266,9 +266,9 @@ async def _check_whole(runtime: Runtime, generation: Generation, version: str | 
     if mode == "lexical":
         return
     if version is None:
-        runtime.library.check_whole(generation)
+        runtime.corpus.check_whole(generation)
     else:
-        await runtime.library.check_kept(generation)
+        await runtime.corpus.check_kept(generation)
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

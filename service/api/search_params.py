@@ -17,7 +17,7 @@ from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.store.documents import Record
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.reader import pause
 
 MAX_K = 1000
@@ -28,7 +28,7 @@ MODES = ("dense", "lexical", "hybrid")
 METADATA = "metadata"
 
 
-def where_of(runtime: Runtime, filter: object) -> Where | None:
+def where_of(runtime: Runtime, filter: object) -> Predicate | None:
     """A filter as SQL, None for none."""
     if filter is None:
         return None

@@ -137,7 +137,7 @@ async def root(request: Request) -> Response:
 async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started: float) -> Response:
     rows = rows_of(body.inputs, runtime.settings)
     options = _options(body)
-    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
         for given in (options, body.parameters or options):  # also one that does not count
             check_dimensions(given.dimensions, generation.encoder.dimension)
         answer = await _encode(runtime, generation, rows, options, normalize=options.normalize)
@@ -164,7 +164,7 @@ async def _similarity(
     left, right = _sides(body, runtime.settings.max_inputs)
     texts = [*left, *right]
     options = body.parameters or Parameters()
-    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
         answer = await _encode(runtime, generation, texts, options, normalize=True)
         headers = inference_headers(generation, answer, texts, started)
     a, b = answer.vectors[: len(left)], answer.vectors[len(left) :]

@@ -77,7 +77,7 @@ async def tokenize(request: Request) -> Response:
     if not isinstance(inputs, list):
         raise Validation("inputs must be a text, or a list of texts.")
     texts = texts_of(inputs, runtime.settings.max_inputs, "inputs")
-    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
         encoder = generation.encoder
         prompt = prompt_of(body.prompt_name, encoder.prompts)
         _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
@@ -91,7 +91,7 @@ async def decode(request: Request) -> Response:
     runtime = runtime_of(request)
     body = await read_body(request, DecodeRequest)
     settings = runtime.settings
-    with runtime.live.borrow(pinned(request, body.model, runtime.watcher.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
         encoder = generation.encoder
         content = await _aside(_texts(encoder, body.ids, settings, body.skip_special_tokens))
         return Response(content, 200, version_headers(generation), "application/json")

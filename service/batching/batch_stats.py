@@ -7,12 +7,12 @@ from collections import Counter
 from weakref import WeakKeyDictionary
 
 from models.encoder import Encoder
-from service.batching.request import Call, Lane, Row
+from service.batching.request import EmbedCall, Item, Lane
 from service.observability.metrics import Metrics
 from service.observability.version_metrics import Inference
 
 
-class Outcomes:
+class BatchStats:
     """One per batcher."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -30,11 +30,11 @@ class Outcomes:
         """Something went wrong with `encoder`, or with what feeds it, until a forward pass succeeds."""
         self._failures[encoder] = reason
 
-    def all_failed(self, rows: list[Row], reason: str) -> None:
+    def all_failed(self, rows: list[Item], reason: str) -> None:
         for row in rows:
             self.failed(row.call.encoder, reason)
 
-    def pass_failed(self, call: Call, reason: str) -> None:
+    def pass_failed(self, call: EmbedCall, reason: str) -> None:
         """A forward pass that `call` had a share in raised, or gave a vector that is not finite."""
         self.failed(call.encoder, reason)
         if (series := self._series(call.encoder, call.lane)) is not None:
@@ -43,7 +43,7 @@ class Outcomes:
     def pass_succeeded(self, encoder: Encoder) -> None:
         self._failures[encoder] = None
 
-    def tokenised(self, rows: list[Row], seconds: float) -> None:
+    def tokenised(self, rows: list[Item], seconds: float) -> None:
         """Rows of one lane were tokenised together."""
         for encoder, count in Counter(row.call.encoder for row in rows).items():
             if (series := self._series(encoder, rows[0].call.lane)) is not None:
@@ -58,7 +58,7 @@ class Outcomes:
         if texts:
             self._metrics.cache_hits.inc(texts)
 
-    def joined(self, rows: list[Row], following: list[Row]) -> None:
+    def joined(self, rows: list[Item], following: list[Item]) -> None:
         """`rows` were tokenised; `following` wait for equal ones, what the cache had lost its ids."""
         if following:
             self._metrics.cache_shared.inc(len(following))
@@ -67,7 +67,7 @@ class Outcomes:
         if alone:
             self._metrics.cache_misses.inc(alone)
 
-    def computed(self, rows: list[Row], padded: int, started: float, seconds: float) -> None:
+    def computed(self, rows: list[Item], padded: int, started: float, seconds: float) -> None:
         """A forward pass over `rows`, of `padded` tokens, has given vectors."""
         call = rows[0].call
         if (series := self._series(call.encoder, call.lane)) is None:
@@ -81,7 +81,7 @@ class Outcomes:
         for row in rows:
             series.queue_seconds.observe(started - row.call.arrived)
 
-    def gave_up(self, rows: list[Row], reason: str) -> None:
+    def gave_up(self, rows: list[Item], reason: str) -> None:
         """They hang in a worker, and their callers wait no longer."""
         self.all_failed(rows, reason)
         self._metrics.batch_timeouts.inc()

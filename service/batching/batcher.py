@@ -23,14 +23,14 @@ import numpy as np
 
 from models.encoder import Encoder
 from service.batching.admission import Admission
-from service.batching.batch_stats import Outcomes
+from service.batching.batch_stats import BatchStats
 from service.batching.cache import Cache
 from service.batching.executor import Jobs, fill, refuse
-from service.batching.pace import Pace
+from service.batching.pace import ThroughputEstimate
 from service.batching.queue import Queue
-from service.batching.request import Answer, Call, Lane, Row, Source, Timing
-from service.batching.scheduler import Lanes
-from service.batching.single_text import Alone
+from service.batching.request import Answer, EmbedCall, Item, Lane, Source, Timing
+from service.batching.scheduler import Scheduler
+from service.batching.single_text import SingleTextSession
 from service.batching.sizes import PROCESSOR, Sizes
 from service.batching.tokenizing import estimate, refuse_long_texts
 from service.batching.workers import Worker, Workers
@@ -71,34 +71,40 @@ class Batcher:
         self._metrics = metrics
         self._queue = Queue(sizes, lambda: self._workers.all_on_candidates)
         overhead = sizes.overhead_tokens
-        self._pace = Pace(workers=workers, hang_seconds=hang_seconds, overhead_tokens=overhead)
-        self._admission = Admission(self._pace, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds)
-        self._outcomes = Outcomes(metrics)
-        self.alone = Alone(alone_threads, self._rests)
-        self._jobs = Jobs(self._queue, self._pace, self._outcomes, cache, sizes, self.alone)
+        self._throughput = ThroughputEstimate(
+            workers=workers, hang_seconds=hang_seconds, overhead_tokens=overhead
+        )
+        self._admission = Admission(
+            self._throughput, max_tokens=max_queue_tokens, max_seconds=max_queue_seconds
+        )
+        self._stats = BatchStats(metrics)
+        self.alone = SingleTextSession(alone_threads, self._rests)
+        self._jobs = Jobs(self._queue, self._throughput, self._stats, cache, sizes, self.alone)
         self._workers = Workers(workers, self._work)
-        self._calls: set[Call] = set()  # not answered yet
+        self._calls: set[EmbedCall] = set()  # not answered yet
         self._loop: asyncio.AbstractEventLoop
 
     def resize(self, workers: int, alone_threads: int) -> None:
         """Another number of workers, and of threads for a lone text; before the start."""
-        self.alone = self._jobs.alone = Alone(alone_threads, self._rests)
-        self._pace.workers = workers
+        self.alone = self._jobs.alone = SingleTextSession(alone_threads, self._rests)
+        self._throughput.workers = workers
         self._workers = Workers(workers, self._work)
 
     def start(self) -> None:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = self._jobs.loop = asyncio.get_running_loop()
         for lane in Lane:
-            self._metrics.queue_tokens.labels(lane).set_function(partial(self._waiting, Lanes.tokens, lane))
-            self._metrics.queue_texts.labels(lane).set_function(partial(self._waiting, Lanes.texts, lane))
-        self._metrics.queue_wait.set_function(lambda: self._admission.wait_seconds(self._queue.lanes))
+            self._metrics.queue_tokens.labels(lane).set_function(
+                partial(self._waiting, Scheduler.tokens, lane)
+            )
+            self._metrics.queue_texts.labels(lane).set_function(partial(self._waiting, Scheduler.texts, lane))
+        self._metrics.queue_wait.set_function(lambda: self._admission.wait_seconds(self._queue.scheduler))
         self._metrics.queue_limit_tokens.set(self._admission.max_tokens)
         self._metrics.queue_limit_seconds.set(self._admission.max_seconds or math.inf)
         self._workers.start()
 
-    def _waiting(self, what: Callable[[Lanes, Lane], int], lane: Lane) -> int:
-        return what(self._queue.lanes, lane)
+    def _waiting(self, what: Callable[[Scheduler, Lane], int], lane: Lane) -> int:
+        return what(self._queue.scheduler, lane)
 
     def overloaded(self) -> Overloaded | None:
         """The refusal of any interactive call that comes now, None when one may join.
@@ -106,7 +112,7 @@ class Batcher:
         Without the lock: two counts are read, and a call that joins is looked at again under it.
         """
         try:
-            self._admission.check(self._queue.lanes, Lane.INTERACTIVE, 0)
+            self._admission.check(self._queue.scheduler, Lane.INTERACTIVE, 0)
         except Overloaded as error:
             # Without the frames it passed: one of them is about to name it, and such circles wait for the
             # collector of garbage, which under overload stopped everything for 0.1 s every second and a half.
@@ -115,7 +121,7 @@ class Batcher:
 
     def failure(self, encoder: Encoder) -> str | None:
         """Why the last forward pass of `encoder` failed, None when it succeeded."""
-        return self._outcomes.failure(encoder)
+        return self._stats.failure(encoder)
 
     def forget(self, encoder: Encoder) -> None:
         """`encoder` has closed: what the cache has of it goes."""
@@ -132,11 +138,11 @@ class Batcher:
     def check(self, seconds: float) -> str | None:
         """For the supervisor, on its thread: replace workers that died, give up what hangs."""
         if not self._queue.stopping and (died := self._workers.replace_dead()):
-            self._outcomes.replaced(died)
+            self._stats.replaced(died)
             self._begin_anew()
             return "a worker died, and was replaced"
         for job in self._workers.overdue(seconds):
-            self._outcomes.gave_up(job.rows, "a batch hangs")
+            self._stats.gave_up(job.rows, "a batch hangs")
             kind = Hung if job.rows[0].call.lane is Lane.CANDIDATE else Backend
             self._jobs.fail(job.rows, kind("The model did not finish in time (SIMILE_HANG_SECONDS)."))
         if replaced := self._workers.replace_hung_on_candidates():
@@ -153,7 +159,7 @@ class Batcher:
         lost = list(self._calls)
         self._queue.renew(lost)
         for call in lost:
-            self._outcomes.failed(call.encoder, "a worker died")
+            self._stats.failed(call.encoder, "a worker died")
         error = Unhealthy("A worker died, by a bug of ours. Send again.", retry_after_seconds=1)
         self._jobs.on_loop(refuse, lost, error)
 
@@ -186,7 +192,7 @@ class Batcher:
 
         """
         shares = self.cache is not None and not anew
-        call = Call(
+        call = EmbedCall(
             encoder=encoder,
             lane=lane,
             truncate=truncate,
@@ -211,29 +217,29 @@ class Batcher:
         _note(call.arrived, answer.timing)
         return answer
 
-    def _rows(self, call: Call, inputs: Sequence[Source]) -> list[Row]:
+    def _rows(self, call: EmbedCall, inputs: Sequence[Source]) -> list[Item]:
         """The rows that must wait; the others have their vectors from the cache."""
         encoder = call.encoder
         if self.cache is not None and call.shares:
             self.cache.open(encoder)
         if self.cache is None or not call.remembers:
-            return [Row(call, at, source, estimate(source, encoder)) for at, source in enumerate(inputs)]
+            return [Item(call, at, source, estimate(source, encoder)) for at, source in enumerate(inputs)]
         names = self.cache.names_of_texts(encoder, inputs, call.normalize)
-        rows: list[Row] = []
+        rows: list[Item] = []
         for at, entry in enumerate(self.cache.find_texts(names)):
             if entry is None:
-                rows.append(Row(call, at, inputs[at], estimate(inputs[at], encoder), spelling=names[at]))
+                rows.append(Item(call, at, inputs[at], estimate(inputs[at], encoder), spelling=names[at]))
             else:
                 fill(call, at, entry)
         call.missing = len(rows)
-        self._outcomes.found(len(inputs) - len(rows))
+        self._stats.found(len(inputs) - len(rows))
         return rows
 
-    async def _wait(self, call: Call, rows: list[Row], inputs: Sequence[Source]) -> Answer:
+    async def _wait(self, call: EmbedCall, rows: list[Item], inputs: Sequence[Source]) -> Answer:
         cost = sum(row.cost for row in rows)
         check = partial(self._admission.check, lane=call.lane, cost=cost)
         if not call.truncate:
-            check(self._queue.lanes)  # before anything is counted in vain
+            check(self._queue.scheduler)  # before anything is counted in vain
             await refuse_long_texts(call.encoder, inputs)
         if not self._queue.put(call, rows, check):
             raise Unhealthy(_STOPPED, retry_after_seconds=1)
@@ -253,8 +259,8 @@ class Batcher:
 
     def _rests(self) -> bool:
         """Whether nothing waits, and at most one worker has something in hand. Read without the lock."""
-        lanes = self._queue.lanes
-        return self._workers.busy <= 1 and not any(lanes.texts(lane) for lane in Lane)
+        scheduler = self._queue.scheduler
+        return self._workers.busy <= 1 and not any(scheduler.texts(lane) for lane in Lane)
 
 
 def _note(arrived: float, timing: Timing) -> None:

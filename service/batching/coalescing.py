@@ -9,18 +9,18 @@ The caller holds the lock of the lanes.
 
 from collections.abc import Iterable, Mapping
 
-from service.batching.lane import Line
-from service.batching.request import Lane, Row
+from service.batching.lane import FairQueue
+from service.batching.request import Item, Lane
 
 
-class Leaders:
+class InFlight:
     """By name, the row that waits for a batch or is in one."""
 
-    def __init__(self, lines: Mapping[Lane, Line]) -> None:
+    def __init__(self, lines: Mapping[Lane, FairQueue]) -> None:
         self._lines = lines
-        self._rows: dict[bytes, Row] = {}
+        self._rows: dict[bytes, Item] = {}
 
-    def follows(self, row: Row) -> bool:
+    def follows(self, row: Item) -> bool:
         """Whether the tokenised `row` has joined another; else it waits itself, and others may join it."""
         if row.name is None:
             return False
@@ -35,7 +35,7 @@ class Leaders:
         leader.joined.append(row)
         return True
 
-    def give_up(self, row: Row) -> None:
+    def give_up(self, row: Item) -> None:
         """Nobody waits for this row any more, which waited for a batch: one that joined it does so now."""
         if row.name is None:
             return
@@ -47,9 +47,9 @@ class Leaders:
             self._lead(joined[0], joined[1:])
             self._lines[joined[0].call.lane].wait(joined[0])
 
-    def release(self, rows: Iterable[Row]) -> list[list[Row]]:
+    def release(self, rows: Iterable[Item]) -> list[list[Item]]:
         """`rows` are done with: each of them with those that joined it. From now on nobody joins them."""
-        groups: list[list[Row]] = []
+        groups: list[list[Item]] = []
         for row in rows:
             if row.name is not None and self._rows.get(row.name) is row:
                 del self._rows[row.name]
@@ -57,7 +57,7 @@ class Leaders:
             row.joined = []
         return groups
 
-    def _lead(self, row: Row, joined: list[Row]) -> None:
+    def _lead(self, row: Item, joined: list[Item]) -> None:
         assert row.name is not None  # noqa: S101  who asks has looked
         self._rows[row.name] = row
         for other in joined:

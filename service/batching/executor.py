@@ -13,14 +13,14 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from service.batching.batch_stats import Outcomes
+from service.batching.batch_stats import BatchStats
 from service.batching.cache import Cache, Computed, Entry
-from service.batching.pace import Pace
+from service.batching.pace import ThroughputEstimate
 from service.batching.planner import cost_of
 from service.batching.queue import Queue
-from service.batching.request import Call, Job, Lane, Row
-from service.batching.scheduler import Lanes
-from service.batching.single_text import Alone
+from service.batching.request import EmbedCall, Item, Job, Lane
+from service.batching.scheduler import Scheduler
+from service.batching.single_text import SingleTextSession
 from service.batching.sizes import Sizes
 from service.batching.tokenizing import tokenise
 from service.batching.workers import Worker
@@ -36,23 +36,23 @@ class Jobs:
     def __init__(
         self,
         queue: Queue,
-        pace: Pace,
-        outcomes: Outcomes,
+        pace: ThroughputEstimate,
+        outcomes: BatchStats,
         cache: Cache | None,
         sizes: Sizes,
-        alone: Alone,
+        alone: SingleTextSession,
     ) -> None:
         self.alone = alone
         self.loop: asyncio.AbstractEventLoop
         self._queue = queue
-        self._pace = pace
-        self._outcomes = outcomes
+        self._throughput = pace
+        self._stats = outcomes
         self._cache = cache
         self._sizes = sizes
         self._adding = threading.Lock()  # two workers may tokenise rows of one call
 
-    def do(self, worker: Worker, job: Job, lanes: Lanes) -> None:
-        """Carry out `job`, which was taken from `lanes`."""
+    def do(self, worker: Worker, job: Job, scheduler: Scheduler) -> None:
+        """Carry out `job`, which was taken from `scheduler`."""
         worker.job = job
         try:
             if job.embed:
@@ -61,13 +61,13 @@ class Jobs:
                 self._tokenise(worker, job.rows)
         except BaseException as error:  # a bug of ours: it belongs to these rows, and the worker lives on
             log.exception("A batch of %d rows failed outside the model", len(job.rows))
-            self._outcomes.all_failed(job.rows, f"a batch failed: {type(error).__name__}")
+            self._stats.all_failed(job.rows, f"a batch failed: {type(error).__name__}")
             self.fail(job.rows, Backend(f"The batch failed: {type(error).__name__}."))
         worker.job = None
         if not job.embed:
-            self._outcomes.joined(job.rows, self._queue.tokenised(job.rows, lanes))
+            self._stats.joined(job.rows, self._queue.tokenised(job.rows, scheduler))
 
-    def fail(self, rows: list[Row], error: ServiceError) -> None:
+    def fail(self, rows: list[Item], error: ServiceError) -> None:
         """Fail the calls of `rows` and of those that joined them; `embed` drops their other rows."""
         everyone = chain.from_iterable(self._queue.release(rows))
         self.on_loop(refuse, [row.call for row in everyone], error)
@@ -76,28 +76,28 @@ class Jobs:
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(callback, *arguments)  # type: ignore[arg-type]
 
-    def _tokenise(self, worker: Worker, rows: list[Row]) -> None:
+    def _tokenise(self, worker: Worker, rows: list[Item]) -> None:
         """Give each row its `ids`; one that is refused stays without, and so does one that the cache has."""
-        worker.begin(self._pace.tokenising_may_take(sum(len(row.source) for row in rows)))
+        worker.begin(self._throughput.tokenising_may_take(sum(len(row.source) for row in rows)))
         started = time.monotonic()
         refused = tokenise(rows)
         found = self._look_up(rows)
         seconds = time.monotonic() - started
-        self._outcomes.tokenised(rows, seconds)
-        self._outcomes.found(len(found))
+        self._stats.tokenised(rows, seconds)
+        self._stats.found(len(found))
         with self._adding:
             for row in rows:
                 row.call.tokenise_seconds += seconds / len(rows)
         for row, error in refused:
             if isinstance(error, Tokenizer):
-                self._outcomes.failed(row.call.encoder, "the tokenizer failed; the log says how")
+                self._stats.failed(row.call.encoder, "the tokenizer failed; the log says how")
             self.fail([row], error)
         if found:
             self.on_loop(_settle, found, started, 0.0)
 
-    def _look_up(self, rows: list[Row]) -> list[Row]:
+    def _look_up(self, rows: list[Item]) -> list[Item]:
         """Name what may be shared. Those that the cache has get their vectors, and lose their `ids`."""
-        found: list[Row] = []
+        found: list[Item] = []
         if self._cache is None:
             return found
         for row in rows:
@@ -115,7 +115,7 @@ class Jobs:
                 found.append(row)
         return found
 
-    def _embed(self, worker: Worker, rows: list[Row]) -> None:
+    def _embed(self, worker: Worker, rows: list[Item]) -> None:
         if any(row.call.future.done() for row in rows):
             rows = self._queue.awaited(rows)
         if not rows:
@@ -123,7 +123,7 @@ class Jobs:
         call = rows[0].call
         lengths = [len(row.ids) for row in rows]
         cost = cost_of(lengths, self._sizes.costs(call.encoder))
-        worker.begin(self._pace.batch_may_take(cost))
+        worker.begin(self._throughput.batch_may_take(cost))
         together = {"alone": True} if self.alone.takes(rows) else {}
         started = time.monotonic()
         failure: Exception | None = None
@@ -146,18 +146,18 @@ class Jobs:
         self._computed(rows, vectors, started, seconds)
         # Else it is no pace of one worker's, or none of the version in service.
         if not together and call.lane is not Lane.CANDIDATE:
-            self._pace.measured(cost, seconds)
-        self._outcomes.computed(rows, len(rows) * max(lengths), started, seconds)
+            self._throughput.measured(cost, seconds)
+        self._stats.computed(rows, len(rows) * max(lengths), started, seconds)
 
     def _computed(
-        self, rows: list[Row], vectors: NDArray[np.float32], started: float, seconds: float
+        self, rows: list[Item], vectors: NDArray[np.float32], started: float, seconds: float
     ) -> None:
         """`rows` have their vectors: they and those that joined them are answered."""
         finite = np.isfinite(vectors)
         if finite.all():
-            self._outcomes.pass_succeeded(rows[0].call.encoder)
+            self._stats.pass_succeeded(rows[0].call.encoder)
         else:
-            self._outcomes.pass_failed(rows[0].call, "the model gave a vector that is not finite")
+            self._stats.pass_failed(rows[0].call, "the model gave a vector that is not finite")
             whole = finite.all(axis=1)
             bad = [rows[at] for at in np.flatnonzero(~whole)]
             self.fail(bad, Backend("The model gave a vector with a NaN or an infinity for this input."))
@@ -172,7 +172,7 @@ class Jobs:
         self.on_loop(_settle, list(chain.from_iterable(groups)), started, seconds)
 
     @staticmethod
-    def _keep(cache: Cache, rows: list[Row], vectors: NDArray[np.float32]) -> None:
+    def _keep(cache: Cache, rows: list[Item], vectors: NDArray[np.float32]) -> None:
         """What somebody waits for is kept; a document's vector is kept by the store."""
         kept: list[Computed] = []
         for leader, vector in zip(rows, vectors, strict=True):
@@ -183,9 +183,9 @@ class Jobs:
         if kept:
             cache.keep(rows[0].call.encoder, kept)
 
-    def _split(self, worker: Worker, rows: list[Row], failure: Exception) -> None:
+    def _split(self, worker: Worker, rows: list[Item], failure: Exception) -> None:
         """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""
-        self._outcomes.pass_failed(rows[0].call, f"the model failed: {told(failure)}")
+        self._stats.pass_failed(rows[0].call, f"the model failed: {told(failure)}")
         if len(rows) == 1:
             log.error("The model failed on one input", exc_info=failure)
             self.fail(rows, Backend(f"The model failed on this input: {type(failure).__name__}: {failure}"))
@@ -198,18 +198,18 @@ class Jobs:
         self._embed(worker, rows[middle:])
 
 
-def fill(call: Call, position: int, entry: Entry) -> None:
+def fill(call: EmbedCall, position: int, entry: Entry) -> None:
     """What the cache has, into the answer of `call`."""
     call.vectors[position] = np.frombuffer(entry.vector, np.float32)
     call.tokens[position] = entry.tokens
 
 
-def refuse(calls: list[Call], error: ServiceError) -> None:
+def refuse(calls: list[EmbedCall], error: ServiceError) -> None:
     """On the event loop."""
     for call in calls:
         call.refuse(error)
 
 
-def _settle(rows: list[Row], started: float, seconds: float) -> None:
+def _settle(rows: list[Item], started: float, seconds: float) -> None:
     for row in rows:
         row.call.settle(started, seconds)

@@ -9,23 +9,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from service.batching.planner import group_of_oldest
-from service.batching.request import Call, Job, Row
+from service.batching.request import EmbedCall, Item, Job
 from service.batching.sizes import Sizes
 
 TOKENISE_ROWS = 64
 TOKENISE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
 
 
-class Line:
+class FairQueue:
     """One lane. A call is in `new` or `fresh` while it has rows to be tokenised, and in `waiting` while some
     wait for a batch; in each, whoever was served goes to the back.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
-        self.new: deque[Call] = deque()  # of which no row waits for a batch
-        self.fresh: deque[Call] = deque()
-        self.waiting: deque[Call] = deque()
+        self.new: deque[EmbedCall] = deque()  # of which no row waits for a batch
+        self.fresh: deque[EmbedCall] = deque()
+        self.waiting: deque[EmbedCall] = deque()
         self.ahead = 0  # rows that wait for a batch
         self.texts = 0  # rows that wait, those that are being tokenised included
         self.tokens = 0
@@ -40,13 +40,13 @@ class Line:
         calls = len(self.new) + max(len(self.fresh), len(self.waiting))
         return calls * self.tokens // max(1, self.texts)
 
-    def put(self, call: Call, rows: list[Row]) -> None:
+    def put(self, call: EmbedCall, rows: list[Item]) -> None:
         call.fresh.extend(rows)
         self.new.append(call)
         self.texts += len(rows)
         self.tokens += sum(row.cost for row in rows)
 
-    def tokenised(self, row: Row) -> None:
+    def tokenised(self, row: Item) -> None:
         if row.call.gone or not row.ids:
             self.drop(row)
             return
@@ -54,25 +54,25 @@ class Line:
         row.cost = len(row.ids)
         self._queue(row)
 
-    def wait(self, row: Row) -> None:
+    def wait(self, row: Item) -> None:
         """A tokenised row that was not counted until now waits for a batch."""
         self.texts += 1
         self.tokens += row.cost
         self._queue(row)
 
-    def withdraw(self, row: Row) -> None:
+    def withdraw(self, row: Item) -> None:
         """A row that waits for a batch does so no more."""
         row.call.waiting.remove(row)
         self.ahead -= 1
         self.drop(row)
         self._tidy([row.call])
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: Item) -> None:
         """A row that was taken to be tokenised does not come back."""
         self.texts -= 1
         self.tokens -= row.cost
 
-    def discard(self, call: Call) -> list[Row]:
+    def discard(self, call: EmbedCall) -> list[Item]:
         """Forget every row of `call`. Those that waited for a batch."""
         call.gone = True
         self.texts -= len(call.fresh) + len(call.waiting)
@@ -99,8 +99,8 @@ class Line:
         self._tokenised_last = False
         return Job(self._take_group(budget_tokens), embed=True) if self.waiting else None
 
-    def _take_fresh(self, calls: deque[Call]) -> list[Row]:
-        rows: list[Row] = []
+    def _take_fresh(self, calls: deque[EmbedCall]) -> list[Item]:
+        rows: list[Item] = []
         characters = 0
         for row in _in_turn([call.fresh for call in islice(calls, TOKENISE_ROWS)]):
             rows.append(row)
@@ -115,7 +115,7 @@ class Line:
                 self.fresh.append(call)
         return rows
 
-    def _take_group(self, budget_tokens: int) -> list[Row]:
+    def _take_group(self, budget_tokens: int) -> list[Item]:
         """The batch that holds the oldest row of the call in front, among the rows that can share it."""
         first, sizes = self.waiting[0], self._sizes
         alike = [
@@ -142,14 +142,14 @@ class Line:
         self.tokens -= sum(row.cost for row in group)
         return group
 
-    def _queue(self, row: Row) -> None:
+    def _queue(self, row: Item) -> None:
         call = row.call
         self.ahead += 1
         if not call.waiting:
             self.waiting.append(call)
         call.waiting.append(row)
 
-    def _tidy(self, calls: Iterable[Call]) -> None:
+    def _tidy(self, calls: Iterable[EmbedCall]) -> None:
         """Rows of `calls` were taken out of those that wait: who has none left gives up its place."""
         done = [call for call in calls if not call.waiting]
         if not done:
@@ -161,9 +161,9 @@ class Line:
                 self.new.append(call)
 
 
-def _in_turn(lines: Sequence[Iterable[Row]]) -> Iterator[Row]:
+def _in_turn(lines: Sequence[Iterable[Item]]) -> Iterator[Item]:
     """The first row of each of `lines`, then the second of each that has one, and so on."""
-    turns: list[Iterator[Row]] = [iter(rows) for rows in lines]
+    turns: list[Iterator[Item]] = [iter(rows) for rows in lines]
     while turns:
         left = []
         for rows in turns:

@@ -10,7 +10,7 @@ RECENT = 0.1  # how much one batch counts
 FIRST_GUESS = 1000.0  # tokens per second of one worker, until a batch has been measured
 
 
-class Pace:
+class ThroughputEstimate:
     """An average over recent batches. Workers write it without a lock: to lose one batch does no harm.
 
     overhead_tokens: what every batch costs besides.

@@ -42,7 +42,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class EmbedCall:
     """One request to embed: its options, its answer so far, and the future that waits for it."""
 
     encoder: Encoder
@@ -58,8 +58,8 @@ class Call:
     arrived: float  # time.monotonic()
     shares: bool = False  # its texts may be computed together with equal ones of others
     remembers: bool = False  # and its vectors kept for those that come later
-    fresh: "deque[Row]" = field(default_factory=deque)  # not tokenised yet
-    waiting: "deque[Row]" = field(default_factory=deque)  # for a batch
+    fresh: "deque[Item]" = field(default_factory=deque)  # not tokenised yet
+    waiting: "deque[Item]" = field(default_factory=deque)  # for a batch
     gone: bool = False  # nobody waits for the answer any more
     tokenise_seconds: float = 0.0  # these three are sums over its rows
     wait_seconds: float = 0.0  # from arrival to the forward pass, tokenising included
@@ -90,17 +90,17 @@ class Call:
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class Item:
     """One text of a call."""
 
-    call: Call
+    call: EmbedCall
     position: int
     source: Source
     cost: int  # tokens: estimated until tokenised
     ids: Sequence[int] = ()
     spelling: bytes | None = None  # the name of its text in the cache
     name: bytes | None = None  # of its ids, there and among the rows that wait; None: it shares with nobody
-    joined: "list[Row]" = field(default_factory=list)  # equal rows that get its vector
+    joined: "list[Item]" = field(default_factory=list)  # equal rows that get its vector
     taken: bool = False  # it is in a batch
 
 
@@ -108,5 +108,5 @@ class Row:
 class Job:
     """What a free worker does next: tokenise these rows, or embed them as one batch."""
 
-    rows: list[Row]
+    rows: list[Item]
     embed: bool

@@ -12,23 +12,23 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from service.batching.coalescing import Leaders
-from service.batching.lane import Line
-from service.batching.request import Call, Job, Lane, Row
+from service.batching.coalescing import InFlight
+from service.batching.lane import FairQueue
+from service.batching.request import EmbedCall, Item, Job, Lane
 from service.batching.sizes import PROCESSOR, Sizes
 
 ABOUT_SECONDS = 5.0  # interactive work is "about" this long after its last arrival
 BACKGROUND_EVERY = 10  # one batch in ten is not interactive's while other lanes wait too
 
 
-class Lanes:
+class Scheduler:
     """All lanes. `clock` gives seconds and only ever rises."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, sizes: Sizes = PROCESSOR) -> None:
         self._clock = clock
         self._sizes = sizes
-        self._lines = {lane: Line(sizes) for lane in Lane}
-        self._leaders = Leaders(self._lines)
+        self._lines = {lane: FairQueue(sizes) for lane in Lane}
+        self._in_flight = InFlight(self._lines)
         self._last_interactive = float("-inf")
         self._since_background = 0
         self._behind = [Lane.BACKGROUND, Lane.CANDIDATE]  # whose turn it is comes first
@@ -45,44 +45,44 @@ class Lanes:
         """About how many tokens in `lane` go before the first text of a call that comes now."""
         return self._lines[lane].turn_tokens
 
-    def put(self, call: Call, rows: list[Row]) -> None:
+    def put(self, call: EmbedCall, rows: list[Item]) -> None:
         """A new call and its rows, not yet tokenised."""
         self._lines[call.lane].put(call, rows)
         if call.lane is Lane.INTERACTIVE:
             self._last_interactive = self._clock()
 
-    def tokenised(self, rows: list[Row]) -> list[Row]:
+    def tokenised(self, rows: list[Item]) -> list[Item]:
         """Rows that were taken to be tokenised: those with `ids` wait for a batch, or for an equal row; the
         others have their vector, or have failed. Those that wait for an equal row.
         """
-        following: list[Row] = []
+        following: list[Item] = []
         for row in rows:
             line = self._lines[row.call.lane]
-            if row.ids and not row.call.gone and self._leaders.follows(row):
+            if row.ids and not row.call.gone and self._in_flight.follows(row):
                 line.drop(row)  # it costs nothing
                 following.append(row)
             else:
                 line.tokenised(row)
         return following
 
-    def release(self, rows: Iterable[Row]) -> list[list[Row]]:
+    def release(self, rows: Iterable[Item]) -> list[list[Item]]:
         """`rows` are computed, or have failed: each of them with those that waited for it."""
-        return self._leaders.release(rows)
+        return self._in_flight.release(rows)
 
-    def awaited(self, rows: list[Row]) -> list[Row]:
+    def awaited(self, rows: list[Item]) -> list[Item]:
         """Those of a batch that somebody still waits for; the others are released."""
         wanted = [row for row in rows if any(not other.call.future.done() for other in (row, *row.joined))]
         kept = set(map(id, wanted))
-        self._leaders.release(row for row in rows if id(row) not in kept)
+        self._in_flight.release(row for row in rows if id(row) not in kept)
         return wanted
 
-    def discard(self, call: Call) -> None:
+    def discard(self, call: EmbedCall) -> None:
         """A call that nobody waits for any more: its rows free their places at once."""
         if call.gone:
             return
         waited = self._lines[call.lane].discard(call)
         for row in waited:
-            self._leaders.give_up(row)
+            self._in_flight.give_up(row)
 
     def take(self, *, candidates: bool = True) -> Job | None:
         """The next job for a free worker, None when nothing waits.
@@ -109,11 +109,11 @@ class Lanes:
             return job
         return None
 
-    def drain(self) -> list[Row]:
+    def drain(self) -> list[Item]:
         """Take every row out, to be failed: the service is stopping."""
-        rows: list[Row] = []
+        rows: list[Item] = []
         for line in self._lines.values():
             for call in {*line.new, *line.fresh, *line.waiting}:
                 rows += call.fresh
-                rows += chain.from_iterable(self._leaders.release(line.discard(call)))
+                rows += chain.from_iterable(self._in_flight.release(line.discard(call)))
         return rows

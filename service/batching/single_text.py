@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from models.encoder import Encoder
 from service import memory
-from service.batching.request import Lane, Row
+from service.batching.request import Item, Lane
 from service.batching.tuning import Layout
 from service.observability.logs import told
 
@@ -36,7 +36,7 @@ def threads_alone(setting: int, layout: Layout, processors: int) -> int:
     return threads if threads > layout.threads else 1
 
 
-class Alone:
+class SingleTextSession:
     """Asked by the workers, each for the batch in hand."""
 
     def __init__(self, threads: int, rests: Callable[[], bool]) -> None:
@@ -50,7 +50,7 @@ class Alone:
         self._opening: threading.Thread | None = None
         self._not_before = 0.0  # time.monotonic()
 
-    def takes(self, rows: list[Row]) -> bool:
+    def takes(self, rows: list[Item]) -> bool:
         """Whether all threads are to compute `rows`: one text that somebody waits for, all there is to do."""
         call = rows[0].call
         encoder = call.encoder

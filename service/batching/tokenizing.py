@@ -9,7 +9,7 @@ from functools import partial
 
 from models.encoder import Encoder, Tokens
 from models.errors import BadInput, BadText, BadTokens, TooLong
-from service.batching.request import Row, Source
+from service.batching.request import Item, Source
 from service.errors import ServiceError, Tokenizer, Validation
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ def _count(encoder: Encoder, text: str, left: threading.Event) -> None:
     encoder.tokenize([text], truncate=False, wanted=lambda: not left.is_set())
 
 
-def tokenise(rows: list[Row]) -> list[tuple[Row, ServiceError]]:
+def tokenise(rows: list[Item]) -> list[tuple[Item, ServiceError]]:
     """Fill in `ids` of each row; the rows that were refused stay without, and come back with the reason."""
-    refused: list[tuple[Row, ServiceError]] = []
+    refused: list[tuple[Item, ServiceError]] = []
     for alike in _by_options(rows):
         for row, outcome in zip(alike, _tokens_of(alike), strict=True):
             if isinstance(outcome, ServiceError):
@@ -67,9 +67,9 @@ def tokenise(rows: list[Row]) -> list[tuple[Row, ServiceError]]:
     return refused
 
 
-def _by_options(rows: list[Row]) -> list[list[Row]]:
+def _by_options(rows: list[Item]) -> list[list[Item]]:
     """Rows that one tokenizer call can take together: same encoder and side, and none that may be refused."""
-    groups: dict[object, list[Row]] = {}
+    groups: dict[object, list[Item]] = {}
     for row in rows:
         call = row.call
         alone = not call.truncate or not isinstance(row.source, str)
@@ -77,7 +77,7 @@ def _by_options(rows: list[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def _tokens_of(rows: list[Row]) -> list[Tokens | ServiceError]:
+def _tokens_of(rows: list[Item]) -> list[Tokens | ServiceError]:
     """One outcome per row. When the tokenizer refuses the rows together, each is tried alone."""
     call = rows[0].call
     try:

@@ -25,9 +25,9 @@ from service.live import Generation, Live
 from service.observability.logs import told
 from service.store.backfill import lacking
 from service.store.documents import DEFAULT_COLLECTION, Document, sequence, unchanged
-from service.store.filter_cache import Passing
+from service.store.filter_cache import FilterCache
 from service.store.filters.planner import matching
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.reader import Documents
 from service.store.vectors import Embedding
 from service.store.writer import Transaction, Writer
@@ -58,7 +58,7 @@ class Stored:
     version: str  # that was in service, and computed them
 
 
-class Library:
+class Corpus:
     """The document side of the service."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Library:
         self.documents = documents
         self.writer = writer
         self._batcher = batcher
-        self._passing = Passing()
+        self._passing = FilterCache()
         self._encoder = DocumentEncoder(batcher, passages=passages)
         self.on_gap: Callable[[], None] = _nothing  # told when a write left a follower without a vector
 
@@ -174,10 +174,10 @@ class Library:
 
     async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""
-        where = Where("id = ?", [id])
+        where = Predicate("id = ?", [id])
         return await self.writer.run(lambda transaction: delete(transaction, where, collection))
 
-    async def delete(self, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+    async def delete(self, where: Predicate, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete what passes `where` at this moment: how many were deleted, and the operation sequence.
 
         In steps, with other writes between them. Each step is on disk before the next, oldest documents
@@ -207,7 +207,7 @@ class Library:
 
         The default one stays, and so does one to which documents were written meanwhile.
         """
-        deleted = await self.delete(Where("1", []), collection)
+        deleted = await self.delete(Predicate("1", []), collection)
         while await self.writer.run(partial(drop_feedback, collection=collection)):
             pass
         await self.writer.run(partial(drop_name, collection=collection))
@@ -289,7 +289,7 @@ def _nothing() -> None:
     """When no follower is looked after."""
 
 
-def _found(connection: sqlite3.Connection, where: Where, collection: str) -> tuple[list[int], int]:
+def _found(connection: sqlite3.Connection, where: Predicate, collection: str) -> tuple[list[int], int]:
     """The revisions that pass, rising, and the operation number of the same moment."""
     connection.execute("BEGIN")
     return matching(connection, where, collection).tolist(), sequence(connection)

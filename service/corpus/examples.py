@@ -5,7 +5,7 @@ import logging
 import orjson
 
 from models.tokens.texts import example_lines
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.store.documents import Document, fact, json_of
 from service.store.writer import Transaction
 
@@ -22,14 +22,14 @@ def read_examples() -> list[Document]:
     return [Document(row["id"], row["text"], json_of({**row["metadata"], "example": True})) for row in rows]
 
 
-async def load_examples(library: Library) -> None:
+async def load_examples(corpus: Corpus) -> None:
     """Store the corpus when this data directory was made for it and does not have it yet."""
-    if await library.documents.own(lambda connection: fact(connection, FACT)) != WANTED:
+    if await corpus.documents.own(lambda connection: fact(connection, FACT)) != WANTED:
         return
     examples = read_examples()
     for start in range(0, len(examples), STEP_DOCUMENTS):
-        await library.put(examples[start : start + STEP_DOCUMENTS])
-    await library.writer.run(_mark_loaded)
+        await corpus.put(examples[start : start + STEP_DOCUMENTS])
+    await corpus.writer.run(_mark_loaded)
     log.info("Loaded %d example documents", len(examples))
 
 

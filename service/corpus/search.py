@@ -27,8 +27,8 @@ from service.index.view import View
 from service.live import Generation
 from service.store import fulltext
 from service.store.documents import DEFAULT_COLLECTION, Record, TooMuch, ids_of, records, sequence, sizes
-from service.store.filter_cache import Passing
-from service.store.filters.predicate import Where
+from service.store.filter_cache import FilterCache
+from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, revisions_of
 from service.store.reader import SLICE_SECONDS, pause, reads
 from service.store.vectors import passages, vector_of
@@ -70,7 +70,7 @@ class Search:
     k: int = 10
     offset: int = 0
     mode: Mode = "dense"
-    where: Where | None = None
+    where: Predicate | None = None
     min_score: float | None = None
     passages: bool = True
     most: float = inf
@@ -114,7 +114,7 @@ def find(
     generation: Generation,
     queries: Sequence[Query],
     search: Search,
-    passing: Passing,
+    passing: FilterCache,
 ) -> list[list[Hit]]:
     """The hits of each query, best first, equal scores by id.
 

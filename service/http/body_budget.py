@@ -1,7 +1,7 @@
 """Bytes of bodies that were read and not yet answered, and the one body that may be as long as it likes.
 
 A body is read whole before its route works on it, so its size and the size of all are bounded. An import's is
-a `Flow`: read only as fast as it is worked off, and counted only while it is worked on.
+a `StreamedBody`: read only as fast as it is worked off, and counted only while it is worked on.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def is_ndjson(content_type: bytes) -> bool:
     return content_type.partition(b";")[0].strip().lower() == NDJSON.encode()
 
 
-class Bodies:
+class BodyBudget:
     """Those of one service: `admitted_bytes` are read and not yet answered."""
 
     def __init__(self, settings: Settings) -> None:
@@ -45,10 +45,10 @@ class Bodies:
             )
 
 
-class Flow:
+class StreamedBody:
     """A body without a bound. Its deadline moves on with it: it ends when nothing moves."""
 
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: BodyBudget) -> None:
         self._bodies = bodies
         self._deadline: asyncio.Timeout
         self._seconds = 0.0

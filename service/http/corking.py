@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Corked(asyncio.Transport):
+class BufferedTransport(asyncio.Transport):
     """Holds what is written until an answer is whole, or the event loop comes round, and writes it at once.
 
     A call costs more than all else that is done to send a short answer, and wakes the other side each time.

@@ -22,7 +22,7 @@ METHOD = "POST"
 WATCHED = {"/health", "/ready", "/metrics"}
 
 
-class Entrance:
+class LoadShedder:
     """Stands before the routes; `access` knows the keys, where there are some."""
 
     def __init__(

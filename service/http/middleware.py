@@ -18,14 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import memory, outages
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
-from service.http.body_budget import MEGABYTE, Bodies, Flow, is_ndjson
+from service.http.body_budget import MEGABYTE, BodyBudget, StreamedBody, is_ndjson
 from service.http.deferred import Deferred
 from service.http.error_responses import response
-from service.http.load_shedding import Entrance
+from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
 from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
-from service.observability.request_log import Seen, Step, steps
+from service.observability.request_log import RequestRecord, Step, steps
 from service.settings import Settings
 from service.store.answers import Answers, Share, share
 
@@ -50,16 +50,16 @@ class Edge:
         app: ASGIApp,
         settings: Settings,
         metrics: Metrics,
-        entrance: Entrance,
-        tellers: Sequence[Callable[[Seen], None]] = (),
+        shedder: LoadShedder,
+        tellers: Sequence[Callable[[RequestRecord], None]] = (),
     ) -> None:
         """tellers: who is told of each answered request."""
         self._app = app
         self.tellers = tellers
         self._settings = settings
         self._metrics = metrics
-        self._entrance = entrance
-        self.bodies = Bodies(settings)
+        self._shedder = shedder
+        self.bodies = BodyBudget(settings)
         self.answers = Answers(settings.max_answers_mb)
         self._in_flight = 0
         metrics.admitted_bytes.set_function(lambda: self.bodies.admitted_bytes)
@@ -72,7 +72,7 @@ class Edge:
         exchange = Exchange(self, scope, receive, send)
         self._in_flight += 1
         try:
-            refusal = self._entrance.refusal(scope)
+            refusal = self._shedder.refusal(scope)
             if refusal is None:
                 await exchange.run(self._app)
             else:
@@ -116,9 +116,9 @@ class Exchange:
         self._length = headers.get(b"content-length")
         self._timeout_ms = headers.get(b"x-timeout-ms")
         self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
-        self._flow: Flow | None = None
+        self._flow: StreamedBody | None = None
         if is_ndjson(headers.get(b"content-type", b"")):
-            self._flow = scope["flow"] = Flow(edge.bodies)
+            self._flow = scope["flow"] = StreamedBody(edge.bodies)
         self._body_read = asyncio.Event()
         if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
             self._body_read.set()  # there is none, and no route will ask for it
@@ -276,13 +276,13 @@ class Exchange:
         if self._error_type:
             metrics.errors.labels(self._error_type).inc()
 
-    def seen(self) -> Seen:
+    def seen(self) -> RequestRecord:
         """What may be told of it."""
         headers = dict(self._scope["headers"])
         account: Account | None = self._scope.get("account")
         version = self._answered.get(b"x-model-version")
         tokens = self._answered.get(b"x-compute-tokens")
-        return Seen(
+        return RequestRecord(
             request_id=self._request_id,
             method=self._method,
             route=self._route,

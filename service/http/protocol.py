@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.errors import HeadTooLarge, Malformed, ServiceError
 from service.http.connections import Connections, Place
-from service.http.corking import Corked
+from service.http.corking import BufferedTransport
 from service.http.error_responses import response
 from service.http.middleware import NOSNIFF
 from service.observability.logs import request_id_of
@@ -46,7 +46,7 @@ class Protocol(HttpToolsProtocol):
         self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._corked = Corked(transport, self.loop, self._watch_unread)
+        self._corked = BufferedTransport(transport, self.loop, self._watch_unread)
         super().connection_made(self._corked)
         self._place = self._connections.enter(self)
         if self._place is Place.NONE:

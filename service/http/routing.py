@@ -70,7 +70,7 @@ class Direct(APIRoute):
         return super().get_route_handler()
 
 
-class Straight:
+class ExactRouter:
     """`routes` that take only the request are called at once; all else is `app`'s."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:

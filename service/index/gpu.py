@@ -1,6 +1,6 @@
 """The inverted lists of a base on a GPU: one thread owns whatever lies there.
 
-    a search ─▶ Placed.candidates() ─▶ queue ─▶ the owner's thread ─▶ FAISS on the GPU ─▶ candidates
+    a search ─▶ GpuIndex.candidates() ─▶ queue ─▶ the owner's thread ─▶ FAISS on the GPU ─▶ candidates
 
 GPU indexes of FAISS are not thread safe, not even to search. So nobody but the owner's thread has one in
 hand: it copies lists there, searches them, and frees them when their segment is gone.
@@ -65,7 +65,7 @@ def find(wanted: str) -> int | None:
     return number
 
 
-def owner_of(wanted: str) -> "Owner | None":
+def owner_of(wanted: str) -> "GpuThread | None":
     """The owner of what is put on the device that `SIMILE_INDEX_DEVICE` asks for; None for the CPU.
 
     Raises:
@@ -76,7 +76,7 @@ def owner_of(wanted: str) -> "Owner | None":
     if number is None:
         return None
     try:
-        return Owner(f"cuda:{number}", partial(_on_gpu, number))
+        return GpuThread(f"cuda:{number}", partial(_on_gpu, number))
     except RuntimeError as error:
         raise StartupError(f"{PREFIX}INDEX_DEVICE={wanted} cannot be used: {_first_line(error)}") from error
 
@@ -91,7 +91,7 @@ def _on_gpu(number: int) -> Copy:
     return lambda lists: swig.index_cpu_to_gpu(resources, number, lists, options)
 
 
-class Owner:
+class GpuThread:
     """A thread, and everything that lies on one device."""
 
     def __init__(self, name: str, open: Callable[[], Copy]) -> None:
@@ -119,7 +119,7 @@ class Owner:
             self.close()
             raise
 
-    def place(self, lists: Lists) -> "Placed | None":
+    def place(self, lists: Lists) -> "GpuIndex | None":
         """A copy of `lists` on the device; None, and a warning, when there is no room for one."""
         number = next(self._numbers)
 
@@ -136,10 +136,10 @@ class Owner:
                 _first_line(error),
             )
             return None
-        return Placed(self, number)
+        return GpuIndex(self, number)
 
     def search(self, number: int, queries: Vectors, k: int, probes: int) -> Positions:
-        """See `Placed.candidates`; raises whatever went wrong."""
+        """See `GpuIndex.candidates`; raises whatever went wrong."""
         swig: Any = faiss
 
         def search() -> Positions:
@@ -185,10 +185,10 @@ class Owner:
         self._held.clear()
 
 
-class Placed:
+class GpuIndex:
     """Lists on a device, freed when the last reference to this is gone."""
 
-    def __init__(self, owner: Owner, number: int) -> None:
+    def __init__(self, owner: GpuThread, number: int) -> None:
         self.broken = False  # it failed once, and is asked no more
         self._owner, self._number = owner, number
         weakref.finalize(self, owner.free, number)

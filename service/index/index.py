@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 from service.index import ivf, merge_policy, validation
 from service.index import recall as recalls
 from service.index.gpu import CPU
-from service.index.ivf_snapshots import Bases
+from service.index.ivf_snapshots import IvfSnapshots
 from service.index.niceness import be_nice
 from service.index.segments import Cancelled, Exact, Part, Rows, Segment, Vectors, build
 from service.index.view import Hits, View
@@ -44,10 +44,10 @@ EXACT, APPROXIMATE = "exact", "IVF,SQ8"
 class Index:
     """Vectors of `dimension` numbers by name; of unit length, so that scores are cosines."""
 
-    def __init__(self, dimension: int, bases: Bases | None = None) -> None:
+    def __init__(self, dimension: int, ivf_snapshots: IvfSnapshots | None = None) -> None:
         """bases: where the lists of a large segment are kept, on the disk and on a GPU."""
         self.dimension = dimension
-        self._bases = bases
+        self._ivf_snapshots = ivf_snapshots
         self._view = View()
         self._writing = threading.Lock()
         self._merger: threading.Thread | None = None
@@ -60,7 +60,7 @@ class Index:
         dimension: int,
         batches: Iterable[tuple[ArrayLike, ArrayLike]],
         sequence: int = 0,
-        bases: Bases | None = None,
+        ivf_snapshots: IvfSnapshots | None = None,
     ) -> Self:
         """An index of all rows of `batches`, as (names, vectors) each. Fastest in the order of names.
 
@@ -70,7 +70,7 @@ class Index:
             ValueError: as `apply`.
 
         """
-        index = cls(dimension, bases)
+        index = cls(dimension, ivf_snapshots)
         base = faiss.IndexFlatIP(dimension)
         named = [np.empty(0, np.int64)]
         for batch in batches:
@@ -86,14 +86,14 @@ class Index:
 
     def _known(self, rows: Exact, sequence: int) -> Segment:
         """`rows` in the lists that were kept, where there are some that suit them; else as they are."""
-        if self._bases is None or len(rows.names) <= merge_policy.BASE_ROWS:
+        if self._ivf_snapshots is None or len(rows.names) <= merge_policy.BASE_ROWS:
             return rows
-        known = self._bases.read(sequence)
+        known = self._ivf_snapshots.read(sequence)
         if known is None or not known.training.suits(len(rows.names)):
             return rows
         labelled = Rows(rows.names, rows.vectors, np.arange(len(rows.names)), known.labels_of(rows.names))
         base = ivf.build(self.dimension, [labelled], known.training, self._closing.is_set)
-        self._bases.place(base)
+        self._ivf_snapshots.place(base)
         return base
 
     @property
@@ -124,8 +124,8 @@ class Index:
     @property
     def device(self) -> str:
         """Where the base is searched: `cpu`, or the name of a GPU."""
-        bases = [part.segment for part in self._view.parts if isinstance(part.segment, ivf.Clustered)]
-        return bases[0].device if bases else CPU
+        ivf_snapshots = [part.segment for part in self._view.parts if isinstance(part.segment, ivf.Clustered)]
+        return ivf_snapshots[0].device if ivf_snapshots else CPU
 
     @property
     def segments(self) -> int:
@@ -275,8 +275,8 @@ class Index:
                 with self._writing:
                     self._publish(sources, merged)
                 del sources  # what they have on a GPU makes room
-                if self._bases is not None and isinstance(merged, ivf.Clustered):
-                    self._bases.keep(merged, self._view.sequence)
+                if self._ivf_snapshots is not None and isinstance(merged, ivf.Clustered):
+                    self._ivf_snapshots.keep(merged, self._view.sequence)
         except Exception as error:  # a search needs no merge; the next write tries again
             if not isinstance(error, Cancelled):
                 log.exception("Merging index segments failed; searches go on over more of them")

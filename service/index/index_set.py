@@ -7,9 +7,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from service.index.gpu import Owner
+from service.index.gpu import GpuThread
 from service.index.index import Index
-from service.index.ivf_snapshots import Bases
+from service.index.ivf_snapshots import IvfSnapshots
 from service.index.snapshots import Origin
 from service.store.documents import DEFAULT_COLLECTION
 from service.store.ids import RowNames
@@ -26,7 +26,7 @@ class Indexes:
         dimension: int,
         root: Path | None = None,
         origin: Origin | None = None,
-        owner: Owner | None = None,
+        owner: GpuThread | None = None,
     ) -> None:
         """root: the folder of snapshots, each of which is of `origin`; without one there are none.
 
@@ -41,12 +41,12 @@ class Indexes:
         self._sequence = 0
 
     def _new(self, collection: str) -> Index:
-        return Index(self.dimension, self._bases(collection))
+        return Index(self.dimension, self._ivf_snapshots(collection))
 
-    def _bases(self, collection: str) -> Bases | None:
+    def _ivf_snapshots(self, collection: str) -> IvfSnapshots | None:
         if self._root is None or self._origin is None:
             return None
-        return Bases(self._root / collection, self._origin, self._owner)
+        return IvfSnapshots(self._root / collection, self._origin, self._owner)
 
     def of(self, collection: str) -> Index:
         """The index of a collection; of one that has no vector yet, an empty one."""
@@ -109,7 +109,9 @@ class Indexes:
         read: the rows of a collection, as `Index.load` takes them.
         """
         loaded = {
-            collection: Index.load(self.dimension, read(collection), sequence, self._bases(collection))
+            collection: Index.load(
+                self.dimension, read(collection), sequence, self._ivf_snapshots(collection)
+            )
             for collection in collections
         }
         before, self._of = self._of, loaded

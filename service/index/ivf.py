@@ -19,7 +19,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from service.index.gpu import CPU, Owner, Placed
+from service.index.gpu import CPU, GpuIndex, GpuThread
 from service.index.kmeans import cluster
 from service.index.segments import Positions, Rows, Scores, Segment, Selection, Vectors, gathered, in_order
 from service.store.ids import RowNames
@@ -68,10 +68,10 @@ class Clustered(Segment):
         super().__init__(names, codes.view(np.float16).reshape(exact.ntotal, exact.d), exact)
         self.labels = labels
         self.training = training
-        self.placed: Placed | None = None  # the same lists on a GPU; set once, when they are there
+        self.placed: GpuIndex | None = None  # the same lists on a GPU; set once, when they are there
         self._lists = lists
 
-    def place(self, owner: Owner) -> None:
+    def place(self, owner: GpuThread) -> None:
         """Have the lists on a GPU, too, if there is room."""
         self.placed = owner.place(self._lists)
 

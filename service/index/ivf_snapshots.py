@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from service import outages
 from service.errors import machine_error
-from service.index.gpu import Owner
+from service.index.gpu import GpuThread
 from service.index.ivf import Clustered, Training
 from service.index.snapshots import Damaged, Origin, Snapshot, Snapshots
 from service.store.ids import RowNames
@@ -41,10 +41,10 @@ class Known(NamedTuple):
         return found
 
 
-class Bases:
+class IvfSnapshots:
     """Those of one collection's index, of one generation."""
 
-    def __init__(self, root: Path, origin: Origin, owner: Owner | None = None) -> None:
+    def __init__(self, root: Path, origin: Origin, owner: GpuThread | None = None) -> None:
         """owner: of the GPU where they are searched."""
         self._snapshots = Snapshots(root)
         self._origin = origin

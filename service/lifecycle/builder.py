@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
@@ -69,28 +69,28 @@ class Builder:
     """
 
     def __init__(
-        self, library: Library, generation: Generation, tell: Tell, documents_per_second: float = 0
+        self, corpus: Corpus, generation: Generation, tell: Tell, documents_per_second: float = 0
     ) -> None:
-        self._library = library
+        self._corpus = corpus
         self._generation = generation
         self._tell = tell
-        self._pace = documents_per_second
+        self._throughput = documents_per_second
         self._paced_to: int | None = None  # the last revision there was at the beginning
         self.progress = Progress(generation.version)
 
     async def load(self) -> None:
         """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
         generation, number = self._generation, self._generation.number
-        await self._library.writer.run(lambda transaction: forget(transaction, number, []))
+        await self._corpus.writer.run(lambda transaction: forget(transaction, number, []))
         generation.complete_to = 0
         after: int | None = 0
         while after is not None:
             step = partial(add_stored, generation=number, after=after, limit=LOAD_ROWS)
-            after = await self._library.writer.run(step)
+            after = await self._corpus.writer.run(step)
 
     async def warm(self) -> None:
         """One forward pass. A failure here is the model's, and the caller's to deal with."""
-        await self._library.embed(self._generation, [HARMLESS_TEXT])
+        await self._corpus.embed(self._generation, [HARMLESS_TEXT])
 
     async def embed(self) -> None:
         """Embed and index every document that lacks a vector, those written meanwhile included.
@@ -110,8 +110,8 @@ class Builder:
             if generation.fault is not None:
                 raise Hung(generation.fault)
             if time.monotonic() - counted > RECOUNT_SECONDS:
-                total, counted = await self._library.documents.own(count_all), time.monotonic()
-            step, last, left_out = await self._library.documents.own(self._next)
+                total, counted = await self._corpus.documents.own(count_all), time.monotonic()
+            step, last, left_out = await self._corpus.documents.own(self._next)
             done = generation.indexes.documents + left_out
             total = max(total, done) if step else done
             self.progress.tell(done, total)
@@ -123,8 +123,8 @@ class Builder:
             started = time.monotonic()
             await self._embed(step)
             generation.complete_to = step[-1]
-            if self._pace and step[0] <= (self._paced_to or 0):
-                await asyncio.sleep(max(0.0, len(step) / self._pace - (time.monotonic() - started)))
+            if self._throughput and step[0] <= (self._paced_to or 0):
+                await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
 
     def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int, int]:
@@ -139,15 +139,15 @@ class Builder:
 
     def _step(self) -> int:
         """Documents of one step: a slow pace keeps its pauses short."""
-        return min(STEP_DOCUMENTS, max(1, int(self._pace / 10))) if self._pace else STEP_DOCUMENTS
+        return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
     async def _embed(self, step: list[int]) -> None:
-        library, generation = self._library, self._generation
-        documents = await library.documents.own(lambda connection: texts(connection, step))
+        corpus, generation = self._corpus, self._generation
+        documents = await corpus.documents.own(lambda connection: texts(connection, step))
         try:
-            embedded = await library.embed(generation, [text for _, text in documents.values()])
+            embedded = await corpus.embed(generation, [text for _, text in documents.values()])
         except Hung as error:
-            if generation is not library.live.generation:
+            if generation is not corpus.live.generation:
                 generation.fault = error.message
             raise
         except (Backend, Tokenizer, Validation) as error:
@@ -161,12 +161,12 @@ class Builder:
             return
         for rows in _jobs(zip(documents, embedded, strict=True)):
             job = partial(add_vectors, generation=generation.number, rows=rows)
-            await library.writer.run(job)
+            await corpus.writer.run(job)
 
     async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
         log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
         number, reason = self._generation.number, error.message
-        await self._library.writer.run(lambda transaction: skip(transaction, number, revision, reason))
+        await self._corpus.writer.run(lambda transaction: skip(transaction, number, revision, reason))
 
 
 def _at_hand(connection: sqlite3.Connection, revisions: list[int]) -> list[int]:

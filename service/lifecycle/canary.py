@@ -21,7 +21,7 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.corpus.search import Hit, Query, Search
 from service.errors import Overloaded, Unusable
 from service.live import Generation
@@ -67,7 +67,7 @@ class Canary:
         return self.collections[0]
 
 
-async def compare(library: Library, new: Generation, settings: Settings) -> Canary | None:
+async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
     """The version in service and `new`, which is whole; None when there is nothing to ask or to find.
 
     Raises:
@@ -77,23 +77,23 @@ async def compare(library: Library, new: Generation, settings: Settings) -> Cana
     """
     for _ in range(ATTEMPTS - 1):
         try:
-            return await _compare(library, new, settings)
+            return await _compare(corpus, new, settings)
         except Overloaded:
             await asyncio.sleep(RETRY_SECONDS)
-    return await _compare(library, new, settings)
+    return await _compare(corpus, new, settings)
 
 
-async def _compare(library: Library, new: Generation, settings: Settings) -> Canary | None:
-    queries = await canary_queries(library, settings)
-    with library.live.borrow() as old:
-        library.check_whole(old)
+async def _compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
+    queries = await canary_queries(corpus, settings)
+    with corpus.live.borrow() as old:
+        corpus.check_whole(old)
         asked = {name: some for name, some in queries.items() if some and old.indexes.of(name).documents}
         if not asked:
             return None
         distinct = list(dict.fromkeys(query for some in asked.values() for query in some))
         vectors = {}
         for generation in (old, new):
-            rows = await library.embed_queries(generation, distinct)
+            rows = await corpus.embed_queries(generation, distinct)
             vectors[generation] = dict(zip(distinct, rows, strict=True))
         shares: dict[str, list[float]] = {}
         for name, some in asked.items():
@@ -102,7 +102,7 @@ async def _compare(library: Library, new: Generation, settings: Settings) -> Can
                 found: list[set[str]] = []
                 for generation, vector_of in vectors.items():
                     asked_for = [Query(vector=vector_of[query])]
-                    found.append(await library.search(generation, asked_for, search, _ids))
+                    found.append(await corpus.search(generation, asked_for, search, _ids))
                 if any(found):  # else it was emptied meanwhile
                     common = len(found[0] & found[1]) / max(map(len, found))
                     shares.setdefault(name, []).append(common)
@@ -135,34 +135,34 @@ def _mean(shares: Sequence[float]) -> float:
     return round(sum(shares) / len(shares), 4)
 
 
-async def canary_queries(library: Library, settings: Settings) -> dict[str, list[str]]:
+async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[str]]:
     """The queries to ask in each collection; empty when canaries are off, or when there are no documents."""
     if not settings.canary_queries:
         return {}
     lines = None
     if settings.canary_file is not None:
         lines = await asyncio.to_thread(canary_lines, settings.canary_file)
-    sizes = [(name, size) for name, size in await library.documents.own(counts) if size]
+    sizes = [(name, size) for name, size in await corpus.documents.own(counts) if size]
     largest = heapq.nlargest(MOST_QUERIES, sizes, key=lambda found: found[1])
     share = max(1, MOST_QUERIES // max(1, len(largest)))
     if lines is not None:
         return {name: lines[:share] for name, _ in largest}
     count = min(settings.canary_queries, share)
-    return {name: await _beginnings(library, name, count) for name, _ in largest}
+    return {name: await _beginnings(corpus, name, count) for name, _ in largest}
 
 
-async def _beginnings(library: Library, collection: str, count: int) -> list[str]:
+async def _beginnings(corpus: Corpus, collection: str, count: int) -> list[str]:
     """The beginnings of `count` documents of a collection."""
     chosen: list[tuple[bytes, str]] = []
     after: str | None = ""
     while after is not None:
-        page, after = await library.documents.own(
+        page, after = await corpus.documents.own(
             partial(_smallest, after=after, count=count, collection=collection)
         )
         chosen = heapq.nsmallest(count, [*chosen, *page])
     ids = [id for _, id in chosen]
     beginnings = partial(heads, ids=ids, characters=HEAD_CHARACTERS, collection=collection)
-    found = await library.documents.own(beginnings)
+    found = await corpus.documents.own(beginnings)
     queries = [beginning(found[id]) for id in ids if id in found]
     return list(dict.fromkeys(filter(None, queries)))
 

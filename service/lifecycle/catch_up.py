@@ -8,7 +8,7 @@ No write waits for any of this. A follower that is still being built has its bui
 import asyncio
 import logging
 
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.errors import Hung, ServiceError
 from service.lifecycle.builder import Builder
 from service.live import Generation, Retired
@@ -21,15 +21,15 @@ RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a failure: a full queue, a full
 class CatchUp:
     """One per service, on its event loop."""
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
         self._behind: set[Generation] = set()
         self._tasks: dict[Generation, asyncio.Task[None]] = {}
         self._stopped = False
 
     def note(self) -> None:
         """Some follower lacks a vector."""
-        for follower in self._library.live.followers:
+        for follower in self._corpus.live.followers:
             if not follower.whole or follower.fault is not None or self._stopped:
                 continue
             self._behind.add(follower)
@@ -46,7 +46,7 @@ class CatchUp:
 
     async def _fill(self, follower: Generation) -> None:
         """Until the follower has everything, or follows no longer."""
-        builder, pause = Builder(self._library, follower, _tell_nobody), RETRY_SECONDS
+        builder, pause = Builder(self._corpus, follower, _tell_nobody), RETRY_SECONDS
         try:
             while follower in self._behind:
                 self._behind.discard(follower)
@@ -56,7 +56,7 @@ class CatchUp:
                     pause = RETRY_SECONDS
                 except Hung:
                     log.exception("%s follows no longer", follower.version)
-                    self._library.live.leave(follower)
+                    self._corpus.live.leave(follower)
                 except ServiceError as error:
                     log.warning("%s lacks documents: %s", follower.version, error.message)
                     self._behind.add(follower)

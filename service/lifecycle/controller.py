@@ -15,12 +15,12 @@ from typing import Any
 
 from models.errors import ModelError, Unreadable
 from models.seal import read_manifest
-from models.store import Wish
-from service.corpus.corpus import Library
+from models.store import DesiredVersion
+from service.corpus.corpus import Corpus
 from service.errors import ServiceError, machine_error
-from service.lifecycle.model_loader import Opener
+from service.lifecycle.model_loader import ModelLoader
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
-from service.lifecycle.target import aim, aim_at_form
+from service.lifecycle.target import aim_at_form, next_target
 from service.live import Generation
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -36,15 +36,15 @@ LINGER_SECONDS = 5.0  # a generation that left goes on following for the searche
 _READING, _FOLLOWING = "reading the models folder", "following what is wanted"  # steps of a look
 
 
-class Watcher:
+class Controller:
     """One per service. `run` is its task; `poke` makes it look at once."""
 
-    def __init__(self, opener: Opener, library: Library, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, loader: ModelLoader, corpus: Corpus, settings: Settings, metrics: Metrics) -> None:
         self.swap: Swap | None = None
         self.published: set[str] = set()
-        self._opener = opener
-        self._store = opener.store
-        self._library = library
+        self._loader = loader
+        self._store = loader.store
+        self._corpus = corpus
         self._settings = settings
         self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
@@ -119,7 +119,7 @@ class Watcher:
     async def _read_folder(self) -> None:
         """A folder without the version in service is away, and what was known of it holds."""
         published = await asyncio.to_thread(self._store.names)
-        if self._library.live.generation.version not in published:
+        if self._corpus.live.generation.version not in published:
             raise FileNotFoundError(
                 errno.ENOENT, "The version in service is not there", str(self._store.root)
             )
@@ -130,45 +130,45 @@ class Watcher:
         self._more_to_purge = False
         idle = self.swap is None or self.swap.state == READY
         if idle and (await self._known()).dropped:
-            self._more_to_purge = await self._library.writer.run(purge)
-        if idle and await self._library.documents.own(is_long):
-            self._more_to_purge |= await self._library.writer.run(trim)
+            self._more_to_purge = await self._corpus.writer.run(purge)
+        if idle and await self._corpus.documents.own(is_long):
+            self._more_to_purge |= await self._corpus.writer.run(trim)
 
     async def _follow(self) -> None:
-        wish = await asyncio.to_thread(self._store.wish)
+        desired = await asyncio.to_thread(self._store.desired)
         facts = await self._known()
-        if wish is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
+        if desired is None:  # the folder is away for a moment, or names nothing: no reason to drop a build
             return
-        if facts.live != self._library.live.generation.version:  # a swap is just coming through
+        if facts.live != self._corpus.live.generation.version:  # a swap is just coming through
             self.poke()
             return
-        target = aim(
-            wish,
+        target = next_target(
+            desired,
             live=facts.live,
             handled=facts.handled,
             judged=facts.verdicts,
-            refused=await asyncio.to_thread(self._refused, wish.version),
+            refused=await asyncio.to_thread(self._refused, desired.version),
         )
         if target is None and not self._form_failed:
-            target = aim_at_form(facts.live, self._library.live.generation.encoder.form, self._opener.form)
+            target = aim_at_form(facts.live, self._corpus.live.generation.encoder.form, self._loader.form)
         if self.swap is not None:
             await self._go_on(self.swap, target, facts.live)
         elif target is not None:
             self._begin(target)
         elif facts.building:  # of a swap that ended with the process
-            await self._library.writer.run(abandon)
-        if wish.version == facts.live and wish.id not in {"", facts.handled}:
-            await self._library.writer.run(lambda transaction: handled(transaction, wish.id))
+            await self._corpus.writer.run(abandon)
+        if desired.version == facts.live and desired.id not in {"", facts.handled}:
+            await self._corpus.writer.run(lambda transaction: handled(transaction, desired.id))
 
-    def _begin(self, target: Wish) -> None:
+    def _begin(self, target: DesiredVersion) -> None:
         if time.monotonic() < self._not_before:
             return
         log.info("%s is wanted", target.version)
-        self.swap = Swap(target, self._opener, self._library, self._settings, self._metrics)
+        self.swap = Swap(target, self._loader, self._corpus, self._settings, self._metrics)
         self._task = asyncio.create_task(self.swap.run())
         self._task.add_done_callback(lambda _: self.poke())
 
-    async def _go_on(self, swap: Swap, target: Wish | None, live: str) -> None:
+    async def _go_on(self, swap: Swap, target: DesiredVersion | None, live: str) -> None:
         """The swap in hand: let it go on, drop it, or clear up after it."""
         assert self._task is not None  # noqa: S101  they are set together
         finished = self._task.done()
@@ -181,7 +181,7 @@ class Watcher:
             swap.renew(target)
             return
         await self._stop_swap()
-        await self._library.writer.run(abandon)  # behind a swap that may have come through meanwhile
+        await self._corpus.writer.run(abandon)  # behind a swap that may have come through meanwhile
         if not finished and not swap.swapped:
             log.info("%s is not wanted any more; its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
@@ -209,13 +209,13 @@ class Watcher:
         self._task = self.swap = None
 
     async def _known(self) -> Known:
-        return await self._library.documents.own(lambda connection: known(connection, self.published))
+        return await self._corpus.documents.own(lambda connection: known(connection, self.published))
 
     async def _expire(self) -> None:
         """Let followers go: the one to go back to after its grace, any other but the build's own soon."""
         facts = await self._known()
         now = time.monotonic()
-        live = self._library.live
+        live = self._corpus.live
         if facts.live != live.generation.version:
             return
         kept: dict[Generation, float] = {}
@@ -246,7 +246,7 @@ class Watcher:
         for version, verdict in facts.verdicts.items():
             state = "failed" if verdict.state == FAILED else "retired"
             found[version] = as_state(state, reason=verdict.reason)
-        live = self._library.live.generation
+        live = self._corpus.live.generation
         found[live.version] = as_state("active")
         if self.swap is not None:
             swap = self.swap
@@ -263,7 +263,7 @@ class Watcher:
         if _READING in self._complaints:
             return
         facts = await self._known()
-        if facts.live != self._library.live.generation.version:
+        if facts.live != self._corpus.live.generation.version:
             return
         state = {
             "live": facts.live,

@@ -42,7 +42,7 @@ def require_device(settings: Settings) -> str:
         raise StartupError(str(error)) from error
 
 
-class Opener:
+class ModelLoader:
     """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
 
     def __init__(

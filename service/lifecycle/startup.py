@@ -12,8 +12,8 @@ from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
 from service.corpus.examples import FACT, WANTED
 from service.errors import StartupError, machine_error
-from service.index.gpu import Owner
-from service.lifecycle.model_loader import Opener
+from service.index.gpu import GpuThread
+from service.lifecycle.model_loader import ModelLoader
 from service.live import Generation
 from service.settings import Settings
 from service.store.generations import ACTIVE, insert, replace_active
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def active_generation(
-    connection: sqlite3.Connection, opener: Opener, settings: Settings, owner: Owner | None = None
+    connection: sqlite3.Connection, loader: ModelLoader, settings: Settings, owner: GpuThread | None = None
 ) -> Generation:
     """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
@@ -36,21 +36,26 @@ def active_generation(
             "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
         ).fetchone()
         if row is None:
-            number, encoder = _first(connection, opener, settings)
+            number, encoder = _first(connection, loader, settings)
         else:
-            number, encoder = _again(connection, opener, *row)
+            number, encoder = _again(connection, loader, *row)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except sqlite3.Error as error:
         fault = machine_error(error)
         raise StartupError(f"{settings.data_dir}: {fault.message if fault else error}") from error
     except OSError as error:
-        raise StartupError(f"{opener.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
+        raise StartupError(f"{loader.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
     return Generation(number, encoder, settings.snapshots_dir, owner)
 
 
 def _again(
-    connection: sqlite3.Connection, opener: Opener, number: int, version: str, fingerprint: str, stored: str
+    connection: sqlite3.Connection,
+    loader: ModelLoader,
+    number: int,
+    version: str,
+    fingerprint: str,
+    stored: str,
 ) -> tuple[int, Encoder]:
     """What was live when the service stopped, in the form of its stored vectors.
 
@@ -59,10 +64,10 @@ def _again(
     """
     form = read_form(stored)
     try:
-        encoder = opener.open(version, form)
+        encoder = loader.open(version, form)
     except FormUnavailable as error:
-        log.warning("The documents of %s are embedded anew in %s: %s", version, opener.form, error)
-        encoder = opener.open(version)
+        log.warning("The documents of %s are embedded anew in %s: %s", version, loader.form, error)
+        encoder = loader.open(version)
     if encoder.manifest.fingerprint != fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
@@ -74,9 +79,9 @@ def _again(
     return number, encoder
 
 
-def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -> tuple[int, Encoder]:
+def _first(connection: sqlite3.Connection, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
-    store = opener.store
+    store = loader.store
     version = store.wanted() if settings.model == "default" else None
     if version is None:
         # Publishing loads the onnx package, a third of a second that no later start should pay.
@@ -85,7 +90,7 @@ def _first(connection: sqlite3.Connection, opener: Opener, settings: Settings) -
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(store, settings.model, say=say).version
         store.want(version)
-    encoder = opener.open(version)
+    encoder = loader.open(version)
     connection.execute("BEGIN IMMEDIATE")
     number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
     if settings.examples:

@@ -26,14 +26,14 @@ from typing import TypeVar
 from models.encoder import Encoder
 from models.errors import ModelError
 from models.seal import read_manifest
-from models.store import Wish
-from service.corpus.corpus import Library
+from models.store import DesiredVersion
+from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
 from service.lifecycle import canary, capacity
 from service.lifecycle.away import read_when_there
 from service.lifecycle.builder import Builder
 from service.lifecycle.capacity import expected_rows
-from service.lifecycle.model_loader import Opener
+from service.lifecycle.model_loader import ModelLoader
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
 from service.observability.logs import told
@@ -59,27 +59,32 @@ class Swap:
     """One attempt. `state`, `done`, `total` and `reason` tell how far it is."""
 
     def __init__(
-        self, wish: Wish, opener: Opener, library: Library, settings: Settings, metrics: Metrics
+        self,
+        desired: DesiredVersion,
+        loader: ModelLoader,
+        corpus: Corpus,
+        settings: Settings,
+        metrics: Metrics,
     ) -> None:
-        self.wish = wish
+        self.desired = desired
         self.state = BUILDING
         self.done, self.total = 0, 0
         self.reason: str | None = None
         self.swapped = False  # it is live; its task may have a moment to go
         self.generation: Generation | None = None
-        self._opener = opener
-        self._library = library
+        self._loader = loader
+        self._corpus = corpus
         self._settings = settings
         self._metrics = metrics
         self._progress: Progress | None = None
         self._compared = False
         self._too_different: str | None = None
         self._decided = asyncio.Event()
-        self.renew(wish)
+        self.renew(desired)
 
     @property
     def version(self) -> str:
-        return self.wish.version
+        return self.desired.version
 
     @property
     def eta_seconds(self) -> float | None:
@@ -89,11 +94,11 @@ class Swap:
         eta = self._progress.eta_seconds
         return None if eta is None else round(eta, 1)
 
-    def renew(self, wish: Wish) -> None:
+    def renew(self, desired: DesiredVersion) -> None:
         """The same version, perhaps asked for more firmly; never less."""
-        if self.wish.kind == "want":
-            self.wish = wish
-        if wish.kind != "want":
+        if self.desired.kind == "want":
+            self.desired = desired
+        if desired.kind != "want":
             self._decided.set()
 
     async def run(self) -> None:
@@ -133,7 +138,7 @@ class Swap:
 
     async def _build(self, generation: Generation) -> None:
         """Until it is live."""
-        builder = Builder(self._library, generation, self._tell, self._settings.build_rate)
+        builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         await self._patiently(builder.warm)
         if not generation.loaded:
@@ -151,7 +156,7 @@ class Swap:
             self.state, self.reason = READY, "; ".join(notes) or None
             if self._settings.activate == "manual" or self._too_different:
                 await self._decided.wait()
-            swap = partial(self._library.writer.run, partial(self._swap, generation))
+            swap = partial(self._corpus.writer.run, partial(self._swap, generation))
             if await self._patiently(swap):
                 return
 
@@ -160,11 +165,11 @@ class Swap:
 
         What keeps them from being asked keeps no version from coming to live.
         """
-        if self._compared or self.wish.kind == "rollback":
+        if self._compared or self.desired.kind == "rollback":
             return
         self._compared = True
         try:
-            found = await canary.compare(self._library, generation, self._settings)
+            found = await canary.compare(self._corpus, generation, self._settings)
         except Exception as error:  # noqa: BLE001  whatever it is, it is no reason to fail
             log.warning("The canary queries could not be asked of %s: %s", self.version, told(error))
             return
@@ -172,7 +177,7 @@ class Swap:
             return
         self._metrics.canary.set(found.overlap_at_10)
         keep = partial(remember_canary, version=self.version, canary=asdict(found))
-        await self._patiently(partial(self._library.writer.run, keep))
+        await self._patiently(partial(self._corpus.writer.run, keep))
         least = self._settings.canary_min_overlap
         lowest = found.lowest
         if lowest.overlap_at_10 < least:
@@ -196,7 +201,7 @@ class Swap:
 
     async def _read(self, work: Callable[[], T]) -> T:
         """`work` on the version's folder, as soon as that can be read."""
-        found = await read_when_there(self._opener.store, self.version, work, self._wait)
+        found = await read_when_there(self._loader.store, self.version, work, self._wait)
         self.reason = None
         return found
 
@@ -210,13 +215,13 @@ class Swap:
 
     async def _wait_for_memory(self) -> None:
         """Until there is room for the generation; documents may go meanwhile, and other generations."""
-        store, live = self._opener.store, self._library.live.generation
+        store, live = self._loader.store, self._corpus.live.generation
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension
-        alone = self._library.alone_threads > 1 and self._opener.opens_alone
+        alone = self._corpus.alone_threads > 1 and self._loader.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
-            documents = await self._patiently(partial(self._library.documents.own, count_all))
+            documents = await self._patiently(partial(self._corpus.documents.own, count_all))
             rows = expected_rows(live, documents, manifest)
             look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
             shortage = await self._read(look)
@@ -228,14 +233,14 @@ class Swap:
 
     async def _open(self) -> Generation:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
-        live = self._library.live
+        live = self._corpus.live
         for follower in live.followers:
             if follower.version == self.version and not follower.loaded:  # its index may have a gap
                 live.leave(follower)
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
         await self._patiently(self._wait_for_memory)
-        opened = partial(self._read, partial(self._opener.open_proved, self.version))
+        opened = partial(self._read, partial(self._loader.open_proved, self.version))
         encoder = await self._patiently(opened)
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
@@ -246,18 +251,18 @@ class Swap:
     async def _begin(self, encoder: Encoder) -> int:
         """The number of the version's generation in the store."""
         job = partial(begin, manifest=encoder.manifest, form=str(encoder.form))
-        return await self._patiently(partial(self._library.writer.run, job))
+        return await self._patiently(partial(self._corpus.writer.run, job))
 
     def _swap(self, generation: Generation, transaction: Transaction) -> bool:
         """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
         started = time.monotonic()
-        connection, live = transaction.connection, self._library.live
+        connection, live = transaction.connection, self._corpus.live
         if generation.retired or generation.fault is not None:
             return False
         if lacking(connection, generation.number, generation.complete_to, 1):
             return False
-        rollback = self.wish.kind == "rollback"
-        go_live(transaction, generation.number, self.wish.id, rollback=rollback)
+        rollback = self.desired.kind == "rollback"
+        go_live(transaction, generation.number, self.desired.id, rollback=rollback)
         left, last = live.generation, last_revision(connection)
 
         def replace() -> None:
@@ -280,12 +285,14 @@ class Swap:
         log.error("%s does not come to live: %s", self.version, reason)
         self.state, self.reason = FAILED, reason
         self._metrics.swaps.labels("failed").inc()
-        if self.version == self._library.live.generation.version:  # in another form: it stays as it is
+        if self.version == self._corpus.live.generation.version:  # in another form: it stays as it is
             return
-        verdict = partial(judge, version=self.version, verdict=Verdict(FAILED, reason), wish=self.wish.id)
+        verdict = partial(
+            judge, version=self.version, verdict=Verdict(FAILED, reason), desired=self.desired.id
+        )
         while True:
             try:
-                await self._library.writer.run(verdict)
+                await self._corpus.writer.run(verdict)
             except (Storage, Unhealthy):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -296,7 +303,7 @@ class Swap:
 
         On the writer's thread, behind a swap that may have begun in the moment when it was dropped.
         """
-        live, generation = self._library.live, self.generation
+        live, generation = self._corpus.live, self.generation
         if generation is None or generation.kept:
             return
 
@@ -305,7 +312,7 @@ class Swap:
                 live.leave(generation)
 
         with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
-            self._library.writer.submit(_nothing).add_done_callback(leave)
+            self._corpus.writer.submit(_nothing).add_done_callback(leave)
 
 
 def _nothing(transaction: Transaction) -> None:

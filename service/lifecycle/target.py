@@ -3,17 +3,17 @@
 from collections.abc import Container
 
 from models.engines.form import Form
-from models.store import Wish
+from models.store import DesiredVersion
 
 
-def aim(
-    wish: Wish | None,
+def next_target(
+    desired: DesiredVersion | None,
     *,
     live: str,
     handled: str | None,
     judged: Container[str],
     refused: bool,
-) -> Wish | None:
+) -> DesiredVersion | None:
     """The wish to carry out, None when there is nothing to do.
 
     Args:
@@ -26,18 +26,18 @@ def aim(
     counts once.
 
     """
-    if wish is None or wish.version == live:
+    if desired is None or desired.version == live:
         return None
-    if wish.kind != "want" and wish.id == handled:
-        wish = wish._replace(kind="want")
-    if wish.kind == "want" and (wish.version in judged or refused):
+    if desired.kind != "want" and desired.id == handled:
+        desired = desired._replace(kind="want")
+    if desired.kind == "want" and (desired.version in judged or refused):
         return None
-    return wish
+    return desired
 
 
-def aim_at_form(live: str, form: Form, wanted: Form) -> Wish | None:
+def aim_at_form(live: str, form: Form, wanted: Form) -> DesiredVersion | None:
     """The version in service once more, when it is in another form than all are to be served in.
 
     Whoever set the precision has decided: it needs no word from anybody, and no wish in the models folder.
     """
-    return None if form == wanted else Wish(live, "activate", "")
+    return None if form == wanted else DesiredVersion(live, "activate", "")

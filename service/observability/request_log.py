@@ -28,7 +28,7 @@ steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RequestRecord:
     """An answered request. `started` is of time.monotonic; `status` is 499 when the client had left."""
 
     request_id: str
@@ -47,7 +47,7 @@ class Seen:
     steps: list[Step]
 
 
-def write_line(seen: Seen) -> None:
+def write_line(seen: RequestRecord) -> None:
     """One line of the access log."""
     fields = {
         "request_id": seen.request_id,

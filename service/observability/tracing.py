@@ -19,7 +19,7 @@ from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.errors import StartupError
-from service.observability.request_log import Seen
+from service.observability.request_log import RequestRecord
 
 CLOSE_SECONDS = 5.0  # for the last spans to be sent, when the service stops
 
@@ -70,7 +70,7 @@ class Tracing:
             raise StartupError(f"An OTEL_ variable has a value that cannot be used: {error}") from error
         self._tracer = self._provider.get_tracer("simile", package_version("simile"))
 
-    def tell(self, seen: Seen) -> None:
+    def tell(self, seen: RequestRecord) -> None:
         """Make the spans of an answered request, under the span that its caller names, if any."""
         carrier = {"traceparent": seen.traceparent, "tracestate": seen.tracestate}
         epoch = time.time() - time.monotonic()

@@ -117,5 +117,5 @@ class VersionSeries:
 
     def inference(self, version: str, lane: str) -> Inference | None:
         """Where to count what a version does; None when it is not in memory any more."""
-        lanes = self._inference.get(version)
-        return None if lanes is None else lanes[lane]
+        scheduler = self._inference.get(version)
+        return None if scheduler is None else scheduler[lane]

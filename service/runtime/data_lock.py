@@ -10,7 +10,7 @@ from service.errors import StartupError
 ASIDE = ".restoring"  # a restore in the making, in the data directory
 
 
-class Ownership:
+class DataDirLock:
     """Holds `DATA_DIR/lock`; the file names the owner's process for whoever comes second.
 
     A restore works as the owner, so what a new owner finds of one is of a restore that was killed: it goes.

@@ -11,7 +11,7 @@ import time
 from service.batching.batcher import Batcher
 from service.errors import ServiceError
 from service.live import Live
-from service.runtime.watchdog import Supervisor
+from service.runtime.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +25,15 @@ TEXT = "Is the model well?"
 class Health:
     """`illness` is the verdict of this moment, None while all is well."""
 
-    def __init__(self, live: Live, batcher: Batcher, supervisor: Supervisor) -> None:
+    def __init__(self, live: Live, batcher: Batcher, watchdog: Watchdog) -> None:
         self._live = live
         self._batcher = batcher
-        self._supervisor = supervisor
+        self._watchdog = watchdog
         self._trying: asyncio.Task[None] | None = None
 
     @property
     def illness(self) -> str | None:
-        return self._supervisor.illness or self._batcher.failure(self._live.generation.encoder)
+        return self._watchdog.illness or self._batcher.failure(self._live.generation.encoder)
 
     async def ask(self) -> str | None:
         """The verdict; after a failure a forward pass is tried first. Answers within a second."""

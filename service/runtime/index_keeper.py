@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from service import outages
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.corpus.examples import load_examples
 from service.errors import ServiceError
 from service.lifecycle.builder import Builder, load_all
@@ -28,7 +28,7 @@ RETRY_SECONDS, MOST_SECONDS = 2, 60
 
 
 class IndexKeeper:
-    """Made on the event loop. `library` must be set before the first commit."""
+    """Made on the event loop. `corpus` must be set before the first commit."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class IndexKeeper:
 
         follow: called when versions that are wanted may be followed.
         """
-        self.library: Library
+        self.corpus: Corpus
         self._ready = ready
         self.progress = "starting"
         self._live = live
@@ -86,10 +86,10 @@ class IndexKeeper:
         tears = self._tears
         if not generation.whole:
             if not generation.loaded:
-                await self.library.writer.run(partial(load_all, generation=generation))
+                await self.corpus.writer.run(partial(load_all, generation=generation))
                 generation.complete_to, generation.loaded = 0, True
             self._follow()
-            await Builder(self.library, generation, self._tell).embed()
+            await Builder(self.corpus, generation, self._tell).embed()
             generation.whole = True
             if self._tears != tears:  # the writer's thread may have said so in between: once more
                 generation.loaded = generation.whole = False
@@ -97,7 +97,7 @@ class IndexKeeper:
                 return
         if not self._ready.is_set() and self._live.generation.whole:
             self.progress = "loading the example documents"
-            await load_examples(self.library)
+            await load_examples(self.corpus)
             self._ready.set()
 
     def _tell(self, done: int, total: int) -> None:

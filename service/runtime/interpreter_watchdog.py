@@ -166,8 +166,8 @@ def _exit_at_a_byte(file: int, status: int) -> bool:
         return False
     for name in (None, "librt.so.1"):  # of glibc before 2.34
         try:
-            library = ctypes.CDLL(name)
-            aio_read, leave = library.aio_read, library._exit  # noqa: SLF001  its name in C
+            corpus = ctypes.CDLL(name)
+            aio_read, leave = corpus.aio_read, corpus._exit  # noqa: SLF001  its name in C
         except (OSError, AttributeError):
             continue
         buffer = ctypes.create_string_buffer(1)
@@ -175,6 +175,6 @@ def _exit_at_a_byte(file: int, status: int) -> bool:
         read.event.value = status
         read.event.notify = _SIGEV_THREAD
         read.event.function = ctypes.cast(leave, ctypes.c_void_p).value
-        _kept.extend((library, buffer, read))
+        _kept.extend((corpus, buffer, read))
         return bool(aio_read(ctypes.byref(read)) == 0)
     return False

@@ -22,25 +22,25 @@ from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.single_text import threads_alone
 from service.batching.sizes import sizes_on
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
-from service.index.gpu import Owner, owner_of
+from service.index.gpu import GpuThread, owner_of
 from service.index.snapshots import tidy
 from service.lifecycle.catch_up import CatchUp
-from service.lifecycle.controller import Watcher
-from service.lifecycle.model_loader import Opener, require_device, wanted_form
+from service.lifecycle.controller import Controller
+from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
 from service.lifecycle.startup import active_generation
 from service.live import Live
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.runtime import gauges
-from service.runtime.data_lock import Ownership
+from service.runtime.data_lock import DataDirLock
 from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
 from service.runtime.scheduled import show_schedule
-from service.runtime.watchdog import Heartbeat, Supervisor, lasting
+from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
 from service.store import last_known
 from service.store.documents import collections
@@ -84,16 +84,16 @@ class Runtime:
             sizes=sizes_on(settings.place),
             alone_threads=self._alone_threads(self.tuning.layout),
         )
-        self.supervisor: Supervisor
+        self.watchdog: Watchdog
         self.health: Health
         self.live: Live
-        self.library: Library
-        self.watcher: Watcher
+        self.corpus: Corpus
+        self.controller: Controller
         self._index: IndexKeeper
-        self._opener: Opener
+        self._loader: ModelLoader
         self._catch_up: CatchUp
-        self._ownership: Ownership | None = None
-        self._owner: Owner | None = None  # of the GPU where large indexes are searched
+        self._data_lock: DataDirLock | None = None
+        self._owner: GpuThread | None = None  # of the GPU where large indexes are searched
         self._follows = False  # what is wanted is followed
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -108,11 +108,11 @@ class Runtime:
             StartupError: somebody else has the directory, there is no model to serve, or not on this machine.
 
         """
-        if self._ownership is not None:
+        if self._data_lock is not None:
             return
         form = wanted_form(self.settings)
         require_device(self.settings)  # before anything is written, or published for minutes
-        self._opener = opener = Opener(
+        self._loader = loader = ModelLoader(
             self.store,
             form,
             self.tuning.layout,
@@ -126,19 +126,19 @@ class Runtime:
             self._owner = owner_of(self.settings.index_device)
             if self._owner is not None:
                 undo.callback(self._owner.close)
-            ownership = Ownership(self.settings.data_dir)
-            undo.callback(ownership.release)
+            data_lock = DataDirLock(self.settings.data_dir)
+            undo.callback(data_lock.release)
             last_known.refuse_loss(self.settings.data_dir)
             migrate(self.database)
             self._connection = connect(self.database)
             undo.callback(self._connection.close)
             bring_up_to_date(self._connection, self.declared)
             tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            generation = active_generation(self._connection, opener, self.settings, self._owner)
+            generation = active_generation(self._connection, loader, self.settings, self._owner)
             last_known.note(self.settings.data_dir)
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
-        self._ownership = ownership
+        self._data_lock = data_lock
 
     def tune(self) -> None:
         """Between `open` and `start`: measure how many workers there should be, unless that is known."""
@@ -156,7 +156,7 @@ class Runtime:
                 generation.encoder = reopen(layout.threads)  # where that fails, the one before is still open
                 before.close()
             self.tuning = tuned
-            self._opener.layout = layout
+            self._loader.layout = layout
             self.batcher.resize(layout.workers, self._alone_threads(layout))
         except Exception:  # it would have been faster perhaps, and runs as well without
             log.exception("How many workers are best could not be measured")
@@ -169,7 +169,7 @@ class Runtime:
         self.batcher.start()
         self._index = IndexKeeper(self.live, self._connection, self.metrics, self.ready, self._follow)
         writer = Writer(self._connection, self._index.on_commit, self.metrics.write_seconds.observe)
-        self.library = Library(
+        self.corpus = Corpus(
             self.live,
             self.batcher,
             Documents(self.database),
@@ -177,20 +177,20 @@ class Runtime:
             passages=self.settings.passages,
             max_collections=self.settings.max_collections,
         )
-        self._index.library = self.library
-        self._catch_up = CatchUp(self.library)
-        self.library.on_gap = self._catch_up.note
+        self._index.corpus = self.corpus
+        self._catch_up = CatchUp(self.corpus)
+        self.corpus.on_gap = self._catch_up.note
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
-        self.supervisor = Supervisor([self.batcher, writer, heartbeat], hang_seconds, self.beat)
-        self.supervisor.start()
-        self.health = Health(self.live, self.batcher, self.supervisor)
-        self.watcher = Watcher(self._opener, self.library, self.settings, self.metrics)
-        self.batcher.alone.has_room = lambda: not self.watcher.builds
-        self.watcher.published = await asyncio.to_thread(self.store.names)
+        self.watchdog = Watchdog([self.batcher, writer, heartbeat], hang_seconds, self.beat)
+        self.watchdog.start()
+        self.health = Health(self.live, self.batcher, self.watchdog)
+        self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
+        self.batcher.alone.has_room = lambda: not self.controller.builds
+        self.controller.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         gauges.show_machine(self.metrics, {"data": self.settings.data_dir, "models": self.store.root})
-        self.metrics.swap_waiting.set_function(lambda: self.watcher.waits)
+        self.metrics.swap_waiting.set_function(lambda: self.controller.waits)
         show_schedule(self.metrics, self.store.root)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
@@ -215,8 +215,8 @@ class Runtime:
         """Why the service takes no new work, None when it does."""
         if self.leaving or self.stopping:
             return "The service is stopping."
-        if self.supervisor.illness is not None:
-            return f"Not well: {self.supervisor.illness}."
+        if self.watchdog.illness is not None:
+            return f"Not well: {self.watchdog.illness}."
         return (
             None
             if self.ready.is_set() and self.live.generation.whole
@@ -225,7 +225,7 @@ class Runtime:
 
     def scrape(self) -> bytes:
         """Every series as Prometheus text; blocks for some milliseconds."""
-        swap = self.watcher.swap
+        swap = self.controller.swap
         return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
 
     def _alone_threads(self, layout: tuning.Layout) -> int:
@@ -237,20 +237,20 @@ class Runtime:
     def _follow(self) -> None:
         if not self._follows and not self.stopping:
             self._follows = True
-            self._keep("Following what is wanted", self.watcher.run)
+            self._keep("Following what is wanted", self.controller.run)
 
     def _close(self) -> None:
         self.batcher.stop()
-        self.library.close()
-        self.library.writer.stop()
-        self.library.documents.close()
+        self.corpus.close()
+        self.corpus.writer.stop()
+        self.corpus.documents.close()
         last_known.note(self.settings.data_dir)
         self.live.close()
         if self._owner is not None:
             self._owner.close()
         if self.tracing is not None:
             self.tracing.stop()
-        self.supervisor.stop()  # last: what hangs until here ends the process
-        if self._ownership is not None:
-            self._ownership.release()
-            self._ownership = None
+        self.watchdog.stop()  # last: what hangs until here ends the process
+        if self._data_lock is not None:
+            self._data_lock.release()
+            self._data_lock = None

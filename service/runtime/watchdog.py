@@ -42,7 +42,7 @@ class Stage(Protocol):
         """Why it is ill, None when it is well. `seconds` have passed since the last look."""
 
 
-class Supervisor:
+class Watchdog:
     """Looks at `stages`. `hang_seconds` 0: it restarts and tells, and never ends the process."""
 
     def __init__(

@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.store.filters.planner import matching, scoped
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.reader import pause, reads
 
 Vector = NDArray[np.float32]
@@ -100,7 +100,7 @@ def page(
     connection: sqlite3.Connection,
     after: str,
     limit: int,
-    where: Where | None,
+    where: Predicate | None,
     most: float = inf,
     collection: str = DEFAULT_COLLECTION,
 ) -> tuple[list[Record], bool]:
@@ -149,7 +149,7 @@ def count_all(connection: sqlite3.Connection) -> int:
 
 
 def count(
-    connection: sqlite3.Connection, where: Where | None = None, collection: str = DEFAULT_COLLECTION
+    connection: sqlite3.Connection, where: Predicate | None = None, collection: str = DEFAULT_COLLECTION
 ) -> int:
     if where is not None and where.indexed:
         return len(matching(connection, where, collection))

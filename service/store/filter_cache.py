@@ -22,7 +22,7 @@ import numpy as np
 
 from service.store.documents import sequence
 from service.store.filters.planner import matching, of_these
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
 from service.store.reader import pause, resting
 
@@ -54,7 +54,7 @@ class _Search:
         self.done = threading.Event()
 
 
-class Passing:
+class FilterCache:
     """Used by all reading threads, each with a connection of its own."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Passing:
         self._searches: dict[bytes, _Search] = {}
         self._nbytes = 0
 
-    def of(self, connection: sqlite3.Connection, where: Where, collection: str) -> Revisions:
+    def of(self, connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
         """The revisions of a collection's documents that pass a filter, rising; not to be changed.
 
         At the moment of the transaction that the caller has begun. Equal searches that come together are
@@ -98,7 +98,7 @@ class Passing:
             return None, search if search is not None and search.sequence <= now else None
 
     def _searched(
-        self, connection: sqlite3.Connection, where: Where, collection: str, key: bytes, now: int
+        self, connection: sqlite3.Connection, where: Predicate, collection: str, key: bytes, now: int
     ) -> Revisions:
         mine = _Search(now)
         with self._lock:
@@ -130,12 +130,12 @@ def _size(states: tuple[_State, ...]) -> int:
     return sum(state.nbytes for state in states)
 
 
-def _key(where: Where, collection: str) -> bytes:
+def _key(where: Predicate, collection: str) -> bytes:
     return blake2b(repr((collection, where.sql, where.parameters)).encode(), digest_size=32).digest()
 
 
 def _brought(
-    connection: sqlite3.Connection, where: Where, collection: str, state: _State, now: int
+    connection: sqlite3.Connection, where: Predicate, collection: str, state: _State, now: int
 ) -> Revisions | None:
     """What passes at `now`; None when the operation log does not reach back to the state's moment."""
     before, behind = state.revisions, now - state.sequence

@@ -117,7 +117,7 @@ def abandon(transaction: Transaction) -> None:
     transaction.connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, BUILDING))
 
 
-def go_live(transaction: Transaction, number: int, wish: str, *, rollback: bool) -> None:
+def go_live(transaction: Transaction, number: int, desired: str, *, rollback: bool) -> None:
     """Make `number` the active generation, and the one that was active the one to go back to.
 
     Args:
@@ -133,7 +133,7 @@ def go_live(transaction: Transaction, number: int, wish: str, *, rollback: bool)
     execute("UPDATE generations SET state = ? WHERE number = ?", (ACTIVE, number))
     execute("DELETE FROM verdicts WHERE version = ?", (version,))
     if rollback:
-        judge(transaction, left, Verdict(ROLLED_BACK, f"rolled back from, to {version}"), wish)
+        judge(transaction, left, Verdict(ROLLED_BACK, f"rolled back from, to {version}"), desired)
         execute(
             "DELETE FROM history WHERE position > (SELECT max(position) FROM history WHERE version = ?)",
             (version,),
@@ -141,18 +141,18 @@ def go_live(transaction: Transaction, number: int, wish: str, *, rollback: bool)
     _remember(transaction, version)
     back = previous(transaction.connection)
     execute("UPDATE generations SET state = ? WHERE state = ? AND version IS NOT ?", (DROPPED, STANDBY, back))
-    handled(transaction, wish)
+    handled(transaction, desired)
     # The index that is about to be searched must be at the store's present moment.
     transaction.changes.sequence = sequence(transaction.connection)
 
 
-def judge(transaction: Transaction, version: str, verdict: Verdict, wish: str) -> None:
+def judge(transaction: Transaction, version: str, verdict: Verdict, desired: str) -> None:
     """From now on `version` is not chosen by itself."""
     transaction.connection.execute(
         "INSERT OR REPLACE INTO verdicts (version, state, reason) VALUES (?, ?, ?)",
         (version, verdict.state, verdict.reason),
     )
-    handled(transaction, wish)
+    handled(transaction, desired)
 
 
 def verdicts(connection: sqlite3.Connection) -> dict[str, Verdict]:
@@ -160,11 +160,11 @@ def verdicts(connection: sqlite3.Connection) -> dict[str, Verdict]:
     return {version: Verdict(state, reason) for version, state, reason in rows}
 
 
-def handled(transaction: Transaction, wish: str) -> None:
+def handled(transaction: Transaction, desired: str) -> None:
     """Remember the last decision that was carried out; a mere wish by who writes `wanted` alone has no id."""
-    if wish:
+    if desired:
         transaction.connection.execute(
-            "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (HANDLED, wish)
+            "INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (HANDLED, desired)
         )
 
 

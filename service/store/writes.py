@@ -13,7 +13,7 @@ from service.errors import Conflict
 from service.store import secondary_indexes, vectors
 from service.store.documents import DEFAULT_COLLECTION, Document, collections, number_of, sequence
 from service.store.filters.planner import matching
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.generations import kept_numbers, live_number
 from service.store.vectors import Embedding
 from service.store.writer import Transaction
@@ -86,7 +86,9 @@ def upsert(
     return truncated, _sequence(transaction)
 
 
-def delete(transaction: Transaction, where: Where, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+def delete(
+    transaction: Transaction, where: Predicate, collection: str = DEFAULT_COLLECTION
+) -> tuple[int, int]:
     """Delete what passes `where`. Returns how many there were, and the operation sequence."""
     revisions = matching(transaction.connection, where, collection).tolist()
     for revision in revisions:

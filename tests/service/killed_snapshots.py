@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from service.index import merge_policy
 from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
-from service.index.ivf_snapshots import Bases
+from service.index.ivf_snapshots import IvfSnapshots
 from service.index.snapshots import MANIFEST, Origin
 from service.settings import INDEXES
 from service.store import vectors
@@ -51,11 +51,11 @@ class KilledSnapshots:
         first = sound.index(True) if True in sound else len(folders)
         now = sequence(connection)
         assert all(int(folder.name.partition("-")[2]) <= now for folder in folders)
-        bases = Bases(self._root, Origin(number, FINGERPRINT, DIMENSION))
+        ivf_snapshots = IvfSnapshots(self._root, Origin(number, FINGERPRINT, DIMENSION))
         with _Reports() as reports:
-            known = bases.read(now)
+            known = ivf_snapshots.read(now)
             assert [folder.name for folder in folders[:first]] == reports.names
-            index = Index.load(DIMENSION, [(names, stored)], now, bases)
+            index = Index.load(DIMENSION, [(names, stored)], now, ivf_snapshots)
         assert (known is not None) == (first < len(folders)), "a sound snapshot is used, and no other"
         self.refused += first
         kind = index.kind

@@ -33,14 +33,14 @@ from models.manifest import Manifest
 from service.index import merge_policy
 from service.index.index import Index
 from service.index.ivf import Clustered
-from service.index.ivf_snapshots import Bases
+from service.index.ivf_snapshots import IvfSnapshots
 from service.index.snapshots import Origin, tidy
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.backfill import add_vectors, lacking
 from service.store.documents import DEFAULT_COLLECTION, Document, collections, json_of, sequence, texts
 from service.store.filters.grammar import compile_filter
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.generations import begin, go_live, kept_numbers, live_number, purge
 from service.store.operation_log import trim
 from service.store.schema import connect, migrate
@@ -73,7 +73,7 @@ def embedding(text: str, generation: int) -> Embedding:
     return Embedding(vector_of(text, generation), truncated=False)
 
 
-class Told(Bases):
+class Told(IvfSnapshots):
     """Says when a base was made, and when its snapshot is on the disk."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -151,7 +151,7 @@ def write_for_ever(writer: Writer, thread: int, seed: int) -> None:
             say("try", thread, operation := {"put": texts})
             writer.submit(partial(put, documents=documents, gaps=rng.random() < GAPS)).result()
         elif kind == "delete":
-            where = Where("id = ?", [ids[0]])
+            where = Predicate("id = ?", [ids[0]])
             say("try", thread, operation := {"delete": ids[0]})
             writer.submit(partial(delete, where=where)).result()
         else:

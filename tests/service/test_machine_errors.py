@@ -25,7 +25,7 @@ from models.store import Store
 from service.app import create_app
 from service.errors import ServiceError, machine_error
 from service.lifecycle import away
-from service.lifecycle.model_loader import Opener
+from service.lifecycle.model_loader import ModelLoader
 from service.observability import logs
 from service.outages import Outages
 from service.settings import Settings
@@ -243,17 +243,17 @@ def test_a_build_without_file_descriptors_waits_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, second = published(tmp_path / "models", 2)
-    out, opening = threading.Event(), Opener.open_proved
+    out, opening = threading.Event(), ModelLoader.open_proved
     tries: list[str] = []
     out.set()
 
-    def denied(self: Opener, version: str) -> Encoder:
+    def denied(self: ModelLoader, version: str) -> Encoder:
         if out.is_set():
             tries.append(version)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return opening(self, version)
 
-    monkeypatch.setattr(Opener, "open_proved", denied)
+    monkeypatch.setattr(ModelLoader, "open_proved", denied)
     monkeypatch.setattr(away, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(away, "MOST_SECONDS", 0.01)  # so that it is tried more often than it is forgiven
     settings = Settings(

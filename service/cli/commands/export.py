@@ -27,7 +27,7 @@ from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.store.documents import DEFAULT_COLLECTION, Record, collections, count, page
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION
 from service.store.schema_check import foreign, harden
 
@@ -157,7 +157,7 @@ def _raw(record: Record) -> dict[str, Any]:
     return {"id": record.id, "text": text, "metadata": metadata}
 
 
-def _compiled(condition: str | None) -> Where | None:
+def _compiled(condition: str | None) -> Predicate | None:
     try:
         return None if condition is None else compile_filter(parse_filter(condition))
     except FilterError as error:

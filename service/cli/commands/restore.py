@@ -25,7 +25,7 @@ from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
 from service.errors import CommandError, StartupError
-from service.runtime.data_lock import ASIDE, Ownership
+from service.runtime.data_lock import ASIDE, DataDirLock
 from service.settings import INDEXES, Settings, models_dir_of
 from service.store.documents import sequence
 from service.store.generations import ACTIVE
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     contents = read_contents(folder)
     require_exact(folder, contents, folder)
     try:
-        ownership = Ownership(data_dir)
+        data_lock = DataDirLock(data_dir)
     except StartupError as error:
         raise CommandError(str(error)) from error
     try:
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         raise CommandError(f"{data_dir} cannot be written ({error.strerror or error}).") from error
     finally:
         shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
-        ownership.release()
+        data_lock.release()
     said = [f"{contents.documents} documents and {contents.judgements} judgements are in {data_dir}."]
     if moved is not None:
         said.append(f"What was there is in {moved}; remove it when you are sure.")

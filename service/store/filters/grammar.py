@@ -41,7 +41,7 @@ from service.store.filters.operands import (
     shown,
 )
 from service.store.filters.operands import FilterError as FilterError  # noqa: PLC0414  who uses filters finds it here
-from service.store.filters.predicate import Lookup, Where
+from service.store.filters.predicate import Lookup, Predicate
 
 MAX_DEPTH = 16  # of $and and $or, and of the names in one field
 MAX_CONDITIONS = 256
@@ -66,7 +66,7 @@ def parse_filter(text: str) -> dict[str, Any]:
     return _object(parsed)
 
 
-def compile_filter(filter: object, declared: Container[str] = ()) -> Where:
+def compile_filter(filter: object, declared: Container[str] = ()) -> Predicate:
     """`filter` as SQL. `{}` has no condition, so every document passes.
 
     declared: the fields that can be looked up.
@@ -114,10 +114,10 @@ class _Compiler:
         self._declared = declared
         self._conditions = 0
 
-    def all_of(self, filter: dict[str, Any], depth: int) -> Where:
+    def all_of(self, filter: dict[str, Any], depth: int) -> Predicate:
         return _joined("and", [self._condition(key, value, depth) for key, value in filter.items()])
 
-    def _condition(self, key: object, value: object, depth: int) -> Where:
+    def _condition(self, key: object, value: object, depth: int) -> Predicate:
         if not isinstance(key, str) or not key:
             raise FilterError("A field name is a string of at least one character.")
         if key in JOINS:
@@ -137,7 +137,7 @@ class _Compiler:
         both = _joined("and", [self._operation(key, path, name, operand) for name, operand in value.items()])
         return _between(both, key, value) if key in self._declared else both
 
-    def _operation(self, key: str, path: Sequence[str], operator: object, operand: object) -> Where:
+    def _operation(self, key: str, path: Sequence[str], operator: object, operand: object) -> Predicate:
         if operator == "$in":
             return self._exists(path, among(key, operand))
         if operator == "$ne":
@@ -154,7 +154,7 @@ class _Compiler:
             f"{listed_in_words(OPERATORS)}; a value inside an object is named with dots, such as source.page."
         )
 
-    def _exists(self, path: Sequence[str], test: Test | None) -> Where:
+    def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
         """Whether there is a value at `path`; with a `test`, whether it, or a member of the array, passes."""
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
@@ -173,12 +173,12 @@ class _Compiler:
         sql = f"EXISTS (SELECT 1 FROM {tables} WHERE {condition})"
         name = ".".join(path)
         if name not in self._declared:
-            return Where(sql, parameters)
+            return Predicate(sql, parameters)
         lookups = [Lookup("1", [])] if test is None else test.lookups
         of_field = tuple(Lookup(f"field = ? AND {one}", [name, *bound]) for one, bound in lookups)
-        return Where(sql, parameters, "lookup", lookups=of_field)
+        return Predicate(sql, parameters, "lookup", lookups=of_field)
 
-    def _join(self, key: str, value: object, depth: int) -> Where:
+    def _join(self, key: str, value: object, depth: int) -> Predicate:
         if depth > MAX_DEPTH:
             raise FilterError(f"$and and $or are nested more than {MAX_DEPTH} deep.")
         if not isinstance(value, list) or not value:
@@ -190,14 +190,14 @@ class _Compiler:
         return _joined(JOINS[key], [self.all_of(part, depth) for part in value])
 
 
-def _joined(kind: Literal["and", "or"], parts: Sequence[Where]) -> Where:
+def _joined(kind: Literal["and", "or"], parts: Sequence[Predicate]) -> Predicate:
     if len(parts) == 1:
         return parts[0]
     sql = f"({f' {kind.upper()} '.join(part.sql for part in parts)})" if parts else "1"
-    return Where(sql, [parameter for part in parts for parameter in part.parameters], kind, tuple(parts))
+    return Predicate(sql, [parameter for part in parts for parameter in part.parameters], kind, tuple(parts))
 
 
-def _between(both: Where, field: str, bounds: Mapping[str, Any]) -> Where:
+def _between(both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
     """Two bounds of a declared field as one lookup, where each by itself might pass almost everything.
 
     Of an array one member may pass the one bound and one the other, so the metadata of those that have an
@@ -211,15 +211,15 @@ def _between(both: Where, field: str, bounds: Mapping[str, Any]) -> Where:
         return both
     sql, parameters = both.sql, both.parameters
     between = f"field = ? AND value {RANGES[lower[0]]} ? AND value {RANGES[upper[0]]} ?"
-    inside = Where(sql, parameters, "lookup", lookups=(Lookup(between, [field, low, high]),))
+    inside = Predicate(sql, parameters, "lookup", lookups=(Lookup(between, [field, low, high]),))
     # Scanned for, it passes everything: what comes behind it is exact.
-    arrays = Where("1", [], "lookup", lookups=(Lookup(f"field = ? AND value = {PRESENT}", [field]),))
-    of_arrays = Where(sql, parameters, "and", (arrays, Where(sql, parameters)))
-    return Where(sql, parameters, "or", (inside, of_arrays))
+    arrays = Predicate("1", [], "lookup", lookups=(Lookup(f"field = ? AND value = {PRESENT}", [field]),))
+    of_arrays = Predicate(sql, parameters, "and", (arrays, Predicate(sql, parameters)))
+    return Predicate(sql, parameters, "or", (inside, of_arrays))
 
 
-def _not(where: Where) -> Where:
-    return Where(f"NOT {where.sql}", where.parameters, "not", (where,))
+def _not(where: Predicate) -> Predicate:
+    return Predicate(f"NOT {where.sql}", where.parameters, "not", (where,))
 
 
 def _path(key: str) -> list[str]:

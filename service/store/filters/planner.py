@@ -11,27 +11,27 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.store.filters.predicate import Lookup, Where
+from service.store.filters.predicate import Lookup, Predicate
 from service.store.ids import Revisions
 
 FEW = 1000  # documents whose metadata is read sooner than a lookup of any size is made
 COUNTED = 1000  # values, at most, to find out which of two lookups is the rarer
 
 
-def scoped(where: Where | None, collection: str) -> tuple[str, list[Any]]:
+def scoped(where: Predicate | None, collection: str) -> tuple[str, list[Any]]:
     """SQL and parameters for the documents of a collection that pass `where`, by a scan."""
     if where is None:
         return "collection = ?", [collection]
     return f"collection = ? AND ({where.sql})", [collection, *where.parameters]
 
 
-def matching(connection: sqlite3.Connection, where: Where, collection: str) -> Revisions:
+def matching(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
     """The revisions of a collection's documents that pass a filter, rising."""
     return _Search(connection, collection).passing(where, None)
 
 
 def of_these(
-    connection: sqlite3.Connection, where: Where, collection: str, revisions: Revisions
+    connection: sqlite3.Connection, where: Predicate, collection: str, revisions: Revisions
 ) -> Revisions:
     """Those of a few revisions that live in a collection and pass a filter, rising."""
     return _Search(connection, collection).scan(where, revisions)
@@ -42,7 +42,7 @@ class _Search:
         self._connection = connection
         self._collection = collection
 
-    def passing(self, where: Where, among: Revisions | None) -> Revisions:
+    def passing(self, where: Predicate, among: Revisions | None) -> Revisions:
         """What passes, of the revisions `among`; None: of all."""
         if among is not None and not len(among):
             return among
@@ -60,7 +60,7 @@ class _Search:
         [part] = where.parts
         return np.setdiff1d(among, self.passing(part, among), assume_unique=True)
 
-    def _cost(self, where: Where) -> int:
+    def _cost(self, where: Predicate) -> int:
         """What is to be tried first costs least."""
         if where.kind == "lookup":
             return sum(map(self._count, where.lookups))
@@ -78,7 +78,7 @@ class _Search:
         ]
         return _rising(np.concatenate([np.empty(0, np.int64), *found]))
 
-    def scan(self, where: Where, among: Revisions | None) -> Revisions:
+    def scan(self, where: Predicate, among: Revisions | None) -> Revisions:
         sql, parameters = scoped(where, self._collection)
         if among is None:
             return np.sort(self._revisions(f"documents WHERE {sql}", parameters))

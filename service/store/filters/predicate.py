@@ -12,7 +12,7 @@ class Lookup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Where:
+class Predicate:
     """A condition over the table `documents`, for use after WHERE; `parameters` fill its question marks.
 
     What passes is also to be had by `kind`:
@@ -26,7 +26,7 @@ class Where:
     sql: str
     parameters: list[Any]
     kind: Literal["scan", "lookup", "and", "or", "not"] = "scan"
-    parts: tuple["Where", ...] = ()
+    parts: tuple["Predicate", ...] = ()
     lookups: tuple[Lookup, ...] = field(default=())
 
     @property

@@ -51,9 +51,9 @@ def test_files_beside_the_versions_that_are_damaged_say_nothing(tmp_path: Path, 
         (tmp_path / name).touch()
         BAD[damage][0](tmp_path / name)
     (tmp_path / "wanted").write_text(version)
-    wish = Store(tmp_path).wish()
-    assert wish is not None
-    assert (wish.version, wish.kind) == (version, "want")
+    desired = Store(tmp_path).desired()
+    assert desired is not None
+    assert (desired.version, desired.kind) == (version, "want")
     assert read_runs(tmp_path) == {}
 
 

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 
 from models.publishing.publish import publish
 from models.store import Store
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
 from service.store.documents import Document
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.schema import MIGRATIONS
 from service.store.vectors import Embedding
 from service.store.writer import Transaction
@@ -37,7 +37,7 @@ QUERY = "a red river"
 
 def drop(transaction: Transaction, name: str) -> None:
     """Delete a collection in one job; the service does it in several."""
-    delete(transaction, Where("1", []), name)
+    delete(transaction, Predicate("1", []), name)
     drop_name(transaction, name)
 
 
@@ -116,28 +116,28 @@ def test_words_of_one_collection_do_not_move_the_scores_of_another(client: TestC
 
 def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: TestClient) -> None:
     """Their tables of words are dropped and made while FTS5 has others of the same commit in hand."""
-    library: Library = client.app.state.runtime.library  # type: ignore[attr-defined]
+    corpus: Corpus = client.app.state.runtime.corpus  # type: ignore[attr-defined]
     gate = threading.Event()
     vector = Embedding(np.full(32, 32**-0.5, np.float32), truncated=False)
 
     def put(id: str, text: str, collection: str) -> Future[Any]:
-        live = library.live.generation.number
+        live = corpus.live.generation.number
         job = partial(
             upsert,
             documents=[Document(id, text)],
             embedded={live: {0: vector}},
             collection=collection,
         )
-        return library.writer.submit(job)
+        return corpus.writer.submit(job)
 
-    held = library.writer.submit(lambda transaction: gate.wait(60))
+    held = corpus.writer.submit(lambda transaction: gate.wait(60))
     jobs = [
         put("x", "zebra one", "tickets"),
         put("x", "zebra two", "notes"),
-        library.writer.submit(lambda transaction: drop(transaction, "tickets")),
+        corpus.writer.submit(lambda transaction: drop(transaction, "tickets")),
         put("y", "zebra three", "tickets"),
         put("z", "zebra four", "new"),
-        library.writer.submit(lambda transaction: drop(transaction, "new")),
+        corpus.writer.submit(lambda transaction: drop(transaction, "new")),
         put("x", "zebra five", "default"),
     ]
     gate.set()

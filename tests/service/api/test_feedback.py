@@ -12,7 +12,7 @@ from service.errors import NotFound
 from service.runtime.runtime import Runtime
 from service.store.documents import DEFAULT_COLLECTION
 from service.store.feedback import Judgement, store
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.writer import Transaction
 from service.store.writes import delete
 from tests.service.api.test_http_errors import refused
@@ -205,7 +205,7 @@ def test_judgements_of_a_deleted_document_can_be_forgotten_too(client: TestClien
 def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     client: TestClient, runtime: Runtime
 ) -> None:
-    writer = runtime.library.writer
+    writer = runtime.corpus.writer
     gate = threading.Event()
 
     def hold(transaction: Transaction) -> None:
@@ -216,7 +216,7 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
 
     held = writer.submit(hold)
     early = writer.submit(lambda transaction: store(transaction, [of("a")], DEFAULT_COLLECTION))
-    gone = writer.submit(lambda transaction: delete(transaction, Where("id = ?", ["a"])))
+    gone = writer.submit(lambda transaction: delete(transaction, Predicate("id = ?", ["a"])))
     late = writer.submit(lambda transaction: store(transaction, [of("b"), of("a")], DEFAULT_COLLECTION))
     other = writer.submit(lambda transaction: store(transaction, [of("c")], DEFAULT_COLLECTION))
     gate.set()

@@ -371,7 +371,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
         send(1)
         until(lambda at=at: len(begun) > at)  # type: ignore[misc]
     send(25)
-    until(lambda: runtime.batcher._queue.lanes.texts(Lane.INTERACTIVE) == 25)
+    until(lambda: runtime.batcher._queue.scheduler.texts(Lane.INTERACTIVE) == 25)
     response = client.post("/embed", json={"inputs": ["word " * 100] * 25})
     refused(response, 429, "Overloaded", "SIMILE_MAX_QUEUE_TOKENS")
     assert int(response.headers["retry-after"]) >= 1
@@ -408,7 +408,7 @@ def test_too_many_bytes_in_flight_are_429(
 def test_a_bug_of_ours_is_500_with_the_request_id(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime.library, "search", lambda *arguments, **options: 1 // 0)
+    monkeypatch.setattr(runtime.corpus, "search", lambda *arguments, **options: 1 // 0)
     response = client.get("/search", params={"q": "a"}, headers={"x-request-id": "find-me"})
     refused(response, 500, "Internal", "find-me")
     assert response.headers["x-request-id"] == "find-me"

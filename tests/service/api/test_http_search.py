@@ -248,7 +248,7 @@ def test_a_document_without_a_vector_is_a_conflict(client: TestClient, runtime: 
             "DELETE FROM vectors WHERE revision = (SELECT revision FROM documents WHERE id = 'bare')"
         )
 
-    runtime.library.writer.submit(forget).result()
+    runtime.corpus.writer.submit(forget).result()
     response = client.get("/search", params={"id": "bare"})
     assert (response.status_code, response.json()["error_type"]) == (409, "Conflict")
     assert "has no vector" in response.json()["error"]

@@ -17,7 +17,7 @@ from service.api import ndjson_import
 from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
 from service.api.slices import Slices
 from service.http import middleware
-from service.http.body_budget import Flow
+from service.http.body_budget import StreamedBody
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.placed import Ids, serving
 from tests.service.process import Service
@@ -369,13 +369,13 @@ def test_others_have_a_turn_while_lines_come_that_hold_nothing(
 
     moved: list[None] = []
 
-    class Moving(Flow):
+    class Moving(StreamedBody):
         def moved(self) -> None:
             moved.append(None)
             super().moved()
 
     monkeypatch.setattr(ndjson_import, "Slices", Counted)
-    monkeypatch.setattr(middleware, "Flow", Moving)
+    monkeypatch.setattr(middleware, "StreamedBody", Moving)
     with serving(tmp_path, tiny_models_dir) as place:
         body = ends + line("a", "red river")
         answer = place.client.post("/documents", content=body, headers=NDJSON).json()

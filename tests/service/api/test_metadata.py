@@ -167,8 +167,8 @@ def test_threads_share_arenas_unless_somebody_chose_otherwise(
     monkeypatch: pytest.MonkeyPatch, chosen: str | None, calls: list[object]
 ) -> None:
     made: list[object] = []
-    library = SimpleNamespace(mallopt=lambda *given: made.append(given))
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    corpus = SimpleNamespace(mallopt=lambda *given: made.append(given))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: corpus)
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     if chosen is not None:
         monkeypatch.setenv("MALLOC_ARENA_MAX", chosen)

@@ -8,15 +8,15 @@ import pytest
 from models.encoder import Encoder
 from models.engines.form import FP32
 from service.batching.admission import Admission
-from service.batching.pace import Pace
+from service.batching.pace import ThroughputEstimate
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
-from service.batching.request import Call, Lane, Row
-from service.batching.scheduler import Lanes
+from service.batching.request import EmbedCall, Item, Lane
+from service.batching.scheduler import Scheduler
 from service.errors import Overloaded
 
 
-def pace(tokens_per_second: int) -> Pace:
-    measured = Pace(workers=2, hang_seconds=0)
+def pace(tokens_per_second: int) -> ThroughputEstimate:
+    measured = ThroughputEstimate(workers=2, hang_seconds=0)
     measured.measured(tokens_per_second // 2 - GROUP_OVERHEAD_TOKENS, 1.0)  # by one worker of two
     return measured
 
@@ -24,54 +24,54 @@ def pace(tokens_per_second: int) -> Pace:
 ENCODER = SimpleNamespace(packs=False, form=FP32, step=1)
 
 
-def put(lanes: Lanes, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:
+def put(scheduler: Scheduler, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:
     """A call of so many texts, each of so many tokens."""
     unused: Any = None
     encoder = cast("Encoder", ENCODER)
-    call = Call(encoder, lane, True, False, True, unused, unused, [], [], texts, 0.0)
-    lanes.put(call, [Row(call, at, "x", tokens) for at in range(texts)])
+    call = EmbedCall(encoder, lane, True, False, True, unused, unused, [], [], texts, 0.0)
+    scheduler.put(call, [Item(call, at, "x", tokens) for at in range(texts)])
 
 
 def test_a_call_is_refused_when_its_turn_would_come_too_late_and_told_when_to_come_again() -> None:
-    lanes, admission = Lanes(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
+    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
     for _ in range(30):  # 3,000 tokens at 2,000 a second: a second and a half
-        admission.check(lanes, Lane.INTERACTIVE, 100)
-        put(lanes, texts=1, tokens=100)
-    admission.check(lanes, Lane.INTERACTIVE, 100)
-    put(lanes, texts=1, tokens=100)
+        admission.check(scheduler, Lane.INTERACTIVE, 100)
+        put(scheduler, texts=1, tokens=100)
+    admission.check(scheduler, Lane.INTERACTIVE, 100)
+    put(scheduler, texts=1, tokens=100)
     with pytest.raises(Overloaded, match=r"about 1\.6 s for its turn, and 1\.5 s .*MAX_QUEUE_SECONDS") as no:
-        admission.check(lanes, Lane.INTERACTIVE, 100)
+        admission.check(scheduler, Lane.INTERACTIVE, 100)
     assert no.value.headers["retry-after"] == "2"
 
 
 def test_a_call_of_many_texts_takes_turns_so_nobody_is_refused_for_its_size() -> None:
-    lanes, admission = Lanes(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
-    put(lanes, texts=2048, tokens=100)  # more than a minute and a half of work
-    put(lanes, texts=2048, tokens=100)
-    admission.check(lanes, Lane.INTERACTIVE, 204_800)
+    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
+    put(scheduler, texts=2048, tokens=100)  # more than a minute and a half of work
+    put(scheduler, texts=2048, tokens=100)
+    admission.check(scheduler, Lane.INTERACTIVE, 204_800)
 
 
 def test_background_work_may_wait_and_0_is_no_bound() -> None:
-    lanes, admission = Lanes(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
+    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
     for _ in range(100):
-        put(lanes, texts=1, tokens=100, lane=Lane.BACKGROUND)
-        put(lanes, texts=1, tokens=100)
-    admission.check(lanes, Lane.BACKGROUND, 100)
-    Admission(pace(2000), max_tokens=10**9, max_seconds=0).check(lanes, Lane.INTERACTIVE, 100)
+        put(scheduler, texts=1, tokens=100, lane=Lane.BACKGROUND)
+        put(scheduler, texts=1, tokens=100)
+    admission.check(scheduler, Lane.BACKGROUND, 100)
+    Admission(pace(2000), max_tokens=10**9, max_seconds=0).check(scheduler, Lane.INTERACTIVE, 100)
 
 
 def test_the_queue_is_bounded_but_a_call_larger_than_the_bound_is_served_when_nothing_waits() -> None:
-    lanes, admission = Lanes(), Admission(pace(2000), max_tokens=500)
-    admission.check(lanes, Lane.INTERACTIVE, 1000)
-    put(lanes, texts=4, tokens=100)
-    admission.check(lanes, Lane.INTERACTIVE, 100)
+    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=500)
+    admission.check(scheduler, Lane.INTERACTIVE, 1000)
+    put(scheduler, texts=4, tokens=100)
+    admission.check(scheduler, Lane.INTERACTIVE, 100)
     with pytest.raises(Overloaded, match=r"400 tokens wait .* about 501 would, and the limit is 500"):
-        admission.check(lanes, Lane.INTERACTIVE, 101)
+        admission.check(scheduler, Lane.INTERACTIVE, 101)
 
 
 def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless() -> None:
     """A batch costs 24 tokens' time besides its own: here 9,000 tokens a second are computed."""
-    seen = Pace(workers=1, hang_seconds=0)
+    seen = ThroughputEstimate(workers=1, hang_seconds=0)
     for _ in range(200):
         seen.measured(3, 27 / 9000)
     assert seen.seconds_for(9000) == pytest.approx(1.0)
@@ -82,21 +82,21 @@ def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless(
 
 def test_a_call_of_many_texts_has_its_turns_while_others_keep_coming() -> None:
     """300 calls of one text wait at any time, so one text in 301 is the call's: 8 in a batch."""
-    lanes = Lanes()
-    put(lanes, texts=200, tokens=60)
-    [bulk] = lanes._lines[Lane.INTERACTIVE].new
+    scheduler = Scheduler()
+    put(scheduler, texts=200, tokens=60)
+    [bulk] = scheduler._lines[Lane.INTERACTIVE].new
     for _ in range(300):
-        put(lanes, texts=1, tokens=60)
+        put(scheduler, texts=1, tokens=60)
     for _ in range(1000):
-        job = lanes.take()
+        job = scheduler.take()
         assert job is not None
         if job.embed:
             for row in job.rows:
                 if row.call is not bulk:
-                    put(lanes, texts=1, tokens=60)
+                    put(scheduler, texts=1, tokens=60)
         else:
             for row in job.rows:
                 row.ids = [1] * 60
-            lanes.tokenised(job.rows)
+            scheduler.tokenised(job.rows)
     embedded = 200 - len(bulk.fresh) - len(bulk.waiting)
     assert embedded >= 12, "half of the share that is its own in 1,000 jobs, of which half are tokenising"

@@ -44,8 +44,8 @@ class Place:
 
     async def waiting(self, texts: int) -> None:
         """So many texts wait, of both lanes."""
-        lanes = self.batcher._queue.lanes
-        await until(lambda: sum(lanes.texts(lane) for lane in Lane) == texts)
+        scheduler = self.batcher._queue.scheduler
+        await until(lambda: sum(scheduler.texts(lane) for lane in Lane) == texts)
 
     async def shared(self, texts: int) -> None:
         """So many texts have joined equal ones."""
@@ -72,9 +72,11 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
     finally:
         there.encoder.allow()
         await asyncio.to_thread(batcher.stop)
-        assert not batcher._queue.lanes._leaders._rows, "a text that nobody computes any more is still joined"
-        assert all(batcher._queue.lanes.texts(lane) == 0 for lane in Lane)
-        assert all(batcher._queue.lanes.tokens(lane) == 0 for lane in Lane)
+        assert not batcher._queue.scheduler._in_flight._rows, (
+            "a text that nobody computes any more is still joined"
+        )
+        assert all(batcher._queue.scheduler.texts(lane) == 0 for lane in Lane)
+        assert all(batcher._queue.scheduler.tokens(lane) == 0 for lane in Lane)
 
 
 def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
@@ -248,7 +250,7 @@ def test_nothing_is_handed_over_to_who_has_left_too() -> None:
             for task in reversed(tasks):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            assert there.batcher._queue.lanes.texts(Lane.INTERACTIVE) == 0
+            assert there.batcher._queue.scheduler.texts(Lane.INTERACTIVE) == 0
             there.encoder.allow()
             await before
             assert there.computed == 2

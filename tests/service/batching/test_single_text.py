@@ -195,7 +195,7 @@ def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_toge
             encoder.opens_alone = opens
             async with running(workers=2, alone_threads=2) as batcher:
                 await ask(batcher, encoder, "a")
-                assert batcher._pace._batches == learnt
+                assert batcher._throughput._batches == learnt
 
     run(body, 20)
 

@@ -10,8 +10,8 @@ from models.engines.form import FP32, Form
 from models.engines.opening import INT8
 from models.engines.place import CPU, Place
 from service.batching.planner import group_of_oldest
-from service.batching.request import Call, Lane, Row
-from service.batching.scheduler import Lanes
+from service.batching.request import EmbedCall, Item, Lane
+from service.batching.scheduler import Scheduler
 from service.batching.sizes import GPU, PROCESSOR, Sizes, sizes_on
 
 ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64, form=FP32, step=1))
@@ -20,16 +20,18 @@ ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64, form=FP32,
 def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, about: bool = False) -> list[int]:
     """The lengths of the first batch of texts of `lengths` tokens; `about`: beside interactive work."""
     unused: Any = None
-    lanes = Lanes(sizes=sizes)
+    scheduler = Scheduler(sizes=sizes)
     if about:
-        lanes.put(Call(ENCODER, Lane.INTERACTIVE, True, False, True, unused, unused, [], [], 0, 0.0), [])
-        lanes._lines[Lane.INTERACTIVE].new.clear()
-    call = Call(ENCODER, lane, True, False, True, unused, unused, [], [], len(lengths), 0.0)
-    lanes.put(call, [Row(call, at, "x", length) for at, length in enumerate(lengths)])
-    while (job := lanes.take()) is not None and not job.embed:
+        scheduler.put(
+            EmbedCall(ENCODER, Lane.INTERACTIVE, True, False, True, unused, unused, [], [], 0, 0.0), []
+        )
+        scheduler._lines[Lane.INTERACTIVE].new.clear()
+    call = EmbedCall(ENCODER, lane, True, False, True, unused, unused, [], [], len(lengths), 0.0)
+    scheduler.put(call, [Item(call, at, "x", length) for at, length in enumerate(lengths)])
+    while (job := scheduler.take()) is not None and not job.embed:
         for row in job.rows:
             row.ids = [row.position + 1] * row.cost
-        lanes.tokenised(job.rows)
+        scheduler.tokenised(job.rows)
     assert job is not None
     return sorted(len(row.ids) for row in job.rows)
 

@@ -210,8 +210,8 @@ def test_the_first_start_measures_and_the_second_takes_what_it_found(
     assert first.live.generation.encoder.threads == 2
     assert np.isfinite(first.live.generation.encoder.encode(["still open"]).vectors).all()
     first.live.close()
-    assert first._ownership is not None
-    first._ownership.release()
+    assert first._data_lock is not None
+    first._data_lock.release()
 
     app = create_app(settings)
     app.state.runtime.open()
@@ -219,7 +219,7 @@ def test_the_first_start_measures_and_the_second_takes_what_it_found(
     assert len(measured) == 1, "the second start measures nothing"
     assert app.state.runtime.live.generation.encoder.threads == 2
     app.state.runtime.live.close()
-    app.state.runtime._ownership.release()
+    app.state.runtime._data_lock.release()
     with serving(settings) as client:
         info = client.get("/info").json()
         assert (info["threads"], info["workers"]["workers"], info["workers"]["threads"]) == (2, 1, 2)
@@ -244,8 +244,8 @@ def test_a_measurement_that_breaks_stops_no_start(
     assert runtime.tuning.layout == (2, 1)
     assert np.isfinite(runtime.live.generation.encoder.encode(["open"]).vectors).all()
     runtime.live.close()
-    assert runtime._ownership is not None
-    runtime._ownership.release()
+    assert runtime._data_lock is not None
+    runtime._data_lock.release()
 
 
 def test_a_model_that_cannot_be_opened_again_after_the_measurement_is_served_as_it_was(
@@ -265,8 +265,8 @@ def test_a_model_that_cannot_be_opened_again_after_the_measurement_is_served_as_
     assert runtime.tuning.layout == (2, 1), "it says what is not so"
     assert np.isfinite(runtime.live.generation.encoder.encode(["still open"]).vectors).all()
     runtime.live.close()
-    assert runtime._ownership is not None
-    runtime._ownership.release()
+    assert runtime._data_lock is not None
+    runtime._data_lock.release()
 
 
 def test_the_command_measures_the_wanted_version_and_says_when_there_is_none(

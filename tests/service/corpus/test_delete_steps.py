@@ -78,7 +78,7 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
 
     with serving(settings) as client, ThreadPoolExecutor(1) as pool:
         fill(client)
-        writer = client.app.state.runtime.library.writer  # type: ignore[attr-defined]
+        writer = client.app.state.runtime.corpus.writer  # type: ignore[attr-defined]
         began = threading.Event()
 
         def waits() -> bool:
@@ -173,7 +173,7 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
         def step(transaction: Transaction, revisions: Any, collection: str) -> Step:
             if not revived:
                 revived.append(1)
-                library_ = client.app.state.runtime.library  # type: ignore[attr-defined]
+                library_ = client.app.state.runtime.corpus  # type: ignore[attr-defined]
                 document = Document("new", "a red river")
                 loop = client.portal.call  # type: ignore[union-attr]
                 threading.Thread(target=loop, args=(library_.put, [document], "notes")).start()

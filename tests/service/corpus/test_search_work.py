@@ -108,7 +108,7 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
         assert client.portal.call(_left, client.app, body, third) == []
     finally:
         left.set()
-    turns = runtime.library.documents._turns
+    turns = runtime.corpus.documents._turns
     run(lambda: until(lambda: turns._free == READERS))
     assert len(calls) == 3
 

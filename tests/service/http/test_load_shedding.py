@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.http.corking import Corked
-from service.http.load_shedding import PATHS, Entrance
+from service.http.corking import BufferedTransport
+from service.http.load_shedding import PATHS, LoadShedder
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 
@@ -104,12 +104,14 @@ def test_a_refusal_is_free_of_the_frames_it_passed(app: FastAPI) -> None:
     """Or each would be a circle that only the collector of garbage can undo."""
     runtime = app.state.runtime
     state = app.state
-    entrance = Entrance(runtime.batcher.overloaded, state.access, app.routes, state.hosts, state.connections)
+    shedder = LoadShedder(
+        runtime.batcher.overloaded, state.access, app.routes, state.hosts, state.connections
+    )
     host = (b"host", b"localhost")
     scope: dict[str, Any] = {"method": "POST", "path": "/embed", "headers": [host]}
-    stranger = entrance.refusal(scope)
+    stranger = shedder.refusal(scope)
     scope["headers"] = [host, (b"authorization", READER["Authorization"].encode())]
-    overloaded = entrance.refusal(scope)
+    overloaded = shedder.refusal(scope)
     assert stranger is not None
     assert overloaded is not None
     assert (stranger.status, overloaded.status) == (401, 429)
@@ -144,7 +146,7 @@ def test_what_is_written_in_one_round_of_the_loop_is_one_call() -> None:
 
     async def written() -> Recording:
         inner = Recording()
-        corked = Corked(inner, asyncio.get_running_loop(), lambda: told.append(True))
+        corked = BufferedTransport(inner, asyncio.get_running_loop(), lambda: told.append(True))
         corked.write(b"head")
         corked.write(b"body")
         assert corked.get_write_buffer_size() == 8
@@ -169,7 +171,7 @@ def test_what_is_written_in_one_round_of_the_loop_is_one_call() -> None:
 def test_what_is_aborted_is_not_written() -> None:
     async def aborted() -> Recording:
         inner = Recording()
-        corked = Corked(inner, asyncio.get_running_loop(), lambda: None)
+        corked = BufferedTransport(inner, asyncio.get_running_loop(), lambda: None)
         corked.write(b"head")
         corked.abort()
         await asyncio.sleep(0)

@@ -21,9 +21,9 @@ from service.errors import StartupError
 from service.index import gpu as device
 from service.index import ivf, recall
 from service.index import merge_policy as tiers
-from service.index.gpu import LIMIT, Owner, find, owner_of
+from service.index.gpu import LIMIT, GpuThread, find, owner_of
 from service.index.index import Index
-from service.index.ivf_snapshots import Bases
+from service.index.ivf_snapshots import IvfSnapshots
 from service.index.snapshots import Origin
 from service.settings import Settings
 from tests.service.brute_force import WAIT_SECONDS, firsts, settle
@@ -94,8 +94,8 @@ def gpu() -> Gpu:
 
 
 @pytest.fixture
-def owner(gpu: Gpu) -> Iterator[Owner]:
-    owner = Owner("cuda:0", gpu.open)
+def owner(gpu: Gpu) -> Iterator[GpuThread]:
+    owner = GpuThread("cuda:0", gpu.open)
     yield owner
     owner.close()
 
@@ -103,11 +103,11 @@ def owner(gpu: Gpu) -> Iterator[Owner]:
 class Pair:
     """The same rows in an index on the CPU and in one with a base on the `owner`'s device."""
 
-    def __init__(self, folder: Path, owner: Owner, *, settled: bool = True) -> None:
+    def __init__(self, folder: Path, owner: GpuThread, *, settled: bool = True) -> None:
         self.vectors = mixture(ROWS, seed=0)[np.random.default_rng(3).permutation(ROWS)]
-        self.bases = Bases(folder, ORIGIN, owner)
+        self.ivf_snapshots = IvfSnapshots(folder, ORIGIN, owner)
         rows = [(firsts(range(ROWS)), self.vectors)]
-        self.cpu, self.gpu = Index.load(DIMENSION, rows), Index.load(DIMENSION, rows, 1, self.bases)
+        self.cpu, self.gpu = Index.load(DIMENSION, rows), Index.load(DIMENSION, rows, 1, self.ivf_snapshots)
         if settled:
             self.settle()
 
@@ -135,7 +135,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, owner: Owner) -> Iterator[Pair]:
+def pair(tmp_path: Path, owner: GpuThread) -> Iterator[Pair]:
     pair = Pair(tmp_path, owner)
     yield pair
     pair.close()
@@ -228,7 +228,7 @@ def fails(message: str) -> Callable[[], None]:
 
 
 def test_a_base_that_has_no_room_there_is_searched_on_the_cpu_and_the_next_one_is_tried_again(
-    tmp_path: Path, owner: Owner, gpu: Gpu, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, owner: GpuThread, gpu: Gpu, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu.trouble = fails("cudaMalloc error out of memory")
     pair = Pair(tmp_path, owner)
@@ -287,16 +287,18 @@ def test_what_a_base_had_there_is_freed_before_another_takes_its_place(pair: Pai
 
 
 def test_a_start_puts_the_base_of_a_snapshot_there(
-    pair: Pair, tmp_path: Path, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, tmp_path: Path, owner: GpuThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.close()
     monkeypatch.setattr(ivf, "_train", fails("trained again"))
-    again = Index.load(DIMENSION, [(firsts(range(ROWS)), pair.vectors)], 1, Bases(tmp_path, ORIGIN, owner))
+    again = Index.load(
+        DIMENSION, [(firsts(range(ROWS)), pair.vectors)], 1, IvfSnapshots(tmp_path, ORIGIN, owner)
+    )
     assert (again.kind, again.device) == ("IVF,SQ8", "cuda:0")
     again.close()
 
 
-def test_a_closed_owner_has_freed_all_and_the_cpu_answers(pair: Pair, gpu: Gpu, owner: Owner) -> None:
+def test_a_closed_owner_has_freed_all_and_the_cpu_answers(pair: Pair, gpu: Gpu, owner: GpuThread) -> None:
     owner.close()
     assert gpu.copies == 0
     pair.check(10)
@@ -304,11 +306,11 @@ def test_a_closed_owner_has_freed_all_and_the_cpu_answers(pair: Pair, gpu: Gpu, 
 
 
 def test_info_says_where_the_index_is_and_another_version_is_there_too(
-    tmp_path: Path, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, owner: GpuThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
-    def given(wanted: str) -> Owner:
+    def given(wanted: str) -> GpuThread:
         asked.append(wanted)
         return owner
 

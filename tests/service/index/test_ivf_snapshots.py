@@ -10,7 +10,7 @@ import pytest
 
 from service.index import ivf, merge_policy
 from service.index.index import Index
-from service.index.ivf_snapshots import LABELS, LISTS, ROWS, Bases
+from service.index.ivf_snapshots import LABELS, LISTS, ROWS, IvfSnapshots
 from service.index.snapshots import MANIFEST, Origin
 from service.store.ids import revisions_of
 from tests.service.brute_force import firsts, settle
@@ -45,7 +45,7 @@ def kept(tmp_path: Path, vectors: np.ndarray) -> Path:
 
 def loaded(folder: Path, vectors: np.ndarray, sequence: int = SEQUENCE, first: int = 0) -> Index:
     names = firsts(range(first, first + len(vectors)))
-    return Index.load(DIMENSION, [(names, vectors)], sequence, Bases(folder, ORIGIN))
+    return Index.load(DIMENSION, [(names, vectors)], sequence, IvfSnapshots(folder, ORIGIN))
 
 
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_damaged_snapshot_is_reported_and_the_lists_are_made_again(
     assert index.kind == "IVF,SQ8"
     check(index, vectors[:COUNT])
     index.close()
-    assert Bases(kept, ORIGIN).read(SEQUENCE) is not None  # and kept
+    assert IvfSnapshots(kept, ORIGIN).read(SEQUENCE) is not None  # and kept
 
 
 def unlike(base: Any) -> Iterator[dict[str, Any]]:
@@ -133,11 +133,11 @@ def test_a_whole_snapshot_of_something_else_is_refused(
             names = changes.get("names", base.names)
             labels = changes.get("labels", base.labels)
 
-        Bases(folder, ORIGIN).keep(Other, 1)  # type: ignore[arg-type]
-        assert Bases(folder, ORIGIN).read(SEQUENCE) is None
+        IvfSnapshots(folder, ORIGIN).keep(Other, 1)  # type: ignore[arg-type]
+        assert IvfSnapshots(folder, ORIGIN).read(SEQUENCE) is None
     folder = tmp_path_factory.mktemp("dimension")
-    Bases(folder, Origin(1, "a1b2", 8)).keep(base, 1)
-    assert Bases(folder, Origin(1, "a1b2", 8)).read(SEQUENCE) is None
+    IvfSnapshots(folder, Origin(1, "a1b2", 8)).keep(base, 1)
+    assert IvfSnapshots(folder, Origin(1, "a1b2", 8)).read(SEQUENCE) is None
     index.close()
 
 

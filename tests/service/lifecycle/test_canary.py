@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from models.store import Store
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.errors import Backend, Overloaded, StartupError
 from service.lifecycle.canary import beginning
 from service.runtime import settings_check
@@ -159,13 +159,13 @@ def test_they_are_background_work_and_a_way_back_asks_none(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    embed = Library.embed_queries
+    embed = Corpus.embed_queries
 
-    async def noted(self: Library, generation: Any, queries: list[str]) -> Any:
+    async def noted(self: Corpus, generation: Any, queries: list[str]) -> Any:
         asked.append(generation.version)
         return await embed(self, generation, queries)
 
-    monkeypatch.setattr(Library, "embed_queries", noted)
+    monkeypatch.setattr(Corpus, "embed_queries", noted)
     with place.serving() as client:
         place.fill()
         interactive = f'simile_inference_seconds_count{{lane="interactive",version="{place.a}"}}'
@@ -209,7 +209,7 @@ def test_a_version_that_answers_alike_enough_goes_through(place: Place) -> None:
 def test_what_keeps_them_from_being_asked_keeps_no_version_back(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fails(self: Library, generation: Any, queries: list[str]) -> Any:
+    async def fails(self: Corpus, generation: Any, queries: list[str]) -> Any:
         raise Backend("injected")
 
     file = write_queries(tmp_path, QUERIES)
@@ -221,7 +221,7 @@ def test_what_keeps_them_from_being_asked_keeps_no_version_back(
         assert place.state(place.b)["canary"] is None
         assert f"could not be asked of {place.b}: Unusable: it cannot be read" in caplog.text
         write_queries(tmp_path, QUERIES)
-        monkeypatch.setattr(Library, "embed_queries", fails)
+        monkeypatch.setattr(Corpus, "embed_queries", fails)
         place.store.want(place.c)
         place.until(lambda: place.active() == place.c)
         assert f"could not be asked of {place.c}: Backend" in caplog.text
@@ -232,7 +232,7 @@ def test_the_share_of_one_version_is_not_told_of_the_next(
 ) -> None:
     """An alert on it would fire anew for whatever comes after a version that differed much."""
 
-    async def fails(self: Library, generation: Any, queries: list[str]) -> Any:
+    async def fails(self: Corpus, generation: Any, queries: list[str]) -> Any:
         raise Backend("injected")
 
     with place.serving() as client:
@@ -245,7 +245,7 @@ def test_the_share_of_one_version_is_not_told_of_the_next(
         assert math.isnan(samples(client)["simile_canary_overlap"]), "a way back is not compared"
         place.activate(place.a)
         assert samples(client)["simile_canary_overlap"] > 0
-        monkeypatch.setattr(Library, "embed_queries", fails)
+        monkeypatch.setattr(Corpus, "embed_queries", fails)
         place.activate(place.c)
         assert math.isnan(samples(client)["simile_canary_overlap"])
 
@@ -264,16 +264,16 @@ def test_the_share_of_a_version_that_was_given_up_is_told_no_longer(place: Place
 
 def test_a_full_queue_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.lifecycle.canary.RETRY_SECONDS", 0.05)
-    embed, failures = Library.embed_queries, 0
+    embed, failures = Corpus.embed_queries, 0
 
-    async def full_at_first(self: Library, generation: Any, queries: list[str]) -> Any:
+    async def full_at_first(self: Corpus, generation: Any, queries: list[str]) -> Any:
         nonlocal failures
         if failures < 3:
             failures += 1
             raise Overloaded("injected")
         return await embed(self, generation, queries)
 
-    monkeypatch.setattr(Library, "embed_queries", full_at_first)
+    monkeypatch.setattr(Corpus, "embed_queries", full_at_first)
     with place.serving():
         place.fill()
         place.activate(place.b)

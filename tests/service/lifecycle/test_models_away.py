@@ -12,7 +12,7 @@ import pytest
 from models import seal
 from models.errors import Damaged, Unreadable
 from models.store import Store
-from service.lifecycle.model_loader import Opener
+from service.lifecycle.model_loader import ModelLoader
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import published
 
@@ -49,15 +49,15 @@ def test_a_folder_that_is_away_while_a_version_is_opened_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, tries = threading.Event(), threading.Event(), []
-    opened = Opener.open_proved
+    opened = ModelLoader.open_proved
 
-    def at_a_bad_moment(self: Opener, version: str) -> Any:
+    def at_a_bad_moment(self: ModelLoader, version: str) -> Any:
         tries.append(version)
         begun.set()
         go_on.wait(60)
         return opened(self, version)
 
-    monkeypatch.setattr(Opener, "open_proved", at_a_bad_moment)
+    monkeypatch.setattr(ModelLoader, "open_proved", at_a_bad_moment)
     with place.serving() as client:
         place.fill()
         place.store.want(place.b)
@@ -125,21 +125,23 @@ def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
     with place.serving() as client:
         place.fill()
         place.activate(place.b)
-        watcher = place.app.state.runtime.watcher
-        place.until(lambda: watcher.swap is None and all(f.kept for f in watcher._library.live.followers))
+        controller = place.app.state.runtime.controller
+        place.until(
+            lambda: controller.swap is None and all(f.kept for f in controller._corpus.live.followers)
+        )
         with away(place):
-            place.until(lambda: watcher.trouble is not None)
-            looks, look = [], watcher._expire
+            place.until(lambda: controller.trouble is not None)
+            looks, look = [], controller._expire
 
             async def counted() -> None:
                 await look()
                 looks.append(1)
 
-            monkeypatch.setattr(watcher, "_expire", counted)
+            monkeypatch.setattr(controller, "_expire", counted)
             place.until(lambda: len(looks) > 20)  # far longer than it lingers
-            assert [follower.version for follower in watcher._library.live.followers] == [place.a]
+            assert [follower.version for follower in controller._corpus.live.followers] == [place.a]
             assert "not there" in str(client.get("/models").json()["models"])
-        place.until(lambda: watcher.trouble is None)
+        place.until(lambda: controller.trouble is None)
         assert client.post("/models/rollback").json() == {"wanted": place.a}
         place.until(lambda: place.active() == place.a)
         no_failure(place)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.progress import Progress
 from service.live import Generation
@@ -134,10 +134,10 @@ def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.1)
-    embed = Library.embed
+    embed = Corpus.embed
     full = False
 
-    async def full_at_times(self: Library, generation: Generation, texts: list[str]) -> Any:
+    async def full_at_times(self: Corpus, generation: Generation, texts: list[str]) -> Any:
         if full and generation.version == place.b:
             clock.now += 1  # a second that must not count
             raise Overloaded("injected")
@@ -146,7 +146,7 @@ def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
     clock = Clock(monkeypatch)
     with place.serving(build_rate=20) as client:
         place.fill()
-        monkeypatch.setattr(Library, "embed", full_at_times)
+        monkeypatch.setattr(Corpus, "embed", full_at_times)
         release = place.hold(monkeypatch, place.b, 22)
         client.post(f"/models/{place.b}/activate")
         place.until(lambda: place.state(place.b)["done"] == 22)

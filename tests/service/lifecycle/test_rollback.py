@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from models.manifest import FILE_NAME
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.lifecycle.builder import HARMLESS_TEXT
 from service.live import Generation
 from service.store import generations
@@ -27,20 +27,20 @@ def place(tmp_path: Path) -> Place:
 def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embed = Library.embed
+    embed = Corpus.embed
     embedded: list[str] = []
 
-    async def noted(self: Library, generation: Generation, documents: list[str]) -> Any:
+    async def noted(self: Corpus, generation: Generation, documents: list[str]) -> Any:
         embedded.extend(documents)
         return await embed(self, generation, documents)
 
-    monkeypatch.setattr(Library, "embed", noted)
+    monkeypatch.setattr(Corpus, "embed", noted)
     taken, expected = [], dict(DOCUMENTS)
     with place.serving() as client:
         place.fill()
         for at in range(5):
             place.activate(place.b)
-            place.until(lambda: place.app.state.runtime.watcher.swap is None)
+            place.until(lambda: place.app.state.runtime.controller.swap is None)
             expected[f"since-{at}"] = TEXTS[80 + at]
             new = {"id": f"since-{at}", "text": TEXTS[80 + at]}
             client.post("/documents", json={"documents": [new]})

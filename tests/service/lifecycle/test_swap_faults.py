@@ -16,7 +16,7 @@ import pytest
 import models.__main__ as command
 from models.encoder import Encoder
 from models.store import Store
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.swap import Swap
 from service.live import Generation
@@ -53,9 +53,9 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
 ) -> None:
     """A model that fails on a quarter is refused, whatever else happens meanwhile."""
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
-    embed, calls = Library.embed, 0
+    embed, calls = Corpus.embed, 0
 
-    async def full_at_times(self: Library, generation: Generation, texts: list[str]) -> Any:
+    async def full_at_times(self: Corpus, generation: Generation, texts: list[str]) -> Any:
         nonlocal calls
         if generation.version != place.a:
             calls += 1
@@ -65,7 +65,7 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
 
     with place.serving(build_rate=60) as client:
         place.fill()
-        monkeypatch.setattr(Library, "embed", full_at_times)
+        monkeypatch.setattr(Corpus, "embed", full_at_times)
         place.activate(place.c)
         assert place.everything() == DOCUMENTS
         assert calls > 5
@@ -191,9 +191,9 @@ def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(plac
             thread.start()
         for thread in threads:
             thread.join()
-        wish = place.store.wish()
-        assert wish is not None
-        assert wish.kind == "activate"
+        desired = place.store.desired()
+        assert desired is not None
+        assert desired.kind == "activate"
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_of_decisions_made_at_once_one_is_carried_out_as_the_decision_it_is(plac
 def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, asked: str) -> None:
     place.store.want(place.b)
     (place.store.root / "asked.json").write_text(asked.replace("X", place.b))
-    wish = place.store.wish()
-    assert wish is not None
-    assert (wish.version, wish.kind, wish.id) == (place.b, "want", "")
+    desired = place.store.desired()
+    assert desired is not None
+    assert (desired.version, desired.kind, desired.id) == (place.b, "want", "")
 
 
 def test_a_build_that_nobody_wants_any_more_after_a_start_is_dropped(
@@ -277,12 +277,12 @@ class Rows:
     def generation(self, version: str, state: str) -> int:
         return insert(self.transaction, _manifest(version), "form", state)
 
-    def swap(self, version: str, *, rollback: bool = False, wish: str = "id") -> None:
+    def swap(self, version: str, *, rollback: bool = False, desired: str = "id") -> None:
         row = self.connection.execute(
             "SELECT number FROM generations WHERE version = ? AND state = 'standby'", (version,)
         ).fetchone()
         number = row[0] if row else self.generation(version, "building")
-        go_live(self.transaction, number, wish, rollback=rollback)
+        go_live(self.transaction, number, desired, rollback=rollback)
 
 
 def _manifest(version: str) -> Any:
@@ -304,8 +304,8 @@ def test_a_hundred_rollbacks_do_not_push_the_version_before_out_of_the_history(t
 def test_a_wish_without_an_id_does_not_make_an_old_decision_new_again(tmp_path: Path) -> None:
     rows = Rows(tmp_path)
     rows.generation("a", "active")
-    rows.swap("b", wish="decided")
-    rows.swap("c", wish="")
+    rows.swap("b", desired="decided")
+    rows.swap("c", desired="")
     [value] = rows.connection.execute("SELECT value FROM facts WHERE name = 'handled wish'").fetchone()
     assert value == "decided"
     rows.connection.close()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models.store import Kind, Wish
-from service.lifecycle.target import aim
+from models.store import DesiredVersion, Kind
+from service.lifecycle.target import next_target
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,24 @@ from service.lifecycle.target import aim
 def test_a_version_in_disgrace_needs_a_decision_and_each_decision_counts_once(
     what: str, kind: Kind, handled: str | None, judged: bool, refused: bool, chosen: bool
 ) -> None:
-    wish = Wish("v2", kind, "this")
+    desired = DesiredVersion("v2", kind, "this")
     judged_versions = {"v2"} if judged else set()
-    found = aim(wish, live="v1", handled=handled, judged=judged_versions, refused=refused)
+    found = next_target(desired, live="v1", handled=handled, judged=judged_versions, refused=refused)
     assert (found is not None and found.version == "v2") is chosen, what
 
 
 def test_a_decision_that_was_carried_out_is_only_a_wish_when_it_comes_again() -> None:
-    found = aim(Wish("v2", "rollback", "this"), live="v3", handled="this", judged=(), refused=False)
-    assert found == Wish("v2", "want", "this"), "or the version that came after would be judged by it"
+    found = next_target(
+        DesiredVersion("v2", "rollback", "this"), live="v3", handled="this", judged=(), refused=False
+    )
+    assert found == DesiredVersion("v2", "want", "this"), (
+        "or the version that came after would be judged by it"
+    )
 
 
 def test_nothing_is_aimed_at_when_nothing_or_the_live_version_is_wanted() -> None:
-    assert aim(None, live="v1", handled=None, judged=(), refused=False) is None
-    assert aim(Wish("v1", "activate", "x"), live="v1", handled=None, judged=(), refused=False) is None
+    assert next_target(None, live="v1", handled=None, judged=(), refused=False) is None
+    assert (
+        next_target(DesiredVersion("v1", "activate", "x"), live="v1", handled=None, judged=(), refused=False)
+        is None
+    )

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from service.app import create_app
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.observability import logs
 from service.observability.metrics import UNMATCHED
 from tests.service.conftest import new_settings, wait_until_ready
@@ -215,7 +215,7 @@ def test_no_text_of_a_user_is_in_the_log_whatever_goes_well_or_wrong(
             raise RuntimeError(f"the model quotes {MARKER}")
         return forward(self, ids, **options)
 
-    async def buggy(self: Library, *arguments: Any, **options: Any) -> Any:
+    async def buggy(self: Corpus, *arguments: Any, **options: Any) -> Any:
         raise KeyError(MARKER)
 
     with (
@@ -234,7 +234,7 @@ def test_no_text_of_a_user_is_in_the_log_whatever_goes_well_or_wrong(
             patch.setattr(Encoder, "forward", breaking)
             assert ("POST", "/embed", 424) in everywhere(client)
         with monkeypatch.context() as patch:
-            patch.setattr(Library, "search", buggy)
+            patch.setattr(Corpus, "search", buggy)
             assert ("POST", "/search", 500) in everywhere(client)
         scraped = client.get("/metrics").text
     for text in (for_programs.getvalue(), for_people.getvalue()):

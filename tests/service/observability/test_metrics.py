@@ -250,8 +250,10 @@ def test_a_swap_is_seen_in_the_series_and_the_old_version_leaves_them(
         # All 60 documents, as the new version saw them; each has three words and two special tokens.
         candidate = f'simile_tokens_total{{lane="candidate",version="{place.b}"}}'
         assert both[candidate] >= 60 * 5
-        watcher = place.app.state.runtime.watcher
-        monkeypatch.setattr(watcher, "_settings", watcher._settings.model_copy(update={"grace_seconds": 0.3}))
+        controller = place.app.state.runtime.controller
+        monkeypatch.setattr(
+            controller, "_settings", controller._settings.model_copy(update={"grace_seconds": 0.3})
+        )
         place.until(lambda: not any(place.a in name for name in samples(client)))
         last = samples(client)
         assert last['simile_generations{state="kept"}'] == 0

@@ -155,7 +155,7 @@ def test_a_failure_and_a_search_are_told_by_template_and_type_and_a_key_by_its_n
         assert client.get("/search", params={"q": MARKER}).status_code == 200
         assert client.get(f"/documents/{MARKER}").status_code == 404
         assert client.get(f"/{MARKER}").status_code == 404
-        monkeypatch.setattr(app.state.runtime.library, "search", broken)
+        monkeypatch.setattr(app.state.runtime.corpus, "search", broken)
         assert client.get("/search", params={"q": "again"}).status_code == 500
     spans = collector.spans()
     roots = [span for span in spans if span.kind == 2]

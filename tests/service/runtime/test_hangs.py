@@ -86,7 +86,7 @@ def test_a_writer_that_dies_leaves_no_write_waiting(
 
     with serving(tmp_path, tiny_models_dir, hang_seconds=1.0) as place:
         assert put(place, "a").is_success
-        writer = place.runtime.library.writer
+        writer = place.runtime.corpus.writer
         inside, release = threading.Event(), threading.Event()
 
         def dying(jobs: object) -> None:

@@ -13,14 +13,14 @@ import httpx2
 import pytest
 
 from service.batching.batcher import Batcher
-from service.batching.pace import Pace
+from service.batching.pace import ThroughputEstimate
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import Job, Lane
-from service.batching.scheduler import Lanes
+from service.batching.scheduler import Scheduler
 from service.batching.workers import Worker
 from service.errors import Backend, Unhealthy
 from service.observability.metrics import Metrics
-from service.runtime.watchdog import Heartbeat, Supervisor, lasting
+from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from tests.service.fakes import CountingEncoder, run, until
 from tests.service.process import Service
 
@@ -28,23 +28,23 @@ FAULTY = (sys.executable, "-m", "tests.service.faulty")
 
 
 @asynccontextmanager
-async def watched(batcher: Batcher) -> AsyncIterator[Supervisor]:
+async def watched(batcher: Batcher) -> AsyncIterator[Watchdog]:
     """A running batcher under a supervisor that never ends the process."""
     batcher.start()
-    supervisor = Supervisor([batcher], 0)
-    supervisor.start()
+    watchdog = Watchdog([batcher], 0)
+    watchdog.start()
     try:
-        yield supervisor
+        yield watchdog
     finally:
         await asyncio.to_thread(batcher.stop)
-        supervisor.stop()
+        watchdog.stop()
 
 
 def test_a_batch_that_hangs_fails_its_callers_and_those_behind_it_and_nobody_waits() -> None:
     async def body() -> None:
         encoder = CountingEncoder()
         batcher = Batcher(Metrics(), workers=1, max_queue_tokens=10_000, hang_seconds=1.0)
-        async with watched(batcher) as supervisor:
+        async with watched(batcher) as watchdog:
             await batcher.embed(encoder.as_encoder(), ["well"])
             encoder.gate.clear()
             began = time.monotonic()
@@ -58,10 +58,10 @@ def test_a_batch_that_hangs_fails_its_callers_and_those_behind_it_and_nobody_wai
                 await waiting
             with pytest.raises(Unhealthy, match="hangs"):
                 await batcher.embed(encoder.as_encoder(), ["c"])
-            assert supervisor.illness == "1 of 1 workers hang"
+            assert watchdog.illness == "1 of 1 workers hang"
             assert batcher.failure(encoder.as_encoder()) == "a batch hangs"
             encoder.gate.set()  # it came back after all
-            await until(lambda: supervisor.illness is None)
+            await until(lambda: watchdog.illness is None)
             again = await batcher.embed(encoder.as_encoder(), ["dd"])
             assert again.vectors[0].tolist() == [1, 2, ord("d")]
             assert batcher.failure(encoder.as_encoder()) is None
@@ -73,13 +73,13 @@ def test_one_worker_that_hangs_does_not_keep_the_other_from_serving() -> None:
     async def body() -> None:
         stuck, well = CountingEncoder(1), CountingEncoder(2)
         batcher = Batcher(Metrics(), workers=2, max_queue_tokens=10_000, hang_seconds=1.0)
-        async with watched(batcher) as supervisor:
+        async with watched(batcher) as watchdog:
             stuck.gate.clear()
             with pytest.raises(Backend, match="SIMILE_HANG_SECONDS"):
                 await batcher.embed(stuck.as_encoder(), ["a"])
             answers = [await batcher.embed(well.as_encoder(), ["bb"]) for _ in range(20)]
             assert {tuple(answer.vectors[0]) for answer in answers} == {(2, 2, ord("b"))}
-            await until(lambda: supervisor.illness == "1 of 2 workers hang")  # said behind the failure
+            await until(lambda: watchdog.illness == "1 of 2 workers hang")  # said behind the failure
             stuck.gate.set()
 
     run(body)
@@ -90,25 +90,25 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits_for_it(monkeypatch: pyt
         encoder = CountingEncoder()
         metrics = Metrics()
         batcher = Batcher(metrics, workers=1, max_queue_tokens=100)
-        take = Lanes.take
+        take = Scheduler.take
 
-        def dying(lanes: Lanes) -> Job | None:
-            job = take(lanes)
+        def dying(scheduler: Scheduler) -> Job | None:
+            job = take(scheduler)
             if job is not None:
                 raise SystemExit("a worker is told to end while it holds rows")
             return job
 
-        async with watched(batcher) as supervisor:
+        async with watched(batcher) as watchdog:
             with monkeypatch.context() as patch:
-                patch.setattr(Lanes, "take", dying)
+                patch.setattr(Scheduler, "take", dying)
                 with pytest.raises(Unhealthy, match="A worker died"):
                     await batcher.embed(encoder.as_encoder(), ["a" * 50])
                 assert batcher.failure(encoder.as_encoder()) == "a worker died"
-            assert batcher._queue.lanes.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
+            assert batcher._queue.scheduler.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
             answer = await batcher.embed(encoder.as_encoder(), ["bb"])
             assert answer.vectors[0].tolist() == [1, 2, ord("b")]
             assert batcher.failure(encoder.as_encoder()) is None
-            await until(lambda: supervisor.illness is None)
+            await until(lambda: watchdog.illness is None)
         assert metrics.registry.get_sample_value("simile_worker_restarts_total") == 1
 
     run(body)
@@ -123,7 +123,7 @@ def test_whatever_a_batch_raises_its_worker_lives_on(monkeypatch: pytest.MonkeyP
                 (encoder, "tokenize", SystemExit()),
                 (encoder, "forward", KeyboardInterrupt()),
                 (encoder, "forward", MemoryError()),
-                (batcher._outcomes, "pass_succeeded", ValueError("a bug")),
+                (batcher._stats, "pass_succeeded", ValueError("a bug")),
             ]:
                 with monkeypatch.context() as patch:
                     patch.setattr(owner, name, raising(error))
@@ -158,7 +158,7 @@ def test_a_step_is_overdue_once_and_the_next_step_begins_at_nothing() -> None:
 
 
 def test_how_long_a_batch_may_take_follows_the_measured_pace() -> None:
-    pace = Pace(workers=2, hang_seconds=10)
+    pace = ThroughputEstimate(workers=2, hang_seconds=10)
     besides = GROUP_OVERHEAD_TOKENS  # what every batch costs
     pace.measured(50 - besides, 0.5)  # 100 tokens per second, by one worker
     assert pace.batch_may_take(10) == 10, "20 times 0.1 s is less than anything may take"
@@ -170,7 +170,7 @@ def test_how_long_a_batch_may_take_follows_the_measured_pace() -> None:
         pace.measured(200 - besides, 1)
     pace.measured(300 - besides, 1)
     assert pace.batch_may_take(512) == pytest.approx(20 * 512 / 210), "then a tenth of the way to each"
-    assert Pace(workers=2, hang_seconds=0).batch_may_take(512) == float("inf")
+    assert ThroughputEstimate(workers=2, hang_seconds=0).batch_may_take(512) == float("inf")
 
 
 def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +182,11 @@ def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.Mo
 
     clock = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + 3600 * (len(seen) > 1))  # an hour asleep
-    supervisor = Supervisor([Stage()], 1)
-    supervisor.start()
+    watchdog = Watchdog([Stage()], 1)
+    watchdog.start()
     while len(seen) < 4:
         time.sleep(0.01)
-    supervisor.stop()
+    watchdog.stop()
     assert max(seen) == 1.0
 
 

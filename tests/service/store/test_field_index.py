@@ -21,7 +21,7 @@ from service.store import secondary_indexes
 from service.store.documents import DEFAULT_COLLECTION, FEW_REVISIONS, count, page
 from service.store.filters import field_index, planner
 from service.store.filters.grammar import compile_filter
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
 from tests.service.conftest import new_settings, wait_until_ready
@@ -81,7 +81,7 @@ def put(store: sqlite3.Connection, *rows: dict[str, Any]) -> None:
         secondary_indexes.add(store, revision)
 
 
-def passing(store: sqlite3.Connection, where: Where) -> list[int]:
+def passing(store: sqlite3.Connection, where: Predicate) -> list[int]:
     found: list[int] = planner.matching(store, where, DEFAULT_COLLECTION).tolist()
     assert found == sorted(set(found))
     assert count(store, where) == len(found)

@@ -13,10 +13,10 @@ import pytest
 
 from service.store import filter_cache
 from service.store.documents import DEFAULT_COLLECTION, Document, json_of
-from service.store.filter_cache import Passing
+from service.store.filter_cache import FilterCache
 from service.store.filters.grammar import compile_filter
 from service.store.filters.planner import matching
-from service.store.filters.predicate import Where
+from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
@@ -60,7 +60,7 @@ class Store:
         given = {1: dict.fromkeys(range(len(ids)), VECTOR)}
         self._do(lambda transaction: upsert(transaction, documents, given, collection=collection))
 
-    def delete(self, where: Where) -> None:
+    def delete(self, where: Predicate) -> None:
         self._do(lambda transaction: delete(transaction, where))
 
     def _do(self, job: Callable[[Transaction], object]) -> None:
@@ -95,7 +95,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The collections of what was looked for anew."""
     made: list[str] = []
 
-    def counted(connection: sqlite3.Connection, where: Where, collection: str) -> Revisions:
+    def counted(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
         made.append(collection)
         return matching(connection, where, collection)
 
@@ -103,11 +103,11 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def where_of(filter: dict[str, Any]) -> Where:
+def where_of(filter: dict[str, Any]) -> Predicate:
     return compile_filter(filter, DECLARED)
 
 
-def check(kept: Passing, reader: sqlite3.Connection, filters: Sequence[dict[str, Any]] = FILTERS) -> None:
+def check(kept: FilterCache, reader: sqlite3.Connection, filters: Sequence[dict[str, Any]] = FILTERS) -> None:
     """What is kept is what is there, by a scan of the documents, at the moment of the reader."""
     for filter in filters:
         where = where_of(filter)
@@ -122,7 +122,7 @@ def test_over_random_writes_every_reader_gets_what_passes_at_its_own_moment(
 ) -> None:
     monkeypatch.setattr(filter_cache, "STEP", 4)
     monkeypatch.setattr(filter_cache, "FAR", 30)
-    rng, kept = random.Random(seed), Passing()
+    rng, kept = random.Random(seed), FilterCache()
     store.put(*range(30))
     readers = [store.now()]
     for step in range(60):
@@ -131,7 +131,7 @@ def test_over_random_writes_every_reader_gets_what_passes_at_its_own_moment(
             store.put(*some, change=step)
         elif rng.random() < 0.8:
             store.delete(
-                Where(
+                Predicate(
                     "id IN (SELECT value FROM json_each(?))",
                     [orjson.dumps([str(id) for id in some]).decode()],
                 )
@@ -148,18 +148,18 @@ def test_a_filter_is_searched_for_once_and_brought_forward_over_writes_without_e
 ) -> None:
     monkeypatch.setattr(filter_cache, "STEP", 4)
     monkeypatch.setattr(filter_cache, "FAR", 15)
-    kept = Passing()
+    kept = FilterCache()
     store.put(*range(90))
     for step in range(20):
         check(kept, store.now(), FILTERS[:2])
         store.put(step, step + 60, change=step)
-        store.delete(Where("id = ?", [str(step + 30)]))
+        store.delete(Predicate("id = ?", [str(step + 30)]))
         store.put(step, collection="other")
     assert len(searches) == 2
 
 
 def test_what_nothing_has_touched_is_the_same_array_and_nobody_can_change_it(store: Store) -> None:
-    kept, where = Passing(), where_of({"third": 0})
+    kept, where = FilterCache(), where_of({"third": 0})
     store.put(*range(9))
     first = kept.of(store.now(), where, DEFAULT_COLLECTION)
     store.put(1, 4, change=3)
@@ -172,7 +172,7 @@ def test_an_older_moment_is_still_served_when_a_newer_one_was_kept(
     store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_cache, "STEP", 2)
-    kept = Passing()
+    kept = FilterCache()
     store.put(*range(9))
     check(kept, store.now(), FILTERS[:1])
     store.put(0, change=1)
@@ -184,7 +184,7 @@ def test_an_older_moment_is_still_served_when_a_newer_one_was_kept(
 
 
 def test_what_an_older_reader_found_does_not_take_the_place_of_what_is_newer(store: Store) -> None:
-    kept, where = Passing(), where_of({"third": 0})
+    kept, where = FilterCache(), where_of({"third": 0})
     store.put(*range(9))
     old = store.now()
     store.put(0, change=1)
@@ -197,7 +197,7 @@ def test_what_an_older_reader_found_does_not_take_the_place_of_what_is_newer(sto
 def test_what_cannot_be_brought_to_a_moment_is_searched_for_anew(
     store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    kept = Passing()
+    kept = FilterCache()
     store.put(*range(9))
     old = store.now()
     if how == "from a later moment":
@@ -216,7 +216,7 @@ def test_what_was_found_quickly_is_not_kept(
     store: Store, searches: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filter_cache, "SLOW_SECONDS", 60.0)
-    kept = Passing()
+    kept = FilterCache()
     store.put(*range(9))
     for _ in range(3):
         check(kept, store.now(), FILTERS[:1])
@@ -224,7 +224,7 @@ def test_what_was_found_quickly_is_not_kept(
 
 
 def test_the_same_filter_of_two_collections_or_with_other_values_is_another(store: Store) -> None:
-    kept = Passing()
+    kept = FilterCache()
     store.put(*range(9))
     store.put(0, collection="other")
     reader = store.now()
@@ -237,7 +237,7 @@ def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
 ) -> None:
     room = 3 * (filter_cache.STATE_BYTES + 8 * 30)
     monkeypatch.setattr(filter_cache, "MOST_BYTES", room)
-    kept = Passing()
+    kept = FilterCache()
     store.put(*range(90))
     reader = store.now()
     for value in (0, 1, 2, 0):  # 30 documents each
@@ -251,7 +251,7 @@ def test_no_more_is_kept_than_there_is_room_for_and_what_was_used_last_stays(
     assert len(searches) == 5
 
 
-def together(store: Store, kept: Passing, count: int) -> tuple[list[threading.Thread], list[list[int]]]:
+def together(store: Store, kept: FilterCache, count: int) -> tuple[list[threading.Thread], list[list[int]]]:
     """Threads that ask for the same, each in a transaction of its own; and what they were told."""
     told: list[list[int]] = []
 
@@ -268,7 +268,7 @@ def test_equal_searches_that_come_together_are_made_once_unless_the_first_fails(
 ) -> None:
     began, go, calls = threading.Event(), threading.Event(), list[int]()
 
-    def held(connection: sqlite3.Connection, where: Where, collection: str) -> Revisions:
+    def held(connection: sqlite3.Connection, where: Predicate, collection: str) -> Revisions:
         calls.append(1)
         if len(calls) == 1:
             began.set()
@@ -280,7 +280,7 @@ def test_equal_searches_that_come_together_are_made_once_unless_the_first_fails(
     monkeypatch.setattr(filter_cache, "matching", held)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     store.put(*range(9))
-    threads, told = together(store, Passing(), 4)
+    threads, told = together(store, FilterCache(), 4)
     threads[0].start()
     assert began.wait(20)
     for thread in threads[1:]:
@@ -304,7 +304,7 @@ def test_who_waits_for_another_search_stops_when_nobody_waits_for_it(
     monkeypatch.setattr(filter_cache, "pause", refuse)
     monkeypatch.setattr(filter_cache, "LOOK_SECONDS", 0.001)
     store.put(0)
-    kept, where = Passing(), where_of({"third": 0})
+    kept, where = FilterCache(), where_of({"third": 0})
     kept._searches[filter_cache._key(where, DEFAULT_COLLECTION)] = filter_cache._Search(0)
     with pytest.raises(Ended):
         kept.of(store.now(), where, DEFAULT_COLLECTION)

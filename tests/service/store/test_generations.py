@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.corpus.corpus import Library
+from service.corpus.corpus import Corpus
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS_TEXT
 from service.live import Generation, apply
@@ -129,13 +129,13 @@ def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
         place.until(lambda: place.state(place.b)["done"] == 30)
     assert vectors_by_version(place)[place.b] == 30
     release.set()
-    embed, embedded = Library.embed, list[str]()
+    embed, embedded = Corpus.embed, list[str]()
 
-    async def noted(self: Library, generation: Generation, texts: Sequence[str]) -> list[Embedding]:
+    async def noted(self: Corpus, generation: Generation, texts: Sequence[str]) -> list[Embedding]:
         embedded.extend(text for text in texts if text != HARMLESS_TEXT)
         return await embed(self, generation, texts)
 
-    monkeypatch.setattr(Library, "embed", noted)
+    monkeypatch.setattr(Corpus, "embed", noted)
     with place.serving() as client:
         place.until(lambda: place.active() == place.b)
         assert place.everything() == DOCUMENTS

@@ -10,8 +10,8 @@ import pytest
 
 from service.store import reader
 from service.store.documents import count
-from service.store.filter_cache import Passing, _key, _Search
-from service.store.filters.predicate import Where
+from service.store.filter_cache import FilterCache, _key, _Search
+from service.store.filters.predicate import Predicate
 from service.store.reader import HEAVY, READERS, Documents, Turn, Turns, pause
 from service.store.schema import migrate
 from tests.service.fakes import run, until
@@ -173,7 +173,7 @@ def test_turns_go_in_the_order_of_the_line() -> None:
 
 def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Documents) -> None:
     """All readers wait for a search that has none: it gets one, or all would wait until their deadlines."""
-    kept, where = Passing(), Where("1", [])
+    kept, where = FilterCache(), Predicate("1", [])
     other = kept._searches[_key(where, "default")] = _Search(0)
 
     def waits(connection: sqlite3.Connection) -> int:
