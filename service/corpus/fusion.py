@@ -1,10 +1,12 @@
-"""One ranking out of two: what a model finds near a query's meaning, and what has its words.
+"""Fuse two rankings: documents near a query's meaning, and documents that have its words.
 
     fused = 0.8 · (1 + cosine) / (1 + best cosine) + 0.2 · bm25 / best bm25
 
 Each ranking's scores are brought to the range from 0, the least that is possible, to 1, the best of this
-query, and weighed; a document that one of them lacks has 0 there. So a score is at most 1, which only the
-first of both rankings reaches.
+query, and weighed. A document without the query's words has a bm25 of 0. A document that is missing from the
+dense ranking has the least cosine of that ranking: it is no nearer than the last of them, and with 0 a document
+found by its words alone would never reach the first page. So a score is at most 1, and the first of both
+rankings has it.
 
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
 2023), with their weight. Reciprocal rank fusion (Cormack et al. 2009), which knows places and no scores, was
@@ -21,14 +23,17 @@ LEAST_COSINE = -1.0
 
 def fuse(dense: Mapping[int, float], lexical: Mapping[int, float]) -> dict[int, np.float32]:
     """Scores by revision, in no order, from those of the two rankings: cosines, and bm25 above 0."""
-    fused: dict[int, float] = {}
-    for weight, least, scores in (
-        (DENSE_WEIGHT, LEAST_COSINE, dense),
-        (1 - DENSE_WEIGHT, 0.0, lexical),
-    ):
-        span = max(scores.values(), default=0.0) - least
-        if span <= 0:  # all are as far away as can be
-            continue
-        for revision, score in scores.items():
-            fused[revision] = fused.get(revision, 0.0) + weight * (score - least) / span
-    return {revision: np.float32(score) for revision, score in fused.items()}
+    near, worded = _in_range(dense, LEAST_COSINE), _in_range(lexical, 0.0)
+    missing = min(near.values(), default=0.0)
+    return {
+        revision: np.float32(
+            DENSE_WEIGHT * near.get(revision, missing) + (1 - DENSE_WEIGHT) * worded.get(revision, 0.0)
+        )
+        for revision in near | worded
+    }
+
+
+def _in_range(scores: Mapping[int, float], least: float) -> dict[int, float]:
+    """From 0 for `least` to 1 for the best; nothing if all are as far away as can be."""
+    span = max(scores.values(), default=least) - least
+    return {revision: (score - least) / span for revision, score in scores.items()} if span > 0 else {}
