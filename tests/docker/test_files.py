@@ -81,6 +81,11 @@ def test_every_combination_is_a_stack_that_stays_on_this_machine(
     gpu = "docker/gpu.yml" in files
     assert services["service"]["image"] == f"simile-service{'-gpu' if gpu else ''}:test"
     assert services["service"]["build"]["target"] == ("service-gpu" if gpu else "service")
+    assert services["trainer"]["image"] == f"simile-trainer{'-gpu' if gpu else ''}:test"
+    torch_index = services["trainer"]["build"].get("args", {}).get("TORCH_INDEX_URL")
+    assert torch_index == ("" if gpu else None), (
+        "CUDA comes with gpu.yml alone; unset, the Dockerfile names CPU wheels"
+    )
     reserved = services["service"].get("deploy", {}).get("resources", {}).get("reservations", {})
     assert bool(reserved.get("devices")) is gpu
 
