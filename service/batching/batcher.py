@@ -84,12 +84,6 @@ class Batcher:
         self._calls: set[EmbedCall] = set()  # not answered yet
         self._loop: asyncio.AbstractEventLoop
 
-    def resize(self, workers: int, alone_threads: int) -> None:
-        """Another number of workers, and of threads for a lone text; before the start."""
-        self.alone = self._jobs.alone = SingleTextSession(alone_threads, self._rests)
-        self._throughput.workers = workers
-        self._workers = Workers(workers, self._work)
-
     def start(self) -> None:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = self._jobs.loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from models.encoder import Encoder
 from service import memory
 from service.batching.request import Item, Lane
-from service.batching.tuning import Layout
+from service.batching.workers import Layout
 from service.observability.logs import told
 
 log = logging.getLogger(__name__)

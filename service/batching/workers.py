@@ -11,10 +11,38 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
+from models import cpus
 from service.batching.request import Job
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class Layout(NamedTuple):
+    """How many workers run the model, with how many threads each, and why."""
+
+    workers: int
+    threads: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.workers}x{self.threads} ({self.reason})"
+
+
+def layout_for(settings: Settings) -> Layout:
+    """One thread on each processor, unless the settings say otherwise.
+
+    Independent workers beat one pass on several threads wherever it was measured (benchmarks/layouts.py).
+    """
+    if settings.workers or settings.threads:
+        threads = settings.threads or 1
+        workers = settings.workers or max(1, cpus.available() // threads)
+        return Layout(workers, threads, "set by SIMILE_WORKERS or SIMILE_THREADS")
+    if settings.place.device == "cuda":
+        return Layout(2, 1, "while a GPU computes one batch, the next is tokenized")
+    return Layout(cpus.available(), 1, "one for each processor")
 
 
 class Worker:

@@ -17,7 +17,7 @@ from service.batching import single_text as alone
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.batching.single_text import ENOUGH, threads_alone
-from service.batching.tuning import Layout
+from service.batching.workers import Layout
 from service.settings import Settings
 from tests.models.forms import counted
 from tests.service.conftest import new_settings, serving
@@ -75,21 +75,21 @@ async def until_busy(batcher: Batcher, workers: int) -> None:
 @pytest.mark.parametrize(
     ("setting", "layout", "processors", "threads"),
     [
-        (0, Layout(2, 1), 2, 2),
-        (0, Layout(16, 1), 16, 4),
-        (0, Layout(1, 1), 2, 1),
-        (0, Layout(1, 4), 4, 1),
-        (0, Layout(4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
-        (0, Layout(4, 1), 3, 3),
-        (1, Layout(2, 1), 2, 1),
-        (8, Layout(16, 1), 16, 8),
-        (2, Layout(4, 2), 8, 1),
+        (0, (2, 1), 2, 2),
+        (0, (16, 1), 16, 4),
+        (0, (1, 1), 2, 1),
+        (0, (1, 4), 4, 1),
+        (0, (4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
+        (0, (4, 1), 3, 3),
+        (1, (2, 1), 2, 1),
+        (8, (16, 1), 16, 8),
+        (2, (4, 2), 8, 1),
     ],
 )
 def test_a_lone_text_gets_the_threads_of_all_workers_and_no_more_than_it_can_use(
-    setting: int, layout: Layout, processors: int, threads: int
+    setting: int, layout: tuple[int, int], processors: int, threads: int
 ) -> None:
-    assert threads_alone(setting, layout, processors) == threads
+    assert threads_alone(setting, Layout(*layout, reason=""), processors) == threads
 
 
 def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
