@@ -115,7 +115,7 @@ async def info(request: Request) -> Response:
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
             "threads": layout.workers * layout.threads,
-            "lone_threads": runtime.batcher.alone.threads if encoder.opens_alone else 1,
+            "lone_threads": runtime.batcher.single_text.threads if encoder.opens_alone else 1,
             "workers": layout._asdict(),
             "cache": None
             if cache is None

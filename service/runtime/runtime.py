@@ -17,8 +17,8 @@ from models import cpus
 from models.store import Store
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
-from service.batching.single_text import threads_alone
-from service.batching.sizes import sizes_on
+from service.batching.planner import sizes_on
+from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError
@@ -79,7 +79,7 @@ class Runtime:
             hang_seconds=settings.hang_seconds,
             cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
             sizes=sizes_on(settings.place),
-            alone_threads=threads_alone(settings.lone_threads, self.layout, cpus.available()),
+            single_text_threads=threads_for_single_text(settings.lone_threads, self.layout, cpus.available()),
         )
         self.watchdog: Watchdog
         self.health: Health
@@ -162,7 +162,7 @@ class Runtime:
         self.watchdog.start()
         self.health = Health(self.live, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
-        self.batcher.alone.has_room = lambda: not self.controller.builds
+        self.batcher.single_text.has_room = lambda: not self.controller.builds
         self.controller.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         gauges.show_machine(self.metrics, {"data": self.settings.data_dir, "models": self.store.root})
@@ -171,7 +171,7 @@ class Runtime:
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
-                await self.batcher.embed(generation.encoder, WARM_TEXTS, anew=True)
+                await self.batcher.embed(generation.encoder, WARM_TEXTS, bypass_cache=True)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
