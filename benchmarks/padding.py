@@ -30,8 +30,7 @@ from models.engines.openvino import KEPT_KERNELS, OpenvinoEngine, computes_bf16
 from models.publishing.default import publish_default
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
-from service.batching.planner import Costs, group_of_oldest
-from service.batching.sizes import PROCESSOR
+from service.batching.planner import PROCESSOR, Costs, group_of_oldest
 
 WORKERS = 2  # batches in flight, whose texts are not among those that wait
 TURN = 5  # batches

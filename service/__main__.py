@@ -1,5 +1,5 @@
 """`python -m service`: settings in, the service up. `check`: say what would run. `keys`: who may call it.
-`tune`: how many workers. `import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
+`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
 answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (watchdog.py).
@@ -49,7 +49,6 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--data", action="store_true", help="check what the data directory holds instead; status 1: not sound"
     )
-    commands.add_parser("tune", help="measure how many workers are best here; needs a quiet machine")
     import_files.describe(
         commands.add_parser("import", help="documents out of files, into a running service")
     )
@@ -81,15 +80,13 @@ def run(arguments: argparse.Namespace) -> str:
         return check_data.run(settings)
     # The application and its runtimes take half a second to import, which no other command needs.
     from service import server  # noqa: PLC0415
-    from service.batching import tuning  # noqa: PLC0415
     from service.cli import check  # noqa: PLC0415
     from service.runtime import settings_check  # noqa: PLC0415
 
     settings_check.check(settings)
 
-    tells = {"check": check.report, "tune": tuning.run}
-    if command in tells:
-        return tells[command](settings)
+    if command == "check":
+        return check.report(settings)
     server.serve(settings)
     return ""
 

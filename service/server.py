@@ -79,7 +79,6 @@ def serve(settings: Settings) -> None:
     with bound(settings) as listener:
         app = create_app(settings)
         app.state.runtime.open()
-        app.state.runtime.tune()
         run(app, listener)
 
 

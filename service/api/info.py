@@ -94,7 +94,7 @@ async def info(request: Request) -> Response:
     runtime = runtime_of(request)
     with runtime.live.borrow() as generation:
         manifest, encoder, settings = generation.manifest, generation.encoder, runtime.settings
-        largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.tuning.layout
+        largest, cache, layout = generation.indexes.largest, runtime.batcher.cache, runtime.layout
         measured = largest.measured
         answer = {
             "model_id": manifest.origin,
@@ -115,8 +115,8 @@ async def info(request: Request) -> Response:
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
             "threads": layout.workers * layout.threads,
-            "lone_threads": runtime.batcher.alone.threads if encoder.opens_alone else 1,
-            "workers": {**layout._asdict(), "reason": runtime.tuning.reason},
+            "lone_threads": runtime.batcher.single_text.threads if encoder.opens_alone else 1,
+            "workers": layout._asdict(),
             "cache": None
             if cache is None
             else {"vectors": len(cache), "bytes": cache.nbytes, "limit_bytes": cache.limit_bytes},

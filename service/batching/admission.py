@@ -1,37 +1,102 @@
-"""Whether a call may join the queue: not when it would wait too long for its turn, or make it too large.
+"""Admission of calls to the queue, and the throughput that it is judged by.
 
-To refuse at once is kinder than to let everybody wait: what is served in time stays near the best that the
-machine can do, and who is refused knows when to come again.
+A call is refused when it would wait too long for its turn, or make the queue too large. To refuse at once is
+kinder than to let everybody wait: what is served in time stays near the best that the machine can do, and a
+refused client knows when to come again.
 """
 
-from service.batching.pace import ThroughputEstimate
+import math
+
+from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import Lane
 from service.batching.scheduler import Scheduler
 from service.errors import Overloaded
 
+BATCH_FACTOR = 20  # a batch may take this many times as long as it should: a busy machine is no hang
+CHARACTERS_PER_SECOND = 1_000_000  # that a tokenizer reads; most read several times as many
+RECENT = 0.1  # how much one batch counts
+FIRST_GUESS = 1000.0  # tokens per second of one worker, until a batch has been measured
+
+
+class ThroughputEstimate:
+    """An average over recent batches. Workers write it without a lock: to lose one batch does no harm.
+
+    overhead_tokens: what every batch costs besides.
+    hang_seconds: what any step may take, however little is predicted; 0: there is no bound.
+    """
+
+    def __init__(
+        self, *, workers: int, hang_seconds: float, overhead_tokens: int = GROUP_OVERHEAD_TOKENS
+    ) -> None:
+        self.workers = workers
+        self._hang_seconds = hang_seconds
+        self._overhead_tokens = overhead_tokens
+        self._tokens_per_second = FIRST_GUESS  # of one worker
+        self._batches = 0
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """One worker embedded `tokens` in `seconds`.
+
+        What every batch costs besides counts as tokens, or a quiet time of short texts would teach a pace
+        at which the next burst seems hopeless.
+        """
+        rate = (tokens + self._overhead_tokens) / max(seconds, 1e-6)
+        self._batches += 1
+        share = max(RECENT, 1 / self._batches)  # the mean of the first ones
+        self._tokens_per_second += share * (rate - self._tokens_per_second)
+
+    def seconds_for(self, tokens: int) -> float:
+        """Seconds that all workers together need for `tokens`."""
+        return tokens / (self._tokens_per_second * self.workers)
+
+    def batch_may_take(self, tokens: int) -> float:
+        """Seconds after which a batch of `tokens`, padding included, counts as hanging."""
+        return self._bound(tokens / self._tokens_per_second)
+
+    def tokenizing_may_take(self, characters: int) -> float:
+        """Seconds after which tokenizing `characters` counts as hanging."""
+        return self._bound(characters / CHARACTERS_PER_SECOND)
+
+    def _bound(self, predicted_seconds: float) -> float:
+        if not self._hang_seconds:
+            return math.inf
+        return max(self._hang_seconds, BATCH_FACTOR * predicted_seconds)
+
 
 class Admission:
-    """max_seconds: of waiting for a turn, in the interactive lane; 0: no bound."""
+    """Lets calls join the scheduler, or refuses them. It reads numbers that may be a moment old: calls come
+    on one thread, and until one has joined they only fall.
 
-    def __init__(self, pace: ThroughputEstimate, *, max_tokens: int, max_seconds: float = 0) -> None:
-        self._throughput = pace
+    max_seconds: of waiting for a turn, in the interactive lane; 0: no bound.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        throughput: ThroughputEstimate,
+        *,
+        max_tokens: int,
+        max_seconds: float = 0,
+    ) -> None:
+        self._scheduler = scheduler
+        self._throughput = throughput
         self.max_tokens = max_tokens
         self.max_seconds = max_seconds
 
-    def check(self, scheduler: Scheduler, lane: Lane, cost: int) -> None:
+    def check(self, lane: Lane, cost: int) -> None:
         """Raise Overloaded when a call of about `cost` tokens may not join `lane`.
 
         A call larger than the whole limit is let in when nothing waits, or it could never be served. Its own
         size is no wait of others, who take turns with it.
         """
-        waiting = scheduler.tokens(lane)
+        waiting = self._scheduler.tokens(lane)
         if waiting and waiting + cost > self.max_tokens:
             raise Overloaded(
                 f"{waiting} tokens wait already; with this request about {waiting + cost} would, and the "
                 f"limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
                 retry_after_seconds=self._throughput.seconds_for(waiting),
             )
-        seconds = self.wait_seconds(scheduler)
+        seconds = self.wait_seconds()
         if self.max_seconds and lane is Lane.INTERACTIVE and seconds > self.max_seconds:
             raise Overloaded(
                 f"This request would wait about {seconds:.1f} s for its turn, and {self.max_seconds:g} s "
@@ -39,6 +104,6 @@ class Admission:
                 retry_after_seconds=seconds,
             )
 
-    def wait_seconds(self, scheduler: Scheduler) -> float:
-        """How long an interactive call that comes now would wait for its turn."""
-        return self._throughput.seconds_for(scheduler.turn_tokens(Lane.INTERACTIVE))
+    def wait_seconds(self) -> float:
+        """Seconds that an interactive call that comes now would wait for its turn, about."""
+        return self._throughput.seconds_for(self._scheduler.turn_tokens(Lane.INTERACTIVE))

@@ -1,228 +1,272 @@
-"""Vectors of what was asked for lately: what comes again costs no forward pass.
+"""Equal texts cost one forward pass: recent texts have their vectors here, texts in flight their items.
 
-    text ──▶ its name ──┐
-                        ├──▶ entry: a vector and how many tokens it was made of
-    ids  ──▶ its name ──┘
+    text ──▶ key ──▶ Cache: its vector           ──▶ answered without a worker
+               └───▶ InFlight: its item          ──▶ waits with those that asked before
+               └───▶ a new item                  ──▶ the scheduler
 
-Looked up twice: by the text before it is tokenised, on the event loop and in microseconds; then by the final
-token ids, for texts that differ and have the same tokens. A name is a keyed hash that holds the encoder and
-whether the vector is normalised, so nobody's words stay in memory and nobody can look for two equal names. An
-encoder is one fingerprint in one form; its entries go when it closes.
-
-Two parts. What was asked for once is on trial; asked for again it stays, in at most four fifths of the room.
-What leaves is the least recently used, of those on trial first. So a whole corpus that is embedded once, text
-by text, does not drive out what is asked for again and again, as it would from one list by use.
-Not here: equal texts that are computed at this moment (coalescing.py).
+A key is a keyed hash of the text, its encoder and the options that change its vector. So no text stays in
+memory, and no client can look for two texts with equal keys. Everything here belongs to the event loop, under
+no lock.
 """
 
 import hashlib
 import os
 import sys
-import threading
-from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.encoder import Encoder
-from service.batching.request import Source
+from service.batching.request import EmbedCall, Item, Lane, Source
+from service.batching.scheduler import Scheduler
+from service.batching.tokenizing import estimate
+from service.errors import ServiceError
 from service.observability.metrics import Metrics
 
-STAYING_SHARE = 0.8  # of the bytes, for what was asked for more than once
-SPELLINGS = 4  # texts of one entry that are known by their text; the others are found by their ids
-CHARACTERS_PER_TOKEN = 8  # a text with more than so many for each token of the maximum is not looked up
-NAME_BYTES = 16
-CLEARED_AT_ONCE = 256
-# What an entry and a spelling take beside the vector, objects and their shares of the tables: so much that a
-# full cache of 64 MiB is 64 MiB of the process (0.99 to 1.01 at 384 and 768 dimensions, 0.88 at 32).
+PROTECTED_SHARE = 0.8  # of the bytes, for texts that were asked for more than once
+CHARACTERS_PER_TOKEN = 64  # a text with more than so many for each token of the maximum has no key
+KEY_BYTES = 16
+# An entry's objects and its share of the tables, beside the vector: so much that a full cache of 64 MiB is
+# 64 MiB of the process.
 ENTRY_BYTES = 416
-SPELLING_BYTES = 224
 
 
 class Entry(NamedTuple):
-    """One vector. `spellings` are the names of texts that it is found by."""
+    """A vector, and what else an answer says of its text."""
 
     vector: bytes  # float32
     tokens: int
+    truncated: bool
     space: int
-    spellings: tuple[bytes, ...]
 
     @property
     def nbytes(self) -> int:
-        return sys.getsizeof(self.vector) + ENTRY_BYTES + SPELLING_BYTES * len(self.spellings)
+        return sys.getsizeof(self.vector) + ENTRY_BYTES
 
 
-class Computed(NamedTuple):
-    """What a forward pass gave: the name of its ids, its vector, and the texts that it is the vector of."""
+class KeySpace:
+    """Keys of the texts of one encoder: one fingerprint in one form."""
 
-    name: bytes
-    vector: bytes
-    tokens: int
-    spellings: tuple[bytes, ...]
-
-
-class _Space:
-    """How the texts and ids of one encoder are named."""
-
-    def __init__(self, number: int, longest: int, key: bytes) -> None:
+    def __init__(self, number: int, encoder: Encoder, secret: bytes) -> None:
         self.number = number
-        self.longest = longest  # characters of a text
+        self._longest = CHARACTERS_PER_TOKEN * encoder.max_length
         self._hashes = {
-            (kind, normalize): hashlib.blake2b(
-                f"{number} {normalize} ".encode(), digest_size=NAME_BYTES, key=key, person=kind
-            )
-            for kind in (b"text", b"ids")
-            for normalize in (False, True)
+            options: hashlib.blake2b(f"{number} {options} ".encode(), digest_size=KEY_BYTES, key=secret)
+            for options in product((False, True), repeat=4)
         }
 
-    def name(self, kind: bytes, content: bytes, normalize: bool) -> bytes:
-        named = self._hashes[kind, normalize].copy()
-        named.update(content)
+    def text_key(self, call: EmbedCall, source: Source) -> bytes | None:
+        """None for a source that is too long to be looked up."""
+        if len(source) > self._longest:
+            return None
+        is_text = isinstance(source, str)
+        named = self._hashes[is_text, call.normalize, call.truncate, call.left].copy()
+        # Half of a surrogate pair is refused by the tokenizer, which says where it is.
+        named.update((source if isinstance(source, str) else repr(source)).encode("utf-8", "surrogatepass"))
         return named.digest()
 
 
 class Cache:
-    """At most `limit_bytes`, names and tables included. Thread safe."""
+    """At most `limit_bytes` of vectors, keys and tables included.
+
+    A segmented LRU. A text that was asked for once is on probation; asked for again it is protected, in at
+    most four fifths of the room. The least recently used leaves first, of those on probation before the
+    others. So a corpus that is embedded once, text by text, does not drive out what is asked for again and
+    again.
+    """
 
     def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
         self.limit_bytes = limit_bytes
-        self._evictions = metrics.cache_evictions
-        self._key = os.urandom(32)
-        self._lock = threading.Lock()
-        self._spaces: dict[Encoder, _Space] = {}
-        self._opened = 0  # spaces that there ever were: a number is not used twice
-        self._texts: dict[bytes, bytes] = {}  # name of a text to that of its ids
-        self._on_trial: OrderedDict[bytes, Entry] = OrderedDict()
-        self._staying: OrderedDict[bytes, Entry] = OrderedDict()
-        self._staying_bytes = 0
         self.nbytes = 0
+        self._evictions = metrics.cache_evictions
+        self._secret = os.urandom(32)
+        self._spaces: dict[Encoder, KeySpace] = {}
+        self._opened = 0  # spaces that there ever were: a number is not used twice
+        self._probation: OrderedDict[bytes, Entry] = OrderedDict()
+        self._protected: OrderedDict[bytes, Entry] = OrderedDict()
+        self._protected_bytes = 0
         metrics.cache_bytes.set_function(lambda: self.nbytes)
 
     def __len__(self) -> int:
         """Vectors that it holds."""
-        return len(self._on_trial) + len(self._staying)
+        return len(self._probation) + len(self._protected)
 
-    def open(self, encoder: Encoder) -> None:
-        """Take what `encoder` computes from now on, until it is forgotten; its caller has borrowed it."""
-        if encoder not in self._spaces:
-            with self._lock:
-                self._opened += 1
-                longest = CHARACTERS_PER_TOKEN * encoder.max_length
-                self._spaces.setdefault(encoder, _Space(self._opened, longest, self._key))
-
-    def names_of_texts(
-        self, encoder: Encoder, sources: Sequence[Source], normalize: bool
-    ) -> list[bytes | None]:
-        """One for each of `sources`, of an open encoder; None for ids, and for a text that is too long."""
-        space = self._spaces[encoder]
-        names: list[bytes | None] = []
-        for source in sources:
-            name = None
-            if isinstance(source, str) and len(source) <= space.longest:
-                # Half of a surrogate pair is refused by the tokenizer, which says where it is.
-                name = space.name(b"text", source.encode("utf-8", "surrogatepass"), normalize)
-            names.append(name)
-        return names
-
-    def name_of_ids(self, encoder: Encoder, ids: Sequence[int], normalize: bool) -> bytes | None:
-        """None when `encoder` has closed."""
+    def space(self, encoder: Encoder) -> KeySpace:
+        """The keys of `encoder`, which the caller has borrowed, until it is forgotten."""
         space = self._spaces.get(encoder)
-        return None if space is None else space.name(b"ids", array("I", ids).tobytes(), normalize)
+        if space is None:
+            self._opened += 1
+            space = self._spaces[encoder] = KeySpace(self._opened, encoder, self._secret)
+        return space
 
-    def find_texts(self, names: Sequence[bytes | None]) -> list[Entry | None]:
-        """The entry of each name of a text, as far as there is one."""
-        found: list[Entry | None] = []
-        with self._lock:
-            for name in names:
-                ids = None if name is None else self._texts.get(name)
-                found.append(None if ids is None else self._find(ids))
-        return found
-
-    def find_ids(self, name: bytes, spelling: bytes | None) -> Entry | None:
-        """The entry of ids by their name; from now on it is found by `spelling` too, the name of a text."""
-        with self._lock:
-            entry = self._find(name)
-            if entry is not None and spelling is not None:
-                self._spell(name, (spelling,))
-                self._shrink()
-            return entry
-
-    def keep(self, encoder: Encoder, computed: Iterable[Computed]) -> None:
-        """What `encoder` computed; of one that has closed nothing is kept."""
-        with self._lock:
-            space = self._spaces.get(encoder)
-            if space is None:
-                return
-            for name, vector, tokens, spellings in computed:
-                if name not in self._staying and name not in self._on_trial:
-                    entry = Entry(vector, tokens, space.number, ())
-                    self._on_trial[name] = entry
-                    self.nbytes += entry.nbytes
-                self._spell(name, spellings)
-            self._shrink()
-
-    def forget(self, encoder: Encoder) -> None:
-        """The encoder has closed: nothing of it is found or kept any more, and its entries go.
-
-        On a thread of their own, a few at a time: all take some 0.1 s, and who closes may be the event loop.
-        """
-        with self._lock:
-            space = self._spaces.pop(encoder, None)
-        if space is not None:
-            threading.Thread(target=self._clear, args=[space.number], name="forget", daemon=True).start()
-
-    def _clear(self, space: int) -> None:
-        for part in (self._staying, self._on_trial):  # what leaves the first meanwhile goes to the second
-            with self._lock:
-                names = [name for name, entry in part.items() if entry.space == space]
-            for at in range(0, len(names), CLEARED_AT_ONCE):
-                with self._lock:
-                    for name in names[at : at + CLEARED_AT_ONCE]:
-                        if name in part:
-                            self._drop(part, name)
-
-    def _find(self, name: bytes) -> Entry | None:
-        """The entry, which was asked for once more."""
-        entry = self._staying.get(name)
+    def find(self, key: bytes) -> Entry | None:
+        """The entry, which is protected from now on."""
+        entry = self._protected.get(key)
         if entry is not None:
-            self._staying.move_to_end(name)
+            self._protected.move_to_end(key)
             return entry
-        entry = self._on_trial.pop(name, None)
+        entry = self._probation.pop(key, None)
         if entry is not None:
-            self._staying[name] = entry
-            self._staying_bytes += entry.nbytes
-            while self._staying_bytes > STAYING_SHARE * self.limit_bytes:
-                oldest, left = self._staying.popitem(last=False)
-                self._staying_bytes -= left.nbytes
-                self._on_trial[oldest] = left
+            self._protected[key] = entry
+            self._protected_bytes += entry.nbytes
+            while self._protected_bytes > PROTECTED_SHARE * self.limit_bytes:
+                oldest, left = self._protected.popitem(last=False)
+                self._protected_bytes -= left.nbytes
+                self._probation[oldest] = left
         return entry
 
-    def _spell(self, name: bytes, spellings: Iterable[bytes]) -> None:
-        """The entry `name` is found by these texts too, while it has few."""
-        part = self._staying if name in self._staying else self._on_trial
-        entry = part[name]
-        new = [text for text in spellings if text not in self._texts][: SPELLINGS - len(entry.spellings)]
-        if not new:
+    def keep(self, item: Item, vector: bytes) -> None:
+        """The vector of `item`, unless its encoder has closed."""
+        space, key = self._spaces.get(item.call.encoder), item.key
+        if space is None or key is None or key in self._probation or key in self._protected:
             return
-        part[name] = entry._replace(spellings=(*entry.spellings, *new))
-        self._texts.update(dict.fromkeys(new, name))
-        self.nbytes += SPELLING_BYTES * len(new)
-        if part is self._staying:
-            self._staying_bytes += SPELLING_BYTES * len(new)
-
-    def _shrink(self) -> None:
+        entry = Entry(vector, len(item.ids), item.truncated, space.number)
+        self._probation[key] = entry
+        self.nbytes += entry.nbytes
         evicted = 0
         while self.nbytes > self.limit_bytes:
-            part = self._on_trial or self._staying
+            part = self._probation or self._protected
             self._drop(part, next(iter(part)))
             evicted += 1
         if evicted:
             self._evictions.inc(evicted)
 
-    def _drop(self, part: OrderedDict[bytes, Entry], name: bytes) -> None:
-        entry = part.pop(name)
-        for text in entry.spellings:
-            del self._texts[text]
+    def forget(self, encoder: Encoder) -> None:
+        """The encoder has closed: its entries go, and none comes any more."""
+        space = self._spaces.pop(encoder, None)
+        if space is None:
+            return
+        for part in (self._protected, self._probation):
+            for key in [key for key, entry in part.items() if entry.space == space.number]:
+                self._drop(part, key)
+
+    def _drop(self, part: OrderedDict[bytes, Entry], key: bytes) -> None:
+        entry = part.pop(key)
         self.nbytes -= entry.nbytes
-        if part is self._staying:
-            self._staying_bytes -= entry.nbytes
+        if part is self._protected:
+            self._protected_bytes -= entry.nbytes
+
+
+class InFlight:
+    """The items that wait or are computed, each for all calls that ask for its text meanwhile.
+
+    All waiters have borrowed the item's encoder, so it stays open whichever of them leaves. A call that
+    leaves takes along the items that no other call waits for; the others keep its turns.
+    """
+
+    def __init__(self, cache: Cache | None, scheduler: Scheduler) -> None:
+        self._cache = cache
+        self._scheduler = scheduler
+        self._items: dict[bytes, Item] = {}
+
+    def look_up(
+        self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool
+    ) -> tuple[list[Item], list[tuple[Item, int]]]:
+        """Fill the rows of `call` that the cache has. Of the others: new items, and items to join with the
+        rows that they will fill. Nothing waits yet.
+        """
+        space = None if self._cache is None or bypass_cache else self._cache.space(call.encoder)
+        cache = self._cache if space is not None and call.lane is Lane.INTERACTIVE else None
+        new: list[Item] = []
+        joined: list[tuple[Item, int]] = []
+        begun: dict[bytes, Item] = {}  # new ones: an equal text may follow in the same call
+        for position, source in enumerate(inputs):
+            key = None if space is None else space.text_key(call, source)
+            if key is not None:
+                entry = None if cache is None else cache.find(key)
+                if entry is not None:
+                    _fill(
+                        call,
+                        position,
+                        np.frombuffer(entry.vector, np.float32),
+                        entry.tokens,
+                        truncated=entry.truncated,
+                    )
+                    continue
+                item = self._items.get(key) or begun.get(key)
+                if item is not None:
+                    joined.append((item, position))
+                    continue
+            cost = estimate(source, call.encoder)
+            item = Item(call, source, cost, [(call, position)], key, is_kept=cache is not None)
+            new.append(item)
+            if key is not None:
+                begun[key] = item
+        return new, joined
+
+    def add(self, call: EmbedCall, new: list[Item], joined: list[tuple[Item, int]]) -> None:
+        """Let `call` wait for new items, which the scheduler has, and for those of others.
+
+        An interactive call takes an item that it joins into its own lane.
+        """
+        for item in new:
+            call.items.append(item)
+            if item.key is not None:
+                self._items[item.key] = item
+        for item, position in joined:
+            call.items.append(item)
+            item.waiters.append((call, position))
+            if call.lane is Lane.INTERACTIVE:
+                item.is_kept = True
+                if item.call.lane is not Lane.INTERACTIVE:
+                    self._scheduler.promote(item, call)
+
+    def leave(self, call: EmbedCall) -> None:
+        """`call` waits no longer."""
+        unwanted = []
+        for item in call.items:
+            item.waiters = [waiter for waiter in item.waiters if waiter[0] is not call]
+            if not item.waiters:
+                item.cancelled = True
+                self._remove(item)
+                unwanted.append(item)
+        self._scheduler.discard(unwanted)
+
+    def complete(
+        self, items: Sequence[Item], vectors: NDArray[np.float32], started: float, seconds: float
+    ) -> None:
+        """`items` have their vectors, from a forward pass that `started` then and took so many seconds."""
+        for item, vector in zip(items, vectors, strict=True):
+            self._remove(item)
+            if item.is_kept and self._cache is not None:
+                self._cache.keep(item, vector.tobytes())
+            for call, position in item.waiters:
+                _fill(call, position, vector, len(item.ids), truncated=item.truncated)
+                before = started - call.arrived  # below 0: it came in the middle of the forward pass
+                call.tokenize_seconds += item.tokenize_seconds
+                call.wait_seconds += max(0.0, before)
+                call.inference_seconds += max(0.0, seconds + min(0.0, before))
+                if not call.missing and not call.future.done():  # the client may have left meanwhile
+                    call.future.set_result(None)
+            item.waiters = []
+
+    def fail(self, items: Iterable[Item], error_at: Callable[[int], ServiceError]) -> None:
+        """`items` have failed, and with them every call that waits for one.
+
+        error_at: the error, for a row of a call.
+        """
+        for item in items:
+            self._remove(item)
+            for call, position in item.waiters:
+                if not call.future.done():
+                    call.future.set_exception(error_at(position))
+            item.waiters = []
+
+    def _remove(self, item: Item) -> None:
+        """No call joins `item` from now on."""
+        if item.key is not None and self._items.get(item.key) is item:
+            del self._items[item.key]
+
+
+def _fill(
+    call: EmbedCall, position: int, vector: NDArray[np.float32], tokens: int, *, truncated: bool
+) -> None:
+    """A row of a call's answer."""
+    call.vectors[position] = vector
+    call.tokens[position] = tokens
+    call.truncated[position] = truncated
+    call.missing -= 1

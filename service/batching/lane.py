@@ -1,6 +1,6 @@
-"""One lane: the calls with rows that wait, and the next job among them.
+"""One lane: the calls with items that wait, and the next job among them.
 
-Within a lane calls take turns: the call at the front has its oldest row in the next batch and then goes to
+Within a lane calls take turns: the call at the front has its oldest item in the next batch and then goes to
 the back, so that a call of two thousand texts delays a call of one by a batch and not by all of its own.
 """
 
@@ -8,167 +8,166 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from service.batching.planner import group_of_oldest
+from service.batching.planner import Sizes, group_of_oldest
 from service.batching.request import EmbedCall, Item, Job
-from service.batching.sizes import Sizes
 
-TOKENISE_ROWS = 64
-TOKENISE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
+TOKENIZE_ITEMS = 64
+TOKENIZE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
 
 
 class FairQueue:
-    """One lane. A call is in `new` or `fresh` while it has rows to be tokenised, and in `waiting` while some
-    wait for a batch; in each, whoever was served goes to the back.
+    """One lane. A call is in `new` or `untokenized` while it has items to be tokenized, and in `ready` while
+    some wait for a batch; in each, a call that was served goes to the back.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
-        self.new: deque[EmbedCall] = deque()  # of which no row waits for a batch
-        self.fresh: deque[EmbedCall] = deque()
-        self.waiting: deque[EmbedCall] = deque()
-        self.ahead = 0  # rows that wait for a batch
-        self.texts = 0  # rows that wait, those that are being tokenised included
+        self.new: deque[EmbedCall] = deque()  # of which no item waits for a batch
+        self.untokenized: deque[EmbedCall] = deque()
+        self.ready: deque[EmbedCall] = deque()
+        self.ahead = 0  # items that wait for a batch
+        self.texts = 0  # items that wait, those that are being tokenized included
         self.tokens = 0
-        self._tokenised_last = False
+        self._tokenized_last = False
 
     @property
     def turn_tokens(self) -> int:
         """About how many tokens go before the first text of a call that comes now: one text of each call.
 
-        A call may be in both `fresh` and `waiting`, and most of those that are in one are.
+        A call may be in both `untokenized` and `ready`, and most of those that are in one are.
         """
-        calls = len(self.new) + max(len(self.fresh), len(self.waiting))
+        calls = len(self.new) + max(len(self.untokenized), len(self.ready))
         return calls * self.tokens // max(1, self.texts)
 
-    def put(self, call: EmbedCall, rows: list[Item]) -> None:
-        call.fresh.extend(rows)
-        self.new.append(call)
-        self.texts += len(rows)
-        self.tokens += sum(row.cost for row in rows)
+    def put(self, call: EmbedCall, items: list[Item]) -> None:
+        """New items that take turns of `call`, none of them tokenized."""
+        if items and not call.untokenized:
+            (self.untokenized if call.ready else self.new).append(call)
+        call.untokenized.extend(items)
+        for item in items:
+            self.count(item)
 
-    def tokenised(self, row: Item) -> None:
-        if row.call.gone or not row.ids:
-            self.drop(row)
-            return
-        self.tokens += len(row.ids) - row.cost
-        row.cost = len(row.ids)
-        self._queue(row)
-
-    def wait(self, row: Item) -> None:
-        """A tokenised row that was not counted until now waits for a batch."""
+    def count(self, item: Item) -> None:
         self.texts += 1
-        self.tokens += row.cost
-        self._queue(row)
+        self.tokens += item.cost
 
-    def withdraw(self, row: Item) -> None:
-        """A row that waits for a batch does so no more."""
-        row.call.waiting.remove(row)
-        self.ahead -= 1
-        self.drop(row)
-        self._tidy([row.call])
-
-    def drop(self, row: Item) -> None:
-        """A row that was taken to be tokenised does not come back."""
+    def uncount(self, item: Item) -> None:
         self.texts -= 1
-        self.tokens -= row.cost
+        self.tokens -= item.cost
 
-    def discard(self, call: EmbedCall) -> list[Item]:
-        """Forget every row of `call`. Those that waited for a batch."""
-        call.gone = True
-        self.texts -= len(call.fresh) + len(call.waiting)
-        self.tokens -= sum(row.cost for rows in (call.fresh, call.waiting) for row in rows)
-        if call.fresh:
-            (self.new if call in self.new else self.fresh).remove(call)
-            call.fresh.clear()
-        waited = list(call.waiting)
+    def tokenized(self, item: Item) -> None:
+        """An item that was taken to be tokenized comes back: with `ids` it waits for a batch."""
+        self.uncount(item)
+        if item.ids and not item.cancelled:
+            item.cost = len(item.ids)
+            self.wait(item)
+
+    def wait(self, item: Item) -> None:
+        """A tokenized item, not counted so far, waits for a batch."""
+        self.count(item)
+        self.ahead += 1
+        if not item.call.ready:
+            self.ready.append(item.call)
+        item.call.ready.append(item)
+
+    def remove(self, call: EmbedCall, unwanted: set[Item]) -> list[Item]:
+        """Take those of `unwanted` out that wait in `call`'s turns; which ones that were."""
+        removed = [item for item in (*call.untokenized, *call.ready) if item in unwanted]
+        if not removed:
+            return removed
+        for item in removed:
+            self.uncount(item)
+        had, waited = len(call.untokenized), len(call.ready)
+        call.untokenized = deque(item for item in call.untokenized if item not in unwanted)
+        call.ready = deque(item for item in call.ready if item not in unwanted)
+        self.ahead -= waited - len(call.ready)
+        if had and not call.untokenized:
+            (self.new if call in self.new else self.untokenized).remove(call)
         if waited:
-            self.ahead -= len(waited)
-            self.waiting.remove(call)
-            call.waiting.clear()
-        return waited
+            self._tidy([call])
+        return removed
+
+    def drain(self) -> list[Item]:
+        """Take every item out."""
+        items: list[Item] = []
+        for call in {*self.new, *self.untokenized, *self.ready}:
+            items += self.remove(call, {*call.untokenized, *call.ready})
+        return items
 
     def take(self, budget_tokens: int) -> Job | None:
-        """The next job. Rows are tokenised ahead only as far as one batch can look, but a new call's first
+        """The next job. Items are tokenized ahead only as far as one batch can look, but a new call's first
         ones at once, so that it can take its turn; between two such looks a batch is computed.
         """
         few = self.ahead < self._sizes.window
-        calls = self.new or self.fresh
-        if calls and (few or (self.new and not self._tokenised_last)):
-            self._tokenised_last = True
-            return Job(self._take_fresh(calls), embed=False)
-        self._tokenised_last = False
-        return Job(self._take_group(budget_tokens), embed=True) if self.waiting else None
+        calls = self.new or self.untokenized
+        if calls and (few or (self.new and not self._tokenized_last)):
+            self._tokenized_last = True
+            return Job(self._take_untokenized(calls), embed=False)
+        self._tokenized_last = False
+        return Job(self._take_group(budget_tokens), embed=True) if self.ready else None
 
-    def _take_fresh(self, calls: deque[EmbedCall]) -> list[Item]:
-        rows: list[Item] = []
+    def _take_untokenized(self, calls: deque[EmbedCall]) -> list[Item]:
+        items: list[Item] = []
         characters = 0
-        for row in _in_turn([call.fresh for call in islice(calls, TOKENISE_ROWS)]):
-            rows.append(row)
-            characters += len(row.source)
-            if len(rows) == TOKENISE_ROWS or characters >= TOKENISE_CHARACTERS:
+        for item in _in_turn([call.untokenized for call in islice(calls, TOKENIZE_ITEMS)]):
+            items.append(item)
+            characters += len(item.source)
+            if len(items) == TOKENIZE_ITEMS or characters >= TOKENIZE_CHARACTERS:
                 break
-        for row in rows:
-            row.call.fresh.popleft()
-        for call in dict.fromkeys(row.call for row in rows):
+        for item in items:
+            item.call.untokenized.popleft()
+        for call in dict.fromkeys(item.call for item in items):
             calls.remove(call)
-            if call.fresh:
-                self.fresh.append(call)
-        return rows
+            if call.untokenized:
+                self.untokenized.append(call)
+        return items
 
     def _take_group(self, budget_tokens: int) -> list[Item]:
-        """The batch that holds the oldest row of the call in front, among the rows that can share it."""
-        first, sizes = self.waiting[0], self._sizes
+        """The batch that holds the oldest item of the call in front, among the items that can share it."""
+        first, sizes = self.ready[0], self._sizes
         alike = [
-            call.waiting
-            for call in islice(self.waiting, sizes.window)
+            call.ready
+            for call in islice(self.ready, sizes.window)
             if call.encoder is first.encoder and call.normalize == first.normalize
         ]
         window = list(islice(_in_turn(alike), sizes.window))
-        lengths = [len(row.ids) for row in window]
+        lengths = [len(item.ids) for item in window]
         if sizes.laddered:
             lengths = [sizes.length(length, first.encoder.max_length) for length in lengths]
         places = group_of_oldest(lengths, budget_tokens, sizes.costs(first.encoder))
         group = [window[at] for at in places]
-        for row in group:
-            row.taken = True
-        calls = dict.fromkeys(row.call for row in group)
+        for item in group:
+            item.taken = True
+            self.uncount(item)
+        calls = dict.fromkeys(item.call for item in group)
         for call in calls:
-            call.waiting = deque(row for row in call.waiting if not row.taken)
+            call.ready = deque(item for item in call.ready if not item.taken)
         self._tidy(calls)
-        if first.waiting:
-            self.waiting.rotate(-1)
+        if first.ready:
+            self.ready.rotate(-1)
         self.ahead -= len(group)
-        self.texts -= len(group)
-        self.tokens -= sum(row.cost for row in group)
         return group
 
-    def _queue(self, row: Item) -> None:
-        call = row.call
-        self.ahead += 1
-        if not call.waiting:
-            self.waiting.append(call)
-        call.waiting.append(row)
-
     def _tidy(self, calls: Iterable[EmbedCall]) -> None:
-        """Rows of `calls` were taken out of those that wait: who has none left gives up its place."""
-        done = [call for call in calls if not call.waiting]
+        """Items of `calls` were taken out of those that wait: a call without any gives up its place."""
+        done = [call for call in calls if not call.ready]
         if not done:
             return
-        self.waiting = deque(call for call in self.waiting if call.waiting)
+        self.ready = deque(call for call in self.ready if call.ready)
         for call in done:
-            if call.fresh and call in self.fresh:  # or it would have no turn while others keep coming
-                self.fresh.remove(call)
+            if call.untokenized and call in self.untokenized:  # or it would have no turn while others come
+                self.untokenized.remove(call)
                 self.new.append(call)
 
 
-def _in_turn(lines: Sequence[Iterable[Item]]) -> Iterator[Item]:
-    """The first row of each of `lines`, then the second of each that has one, and so on."""
-    turns: list[Iterator[Item]] = [iter(rows) for rows in lines]
+def _in_turn(queues: Sequence[Iterable[Item]]) -> Iterator[Item]:
+    """The first item of each of `queues`, then the second of each that has one, and so on."""
+    turns: list[Iterator[Item]] = [iter(items) for items in queues]
     while turns:
         left = []
-        for rows in turns:
-            row = next(rows, None)
-            if row is not None:
-                left.append(rows)
-                yield row
+        for items in turns:
+            item = next(items, None)
+            if item is not None:
+                left.append(items)
+                yield item
         turns = left

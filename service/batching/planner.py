@@ -1,4 +1,4 @@
-"""Which of the waiting texts to embed together.
+"""Which of the waiting texts to embed together, and how large a batch may be.
 
 A batch is computed at the length of its longest text. In a padded graph a short text beside a long one costs
 as much as the long one; in one that leaves padding out (models/graph/packing.py) only its attention does, so
@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from models.encoder import Encoder
+from models.engines.form import Precision
+from models.engines.place import Place
+from models.engines.shapes import rounded
+
 # In tokens of computing: what one more batch costs, and how many pairs of tokens cost as much as a token.
 # Passes over 1 to 64 texts of 3 to 256 tokens took 24 + tokens + texts * longest² / 920 times 0.1 ms,
 # within 10 %, on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31). The 24 are the reading of the weights.
@@ -19,7 +24,7 @@ ATTENTION_DIVISOR = 920
 
 
 class Costs(NamedTuple):
-    """What batches of one model cost in the form that it is in (sizes.py), in its own tokens of computing."""
+    """Costs of batches of one model in the form that it is in, in its own tokens of computing."""
 
     packed: bool = False  # whether its graph leaves padding out
     overhead_tokens: int = GROUP_OVERHEAD_TOKENS
@@ -27,16 +32,48 @@ class Costs(NamedTuple):
     step: int = 1  # lengths are padded to multiples of this
 
     def of_place(self, longest: int) -> float:
-        """What a text costs for being in a batch with one of this length, whatever its own."""
+        """Cost of a text's place in a batch with one of this length, whatever its own."""
         padded = -(-longest // self.step) * self.step
         return padded * padded / self.attention_divisor if self.packed else padded
 
 
 PADDED = Costs()
+# How many pairs of tokens cost as much as a token in a form, where that is not as in fp32. Attention of int8
+# is fp32's, beside linear layers that take 0.39 of the time (docs/PERFORMANCE.md, "int8").
+_ATTENTION_DIVISORS: dict[Precision, int] = {"int8": 360}
+
+
+class Sizes(NamedTuple):
+    """Sizes of batches that keep a processor in its cache, or a GPU busy."""
+
+    window: int  # waiting texts that are looked at for one batch: more sorts better, and takes longer to plan
+    batch_tokens: int
+    small_batch_tokens: int  # of the background lane while interactive work is recent
+    overhead_tokens: int  # what one more batch costs, in tokens of computing
+    laddered: bool  # whether the engine rounds shapes up (shapes.py)
+
+    def costs(self, encoder: Encoder) -> Costs:
+        """Costs of batches of `encoder`, in its form."""
+        divisor = _ATTENTION_DIVISORS.get(encoder.form.precision, ATTENTION_DIVISOR)
+        return Costs(encoder.packs, self.overhead_tokens, divisor, encoder.step)
+
+    def length(self, tokens: int, longest: int) -> int:
+        """The length that a text of so many tokens is computed in, of a model that takes `longest` ones."""
+        return rounded(1, tokens, longest)[1] if self.laddered else tokens
+
+
+# From 256 to 512 tokens a core computes fastest: larger batches leave its cache.
+PROCESSOR = Sizes(128, 512, 256, GROUP_OVERHEAD_TOKENS, laddered=False)
+# Guesses (docs/GPU.md): a hundred kernels are begun for each batch, in the time of some 500 tokens.
+GPU = Sizes(256, 16_384, 4_096, 500, laddered=True)
+
+
+def sizes_on(place: Place) -> Sizes:
+    return GPU if place.device == "cuda" else PROCESSOR
 
 
 def cost_of(lengths: Sequence[int], costs: Costs) -> int:
-    """What a batch of texts of these lengths costs, in tokens of computing, without its overhead."""
+    """Cost of a batch of texts of these lengths, in tokens of computing, without its overhead."""
     each = costs.of_place(max(lengths))
     return round((sum(lengths) if costs.packed else 0) + each * len(lengths))
 
@@ -66,7 +103,7 @@ def group_of_oldest(lengths: Sequence[int], budget_tokens: int, costs: Costs = P
 
 
 def _cheapest_cuts(lengths: list[int], budget_tokens: int, costs: Costs) -> list[int]:
-    """Where to cut the sorted `lengths` so that the groups' total cost is least: 0, …, len(lengths).
+    """Cuts of the sorted `lengths` that make the groups' total cost least: 0, …, len(lengths).
 
     Dynamic programme over the end of the last group: cost[end] = min over begin of
     cost[begin] + overhead + cost of the group.

@@ -1,7 +1,4 @@
-"""What the batcher is asked for and what it answers: a call, its rows, and what a worker does with some.
-
-No policy and no lock: who goes next is in scheduler.py.
-"""
+"""Data of the batcher: a call, its items, and a worker's job with some of them. No policy, no lock."""
 
 import asyncio
 from collections import deque
@@ -27,13 +24,13 @@ class Lane(StrEnum):
 class Timing(NamedTuple):
     """Where the time of one text of a call went, in seconds: means over the call's texts."""
 
-    tokenize_seconds: float  # its share of its tokenising job: the job's seconds, divided by the job's rows
+    tokenize_seconds: float  # its share of its tokenizing job: the job's seconds, divided by the job's items
     queue_seconds: float  # from its arrival to the start of its forward pass, less the share above
     inference_seconds: float  # of the forward pass that it was in, which it may have shared with others
 
 
 class Answer(NamedTuple):
-    """What a call is answered with: `Encoded`, and how long that took."""
+    """The answer to a call: `Encoded`, and how long that took."""
 
     vectors: NDArray[np.float32]  # (texts, dimension)
     tokens: list[int]
@@ -50,63 +47,44 @@ class EmbedCall:
     truncate: bool
     left: bool
     normalize: bool
-    future: asyncio.Future[Answer]
+    future: asyncio.Future[None]
     vectors: NDArray[np.float32]  # (texts, dimension), filled row by row
     tokens: list[int]
     truncated: list[bool]
     missing: int  # rows not yet filled
     arrived: float  # time.monotonic()
-    shares: bool = False  # its texts may be computed together with equal ones of others
-    remembers: bool = False  # and its vectors kept for those that come later
-    fresh: "deque[Item]" = field(default_factory=deque)  # not tokenised yet
-    waiting: "deque[Item]" = field(default_factory=deque)  # for a batch
-    gone: bool = False  # nobody waits for the answer any more
-    tokenise_seconds: float = 0.0  # these three are sums over its rows
-    wait_seconds: float = 0.0  # from arrival to the forward pass, tokenising included
+    items: "list[Item]" = field(default_factory=list)  # it waits for; another call may have asked first
+    untokenized: "deque[Item]" = field(default_factory=deque)  # items that take this call's turns
+    ready: "deque[Item]" = field(default_factory=deque)  # the same, tokenized: they wait for a batch
+    tokenize_seconds: float = 0.0  # these three are sums over its items
+    wait_seconds: float = 0.0  # from arrival to the forward pass, tokenizing included
     inference_seconds: float = 0.0
-
-    def settle(self, started: float, seconds: float) -> None:
-        """One more row has its vector, from a forward pass that `started` then and took so many seconds.
-
-        It may have arrived in the middle of it, when an equal text was in that pass.
-        """
-        before = started - self.arrived
-        self.wait_seconds += max(0.0, before)
-        self.inference_seconds += max(0.0, seconds + min(0.0, before))
-        self.missing -= 1
-        if not self.missing and not self.future.done():  # the client may have left while we were encoding
-            self.future.set_result(self.answer())
-
-    def refuse(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def answer(self) -> Answer:
-        """Its answer, once no row is missing."""
-        count = max(1, len(self.tokens))
-        queued = max(0.0, self.wait_seconds - self.tokenise_seconds) / count
-        timing = Timing(self.tokenise_seconds / count, queued, self.inference_seconds / count)
-        return Answer(self.vectors, self.tokens, self.truncated, timing)
 
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """One text of a call."""
+    """One text to be computed, for every call that waits for it.
 
-    call: EmbedCall
-    position: int
+    The event loop alone writes `waiters` and `cancelled`, under no lock; workers read `cancelled`.
+    """
+
+    call: EmbedCall  # whose turns it takes, and whose options it has
     source: Source
-    cost: int  # tokens: estimated until tokenised
+    cost: int  # tokens: estimated until tokenized
+    waiters: list[tuple[EmbedCall, int]]  # calls, and which of their rows it fills
+    key: bytes | None = None  # of the text (cache.py); None: it is shared with no other call
+    is_kept: bool = False  # the cache gets its vector
     ids: Sequence[int] = ()
-    spelling: bytes | None = None  # the name of its text in the cache
-    name: bytes | None = None  # of its ids, there and among the rows that wait; None: it shares with nobody
-    joined: "list[Item]" = field(default_factory=list)  # equal rows that get its vector
+    truncated: bool = False
+    tokenize_seconds: float = 0.0
     taken: bool = False  # it is in a batch
+    cancelled: bool = False  # no call waits for it, and none will
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
-    """What a free worker does next: tokenise these rows, or embed them as one batch."""
+    """A free worker's next step: tokenize these items, or embed them as one batch."""
 
-    rows: list[Item]
+    items: list[Item]
     embed: bool
+    epoch: int = 0  # of the scheduler, when it was taken

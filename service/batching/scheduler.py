@@ -1,119 +1,191 @@
-"""The rows that wait for the encoder, and who goes next.
+"""The items that wait for the encoder, and the next job: a policy, and one lock around it.
 
 Three lanes. Interactive goes first; the other two take turns, get at least one batch in ten while it waits
-too, and only small batches while interactive work is about, so that nobody waits long behind one. The
-candidate lane is for versions that are not in service: it can be left out, so that a worker stays free for
-the others. Within a lane calls take turns (lane.py), and of equal rows one is computed (coalescing.py).
+too, and only small batches while interactive work is recent, so that no request waits long behind one. The
+candidate lane is for versions that are not in service: the spare worker, which takes what waits while every
+other worker has a candidate's items in hand, leaves it out. Within a lane calls take turns (lane.py).
 
-Policy alone: no thread, no lock (queue.py holds one around every call), no tokenizer, no model.
+No tokenizer, no model, no event loop.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
 
-from service.batching.coalescing import InFlight
 from service.batching.lane import FairQueue
+from service.batching.planner import PROCESSOR, Sizes
 from service.batching.request import EmbedCall, Item, Job, Lane
-from service.batching.sizes import PROCESSOR, Sizes
+from service.batching.workers import Worker
 
-ABOUT_SECONDS = 5.0  # interactive work is "about" this long after its last arrival
+INTERACTIVE_SECONDS = 5.0  # interactive work is recent this long after its last arrival
 BACKGROUND_EVERY = 10  # one batch in ten is not interactive's while other lanes wait too
 
 
 class Scheduler:
-    """All lanes. `clock` gives seconds and only ever rises."""
+    """All lanes. Numbers may be read without the lock, where one that is a moment old will do.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, sizes: Sizes = PROCESSOR) -> None:
-        self._clock = clock
+    workers: every worker that takes jobs from here; an entry may be replaced.
+    clock: gives seconds and only ever rises.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes = PROCESSOR,
+        workers: Sequence[Worker] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.stopping = False
         self._sizes = sizes
-        self._lines = {lane: FairQueue(sizes) for lane in Lane}
-        self._in_flight = InFlight(self._lines)
+        self._workers = workers
+        self._clock = clock
+        self._epoch = 0
+        lock = threading.Lock()  # guards what follows
+        self._wake = threading.Condition(lock)
+        self._wake_spare = threading.Condition(lock)
+        self._empty()
+
+    def _empty(self) -> None:
+        self._lanes = {lane: FairQueue(self._sizes) for lane in Lane}
         self._last_interactive = float("-inf")
         self._since_background = 0
-        self._behind = [Lane.BACKGROUND, Lane.CANDIDATE]  # whose turn it is comes first
+        self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # the one whose turn it is comes first
 
     def tokens(self, lane: Lane) -> int:
         """Tokens that wait in `lane`."""
-        return self._lines[lane].tokens
+        return self._lanes[lane].tokens
 
     def texts(self, lane: Lane) -> int:
         """Texts that wait in `lane`."""
-        return self._lines[lane].texts
+        return self._lanes[lane].texts
 
     def turn_tokens(self, lane: Lane) -> int:
         """About how many tokens in `lane` go before the first text of a call that comes now."""
-        return self._lines[lane].turn_tokens
+        return self._lanes[lane].turn_tokens
 
-    def put(self, call: EmbedCall, rows: list[Item]) -> None:
-        """A new call and its rows, not yet tokenised."""
-        self._lines[call.lane].put(call, rows)
-        if call.lane is Lane.INTERACTIVE:
-            self._last_interactive = self._clock()
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and at most one worker has a job in hand."""
+        busy = sum(worker.job is not None for worker in self._workers)
+        return busy <= 1 and not any(queue.texts for queue in self._lanes.values())
 
-    def tokenised(self, rows: list[Item]) -> list[Item]:
-        """Rows that were taken to be tokenised: those with `ids` wait for a batch, or for an equal row; the
-        others have their vector, or have failed. Those that wait for an equal row.
-        """
-        following: list[Item] = []
-        for row in rows:
-            line = self._lines[row.call.lane]
-            if row.ids and not row.call.gone and self._in_flight.follows(row):
-                line.drop(row)  # it costs nothing
-                following.append(row)
+    def put(self, call: EmbedCall, items: list[Item]) -> bool:
+        """Let `items` of a new call wait. False when the service is stopping."""
+        with self._wake:
+            if self.stopping:
+                return False
+            self._lanes[call.lane].put(call, items)
+            if call.lane is Lane.INTERACTIVE:
+                self._last_interactive = self._clock()
+            self._notify(len(items))
+        return True
+
+    def promote(self, item: Item, call: EmbedCall) -> None:
+        """Let `item` take turns of `call`, in whose lane it gets them sooner, unless it is in a batch."""
+        with self._wake:
+            if item.taken or item.cancelled:
+                return
+            before, after = self._lanes[item.call.lane], self._lanes[call.lane]
+            waited = before.remove(item.call, {item})
+            item.call = call
+            if not waited:  # it is being tokenized
+                before.uncount(item)
+                after.count(item)
+            elif item.ids:
+                after.wait(item)
             else:
-                line.tokenised(row)
-        return following
+                after.put(call, [item])
 
-    def release(self, rows: Iterable[Item]) -> list[list[Item]]:
-        """`rows` are computed, or have failed: each of them with those that waited for it."""
-        return self._in_flight.release(rows)
+    def take(self, worker: Worker) -> Job | None:
+        """The next job, as soon as there is one for `worker`; None when it is to end."""
+        with self._wake:
+            worker.on_candidate = False
+            while (job := self._job_for(worker)) is None:
+                if self.stopping or worker.given_up:
+                    return None
+                (self._wake_spare if worker.spare else self._wake).wait()
+            worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
+            job.epoch = self._epoch
+            self._notify(0)
+            return job
 
-    def awaited(self, rows: list[Item]) -> list[Item]:
-        """Those of a batch that somebody still waits for; the others are released."""
-        wanted = [row for row in rows if any(not other.call.future.done() for other in (row, *row.joined))]
-        kept = set(map(id, wanted))
-        self._in_flight.release(row for row in rows if id(row) not in kept)
-        return wanted
+    def tokenized(self, job: Job) -> None:
+        """Items that were taken to be tokenized: those with `ids` wait for a batch from now on."""
+        with self._wake:
+            if job.epoch != self._epoch:
+                return
+            for item in job.items:
+                self._lanes[item.call.lane].tokenized(item)
+            self._notify(len(job.items) - 1)  # the worker itself takes the next job
 
-    def discard(self, call: EmbedCall) -> None:
-        """A call that nobody waits for any more: its rows free their places at once."""
-        if call.gone:
-            return
-        waited = self._lines[call.lane].discard(call)
-        for row in waited:
-            self._in_flight.give_up(row)
+    def discard(self, items: Iterable[Item]) -> None:
+        """Items that no call waits for any more: they free their places at once."""
+        with self._wake:
+            unwanted = set(items)
+            for call in {item.call for item in unwanted}:
+                self._lanes[call.lane].remove(call, unwanted)
 
-    def take(self, *, candidates: bool = True) -> Job | None:
+    def drain(self) -> list[Item]:
+        """Take every item out, to be failed."""
+        with self._wake:
+            return self._drained()
+
+    def stop(self) -> list[Item]:
+        """Nothing waits from now on, and workers come back from `take`. What waited."""
+        with self._wake:
+            self.stopping = True
+            self._wake.notify_all()
+            self._wake_spare.notify_all()
+            return self._drained()
+
+    def reset(self, items: Iterable[Item]) -> None:
+        """Begin with empty lanes: none of `items`, all there are, waits or comes back to them."""
+        with self._wake:
+            self._epoch += 1
+            self._empty()
+            for item in items:
+                item.call.untokenized.clear()
+                item.call.ready.clear()
+
+    # The policy; the caller holds the lock.
+
+    def next_job(self, *, candidates: bool = True) -> Job | None:
         """The next job for a free worker, None when nothing waits.
 
         candidates: else their lane is left out.
         """
-        about = self._clock() - self._last_interactive < ABOUT_SECONDS
-        whole = self._sizes.batch_tokens
-        background_budget = self._sizes.small_batch_tokens if about else whole
-        behind = [
-            (lane, background_budget) for lane in self._behind if candidates or lane is not Lane.CANDIDATE
-        ]
-        first = (Lane.INTERACTIVE, whole)
-        due = self._since_background >= BACKGROUND_EVERY - 1
-        for lane, budget in [*behind, first] if due else [first, *behind]:
-            job = self._lines[lane].take(budget)
+        is_recent = self._clock() - self._last_interactive < INTERACTIVE_SECONDS
+        full = self._sizes.batch_tokens
+        other_budget = self._sizes.small_batch_tokens if is_recent else full
+        others = [(lane, other_budget) for lane in self._others if candidates or lane is not Lane.CANDIDATE]
+        first = (Lane.INTERACTIVE, full)
+        is_due = self._since_background >= BACKGROUND_EVERY - 1
+        for lane, budget in [*others, first] if is_due else [first, *others]:
+            job = self._lanes[lane].take(budget)
             if job is None:
                 continue
             if job.embed and lane is Lane.INTERACTIVE:
                 self._since_background += 1
             elif job.embed:
                 self._since_background = 0
-                self._behind.sort(key=lambda other: other is lane)  # it was served: the other one comes first
+                self._others.sort(key=lambda other: other is lane)  # it was served: the other one comes first
             return job
         return None
 
-    def drain(self) -> list[Item]:
-        """Take every row out, to be failed: the service is stopping."""
-        rows: list[Item] = []
-        for line in self._lines.values():
-            for call in {*line.new, *line.fresh, *line.waiting}:
-                rows += call.fresh
-                rows += chain.from_iterable(self._in_flight.release(line.discard(call)))
-        return rows
+    def _drained(self) -> list[Item]:
+        return [item for queue in self._lanes.values() for item in queue.drain()]
+
+    def _job_for(self, worker: Worker) -> Job | None:
+        if worker.given_up:
+            return None
+        if not worker.spare:
+            return self.next_job()
+        return self.next_job(candidates=False) if self._all_on_candidates() else None
+
+    def _all_on_candidates(self) -> bool:
+        """Whether no worker but the spare is left for the version in service."""
+        return all(worker.on_candidate for worker in self._workers if not worker.spare)
+
+    def _notify(self, workers: int) -> None:
+        """Wake so many workers, and the spare one where it is needed."""
+        self._wake.notify(workers)
+        if self._all_on_candidates():
+            self._wake_spare.notify()

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from models.encoder import Encoder
 from service import memory
 from service.batching.request import Item, Lane
-from service.batching.tuning import Layout
+from service.batching.workers import Layout
 from service.observability.logs import told
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ RETRY_SECONDS = 60.0  # after it could not be, for the time being
 STOP_SECONDS = 5.0  # for an opening in hand; the default model takes half a second
 
 
-def threads_alone(setting: int, layout: Layout, processors: int) -> int:
-    """How many threads compute a lone text; 1: it is computed as any other.
+def threads_for_single_text(setting: int, layout: Layout, processors: int) -> int:
+    """Number of threads that compute a lone text; 1: it is computed as any other.
 
     setting: SIMILE_LONE_THREADS.
     """
@@ -39,24 +39,24 @@ def threads_alone(setting: int, layout: Layout, processors: int) -> int:
 class SingleTextSession:
     """Asked by the workers, each for the batch in hand."""
 
-    def __init__(self, threads: int, rests: Callable[[], bool]) -> None:
-        """rests: whether nothing waits, and no other worker has anything in hand."""
+    def __init__(self, threads: int, is_idle: Callable[[], bool]) -> None:
+        """is_idle: whether nothing waits, and no other worker has anything in hand."""
         self.threads = threads
         self.has_room: Callable[[], bool] = lambda: True  # whether no other version is being opened
-        self._rests = rests
+        self._is_idle = is_idle
         self._lock = threading.Lock()  # guards what follows
         self._seen: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
         self._tried: WeakSet[Encoder] = WeakSet()  # opened once more, or never to be
         self._opening: threading.Thread | None = None
         self._not_before = 0.0  # time.monotonic()
 
-    def takes(self, rows: list[Item]) -> bool:
-        """Whether all threads are to compute `rows`: one text that somebody waits for, all there is to do."""
-        call = rows[0].call
+    def takes(self, items: list[Item]) -> bool:
+        """True when all threads are to compute `items`: one interactive text, and all there is to do."""
+        call = items[0].call
         encoder = call.encoder
-        if self.threads == 1 or len(rows) > 1 or call.lane is not Lane.INTERACTIVE:
+        if self.threads == 1 or len(items) > 1 or call.lane is not Lane.INTERACTIVE:
             return False
-        if not encoder.opens_alone or not self._rests():
+        if not encoder.opens_alone or not self._is_idle():
             return False
         if encoder.has_alone:
             return True

@@ -1,7 +1,6 @@
-"""Rows of text become rows of token ids, and a row that cannot be tokenised is refused alone."""
+"""Items of text get their token ids, and one that cannot be tokenized is refused alone."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +11,13 @@ from models.errors import BadInput, BadText, BadTokens, TooLong
 from service.batching.request import Item, Source
 from service.errors import ServiceError, Tokenizer, Validation
 
-log = logging.getLogger(__name__)
-
 LONG_CHARACTERS = 100_000
 _threads = ThreadPoolExecutor(2, thread_name_prefix="long-texts")
-CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenised
+CHARACTERS_PER_TOKEN = 4  # English under WordPiece; only an estimate, until a text is tokenized
 
 
 def estimate(source: Source, encoder: Encoder) -> int:
-    """About how many tokens `source` will have."""
+    """Number of tokens that `source` will have, about."""
     tokens = len(source) // CHARACTERS_PER_TOKEN + 2 if isinstance(source, str) else len(source)
     return min(tokens, encoder.max_length)
 
@@ -42,7 +39,7 @@ async def refuse_long_texts(encoder: Encoder, inputs: Sequence[Source]) -> None:
                 try:
                     await loop.run_in_executor(_threads, partial(_count, encoder, source, left))
                 except BadInput as error:
-                    raise _refusal(error, position) from error
+                    raise refusal(error, position) from error
     finally:
         left.set()
 
@@ -51,47 +48,46 @@ def _count(encoder: Encoder, text: str, left: threading.Event) -> None:
     encoder.tokenize([text], truncate=False, wanted=lambda: not left.is_set())
 
 
-def tokenise(rows: list[Item]) -> list[tuple[Item, ServiceError]]:
-    """Fill in `ids` of each row; the rows that were refused stay without, and come back with the reason."""
-    refused: list[tuple[Item, ServiceError]] = []
-    for alike in _by_options(rows):
-        for row, outcome in zip(alike, _tokens_of(alike), strict=True):
-            if isinstance(outcome, ServiceError):
-                refused.append((row, outcome))
+def tokenize(items: list[Item]) -> list[tuple[Item, Exception]]:
+    """Fill in `ids` of each item; those that were refused stay without, and come back with the reason."""
+    refused: list[tuple[Item, Exception]] = []
+    for alike in _by_options(items):
+        for item, outcome in zip(alike, _tokens_of(alike), strict=True):
+            if isinstance(outcome, Exception):
+                refused.append((item, outcome))
             elif not outcome.ids:  # a model without special tokens, and a text of which nothing is left
-                words = f"Input {row.position}: the model's tokenizer leaves nothing of this text."
-                refused.append((row, Validation(words)))
+                refused.append((item, BadText(0, "the model's tokenizer leaves nothing of this text.")))
             else:
-                row.ids = outcome.ids
-                row.call.truncated[row.position] = outcome.truncated
+                item.ids, item.truncated = outcome.ids, outcome.truncated
     return refused
 
 
-def _by_options(rows: list[Item]) -> list[list[Item]]:
-    """Rows that one tokenizer call can take together: same encoder and side, and none that may be refused."""
+def _by_options(items: list[Item]) -> list[list[Item]]:
+    """Items that one tokenizer call can take together: same encoder and side, and none may be refused."""
     groups: dict[object, list[Item]] = {}
-    for row in rows:
-        call = row.call
-        alone = not call.truncate or not isinstance(row.source, str)
-        groups.setdefault(id(row) if alone else (id(call.encoder), call.left), []).append(row)
+    for item in items:
+        call = item.call
+        apart = not call.truncate or not isinstance(item.source, str)
+        groups.setdefault(id(item) if apart else (id(call.encoder), call.left), []).append(item)
     return list(groups.values())
 
 
-def _tokens_of(rows: list[Item]) -> list[Tokens | ServiceError]:
-    """One outcome per row. When the tokenizer refuses the rows together, each is tried alone."""
-    call = rows[0].call
+def _tokens_of(items: list[Item]) -> list[Tokens | Exception]:
+    """An outcome for each item. When the tokenizer refuses the items together, each is tried by itself."""
+    call = items[0].call
     try:
-        if not isinstance(rows[0].source, str):
-            return [call.encoder.check_ids(rows[0].source, truncate=call.truncate, left=call.left)]
-        texts = [str(row.source) for row in rows]
+        if not isinstance(items[0].source, str):
+            return [call.encoder.check_ids(items[0].source, truncate=call.truncate, left=call.left)]
+        texts = [str(item.source) for item in items]
         return list(call.encoder.tokenize(texts, truncate=call.truncate, left=call.left))
-    except Exception as error:  # noqa: BLE001  worded below, for the row it belongs to
-        if len(rows) > 1:
-            return [outcome for row in rows for outcome in _tokens_of([row])]
-        return [_refusal(error, rows[0].position)]
+    except Exception as error:  # noqa: BLE001  it belongs to one item
+        if len(items) > 1:
+            return [outcome for item in items for outcome in _tokens_of([item])]
+        return [error]
 
 
-def _refusal(error: Exception, position: int) -> ServiceError:
+def refusal(error: Exception, position: int) -> ServiceError:
+    """The answer to a call whose input at `position` cannot be tokenized."""
     if isinstance(error, TooLong):
         return Validation(
             f"Input {position} has {error.given} tokens and the model takes {error.allowed}. "
@@ -104,5 +100,4 @@ def _refusal(error: Exception, position: int) -> ServiceError:
         )
     if isinstance(error, BadText):
         return Validation(f"Input {position}: {error}")
-    log.error("The tokenizer failed", exc_info=error)
     return Tokenizer(f"Input {position} could not be tokenised: {type(error).__name__}: {error}")

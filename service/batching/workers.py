@@ -1,9 +1,9 @@
-"""The encoder's threads, and what each has in hand: who died is replaced, who hangs is known.
+"""The encoder's threads, and what each has in hand: one that died is replaced, one that hangs is known.
 
-One thread more than asked for is the spare. It works only while every other one has a candidate's rows in
-hand, and never takes such rows itself. So a candidate that is slow or hangs keeps nobody else waiting.
+One thread more than asked for is the spare. It works only while every other one has a candidate's items in
+hand, and never takes such items itself. So a candidate that is slow or hangs holds up no other work.
 
-A worker says what it begins and how long that may take. The supervisor's thread reads it without a lock and
+A worker says what it begins and how long that may take. The watchdog's thread reads it without a lock and
 counts the seconds: a worker pays two assignments for each batch.
 """
 
@@ -11,14 +11,42 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
+from models import cpus
 from service.batching.request import Job
+from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
 
+class Layout(NamedTuple):
+    """How many workers run the model, with how many threads each, and why."""
+
+    workers: int
+    threads: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.workers}x{self.threads} ({self.reason})"
+
+
+def layout_for(settings: Settings) -> Layout:
+    """One thread on each processor, unless the settings say otherwise.
+
+    Independent workers beat one pass on several threads wherever it was measured (benchmarks/layouts.py).
+    """
+    if settings.workers or settings.threads:
+        threads = settings.threads or 1
+        workers = settings.workers or max(1, cpus.available() // threads)
+        return Layout(workers, threads, "set by SIMILE_WORKERS or SIMILE_THREADS")
+    if settings.place.device == "cuda":
+        return Layout(2, 1, "while a GPU computes one batch, the next is tokenized")
+    return Layout(cpus.available(), 1, "one for each processor")
+
+
 class Worker:
-    """One thread. It writes the first three itself; the others are the queue's and the supervisor's."""
+    """One thread. It writes the first three itself; the others are the scheduler's and the watchdog's."""
 
     def __init__(self, *, spare: bool = False) -> None:
         self.spare = spare
@@ -26,7 +54,7 @@ class Worker:
         self.given_up = False  # it hangs on a candidate, and another took its place
         self.job: Job | None = None
         self.may_take_seconds = math.inf
-        self.step = 0  # rises with each forward pass and each tokenising
+        self.step = 0  # rises with each forward pass and each tokenizing
         self.thread: threading.Thread
         self.hangs = False
         self._seen = 0
@@ -56,27 +84,22 @@ class Workers:
     def __init__(self, count: int, work: Callable[[Worker], None]) -> None:
         self._work = work
         self.count = count
-        self._all = [Worker() for _ in range(count)]
-        self._all.append(Worker(spare=True))
-
-    @property
-    def all_on_candidates(self) -> bool:
-        """Whether none but the spare is left for the version in service."""
-        return all(worker.on_candidate for worker in self._all if not worker.spare)
+        self.all = [Worker() for _ in range(count)]
+        self.all.append(Worker(spare=True))
 
     def start(self) -> None:
-        for number, worker in enumerate(self._all):
+        for number, worker in enumerate(self.all):
             self._start(worker, number)
 
     def join(self) -> None:
         """Wait until every thread has ended, but not for one that hung and was replaced meanwhile."""
-        while any(worker.thread.is_alive() for worker in self._all):
-            for worker in self._all:
+        while any(worker.thread.is_alive() for worker in self.all):
+            for worker in self.all:
                 worker.thread.join(JOIN_SECONDS)
 
     def replace_dead(self) -> int:
         """Start a new thread for each that died; how many those were."""
-        dead = [number for number, worker in enumerate(self._all) if not worker.thread.is_alive()]
+        dead = [number for number, worker in enumerate(self.all) if not worker.thread.is_alive()]
         for number in dead:
             self._replace(number)
         return len(dead)
@@ -86,35 +109,30 @@ class Workers:
 
         A thread cannot be ended: it ends by itself if it ever comes back.
         """
-        hung = [n for n, worker in enumerate(self._all) if worker.hangs and worker.on_candidate]
+        hung = [n for n, worker in enumerate(self.all) if worker.hangs and worker.on_candidate]
         for number in hung:
-            self._all[number].given_up = True
+            self.all[number].given_up = True
             self._replace(number)
         return len(hung)
 
     def _replace(self, number: int) -> None:
-        self._all[number] = Worker(spare=self._all[number].spare)
-        self._start(self._all[number], number)
+        self.all[number] = Worker(spare=self.all[number].spare)
+        self._start(self.all[number], number)
 
     def overdue(self, seconds: float) -> list[Job]:
         """`seconds` more have passed: the jobs that are overdue since now."""
-        jobs = [(worker.job, worker.spend(seconds)) for worker in self._all]
+        jobs = [(worker.job, worker.spend(seconds)) for worker in self.all]
         return [job for job, late in jobs if late and job is not None]
 
     @property
-    def busy(self) -> int:
-        """How many have a job in hand."""
-        return sum(worker.job is not None for worker in self._all)
-
-    @property
     def all_hang(self) -> bool:
-        """Whether none but the spare is left at all."""
-        return all(worker.hangs for worker in self._all if not worker.spare)
+        """True when none but the spare is left."""
+        return all(worker.hangs for worker in self.all if not worker.spare)
 
     @property
     def hanging(self) -> int:
-        """How many hang."""
-        return sum(worker.hangs for worker in self._all)
+        """Number of workers that hang."""
+        return sum(worker.hangs for worker in self.all)
 
     def _start(self, worker: Worker, number: int) -> None:
         worker.thread = threading.Thread(

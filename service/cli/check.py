@@ -10,7 +10,7 @@ from models import cpus
 from models.errors import ModelError
 from models.store import Store
 from service.auth.keys import Role, read_keys
-from service.batching import tuning
+from service.batching.workers import layout_for
 from service.errors import StartupError
 from service.index import gpu
 from service.lifecycle.model_loader import require_device, wanted_form
@@ -34,7 +34,7 @@ def report(settings: Settings) -> str:
         lines.append(f"{variable:<{width}}  {getattr(settings, name)!s:<24}  {source}")
     facts = {
         "processors": f"{cpus.available()} (affinity and cgroup quota)",
-        "workers x threads": _workers(settings),
+        "workers x threads": str(layout_for(settings)),
         "device": require_device(settings),
         "form": _form(settings),
         "providers": ", ".join(onnxruntime.get_available_providers()),
@@ -46,11 +46,6 @@ def report(settings: Settings) -> str:
     lines.append("")
     lines += [f"{name:<{width}}  {value}" for name, value in facts.items()]
     return "\n".join(lines)
-
-
-def _workers(settings: Settings) -> str:
-    known = tuning.known(settings)
-    return f"{known.layout} ({known.reason})"
 
 
 def _form(settings: Settings) -> str:

@@ -84,7 +84,7 @@ class Corpus:
     @property
     def alone_threads(self) -> int:
         """How many threads compute a lone text together; 1: it is computed as any other."""
-        return self._batcher.alone.threads
+        return self._batcher.single_text.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.

@@ -8,7 +8,7 @@ from models.engines.place import CPU, Place
 from models.errors import DeviceUnavailable, FormUnavailable
 from models.publishing.proof import check_golden
 from models.store import Store
-from service.batching.tuning import Layout
+from service.batching.workers import Layout
 from service.errors import StartupError
 from service.settings import PREFIX, Settings
 
@@ -48,13 +48,13 @@ class ModelLoader:
     def __init__(
         self, store: Store, form: Form, layout: Layout, *, deterministic: bool = False, place: Place = CPU
     ) -> None:
-        """layout: of the workers that will compute; changed when another is found to be faster.
+        """layout: of the workers that will compute.
 
         place: which GPU, for a form of one.
         """
         self.store = store
         self.form = form
-        self.layout = layout
+        self._layout = layout
         self._deterministic = deterministic
         self._place = place
 
@@ -84,12 +84,11 @@ class ModelLoader:
         return self._proved(self._opened(version, self.form))
 
     def _opened(self, version: str, form: Form) -> Encoder:
-        workers, threads = self.layout
         return self.store.open(
             version,
-            threads,
+            self._layout.threads,
             form=form,
-            callers=workers,
+            callers=self._layout.workers,
             deterministic=self._deterministic,
             place=self._place,
         )

@@ -64,7 +64,7 @@ class Health:
         try:
             with self._live.borrow() as generation:
                 async with asyncio.timeout(PASS_SECONDS):
-                    await self._batcher.embed(generation.encoder, [TEXT], anew=True)
+                    await self._batcher.embed(generation.encoder, [TEXT], bypass_cache=True)
         except (ServiceError, TimeoutError):
             return
         except Exception:

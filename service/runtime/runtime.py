@@ -14,14 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from models import cpus
-from models.encoder import ONNX
-from models.engines.form import FP32
 from models.store import Store
-from service.batching import tuning
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
-from service.batching.single_text import threads_alone
-from service.batching.sizes import sizes_on
+from service.batching.planner import sizes_on
+from service.batching.single_text import threads_for_single_text
+from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
@@ -53,7 +51,6 @@ from service.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
-LARGE_BYTES = 512 * MEGABYTE
 WARM_BATCHES = 3
 WARM_TEXTS = ["The first forward passes say how fast this machine is with such a model."] * 25
 
@@ -69,20 +66,20 @@ class Runtime:
         self.stopping = False  # nothing new is taken any more
         self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
-        self.tuning = tuning.known(settings)
+        self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
         self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
         self.store = Store(settings.models_dir)
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,
-            workers=self.tuning.layout.workers,
+            workers=self.layout.workers,
             max_queue_tokens=settings.max_queue_tokens,
             max_queue_seconds=settings.max_queue_seconds,
             hang_seconds=settings.hang_seconds,
             cache=Cache(cache_bytes, self.metrics) if cache_bytes else None,
             sizes=sizes_on(settings.place),
-            alone_threads=self._alone_threads(self.tuning.layout),
+            single_text_threads=threads_for_single_text(settings.lone_threads, self.layout, cpus.available()),
         )
         self.watchdog: Watchdog
         self.health: Health
@@ -115,7 +112,7 @@ class Runtime:
         self._loader = loader = ModelLoader(
             self.store,
             form,
-            self.tuning.layout,
+            self.layout,
             deterministic=self.settings.deterministic,
             place=self.settings.place,
         )
@@ -139,27 +136,6 @@ class Runtime:
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._data_lock = data_lock
-
-    def tune(self) -> None:
-        """Between `open` and `start`: measure how many workers there should be, unless that is known."""
-        generation = self.live.generation
-        size = (self.store.folder(generation.version) / ONNX).stat().st_size
-        if self.tuning.settled or size > LARGE_BYTES:  # as much memory once more would be needed
-            return
-        if generation.encoder.form != FP32:  # OpenVINO has a stream of one thread for each worker
-            return
-        reopen = partial(self.store.open, generation.version, deterministic=self.settings.deterministic)
-        try:
-            tuned = tuning.tune(self.settings, reopen)
-            layout, before = tuned.layout, generation.encoder
-            if layout.threads != before.threads:
-                generation.encoder = reopen(layout.threads)  # where that fails, the one before is still open
-                before.close()
-            self.tuning = tuned
-            self._loader.layout = layout
-            self.batcher.resize(layout.workers, self._alone_threads(layout))
-        except Exception:  # it would have been faster perhaps, and runs as well without
-            log.exception("How many workers are best could not be measured")
 
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""
@@ -186,7 +162,7 @@ class Runtime:
         self.watchdog.start()
         self.health = Health(self.live, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
-        self.batcher.alone.has_room = lambda: not self.controller.builds
+        self.batcher.single_text.has_room = lambda: not self.controller.builds
         self.controller.published = await asyncio.to_thread(self.store.names)
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         gauges.show_machine(self.metrics, {"data": self.settings.data_dir, "models": self.store.root})
@@ -195,7 +171,7 @@ class Runtime:
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace
-                await self.batcher.embed(generation.encoder, WARM_TEXTS, anew=True)
+                await self.batcher.embed(generation.encoder, WARM_TEXTS, bypass_cache=True)
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
@@ -227,9 +203,6 @@ class Runtime:
         """Every series as Prometheus text; blocks for some milliseconds."""
         swap = self.controller.swap
         return gauges.scrape(self.metrics, self.live, None if swap is None else swap.generation)
-
-    def _alone_threads(self, layout: tuning.Layout) -> int:
-        return threads_alone(self.settings.lone_threads, layout, cpus.available())
 
     def _keep(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(lasting(name, work)))

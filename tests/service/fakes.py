@@ -36,11 +36,11 @@ def run(body: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
 
 @asynccontextmanager
 async def running(
-    workers: int = 1, max_queue_tokens: int = 1_000_000, alone_threads: int = 1
+    workers: int = 1, max_queue_tokens: int = 1_000_000, single_text_threads: int = 1
 ) -> AsyncIterator[Batcher]:
     """A batcher that has started; stopped in the end."""
     batcher = Batcher(
-        Metrics(), workers=workers, max_queue_tokens=max_queue_tokens, alone_threads=alone_threads
+        Metrics(), workers=workers, max_queue_tokens=max_queue_tokens, single_text_threads=single_text_threads
     )
     batcher.start()
     try:

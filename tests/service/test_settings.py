@@ -7,7 +7,7 @@ import pytest
 from models import cpus
 from models.engines.place import CPU, Place
 from service import memory
-from service.batching import tuning
+from service.batching.workers import layout_for
 from service.cli import check
 from service.cli.installed import refuse_clashes
 from service.errors import StartupError
@@ -94,7 +94,7 @@ def test_a_gpu_computes_in_the_precision_that_is_asked_for(
     settings = read()
     assert settings.place == Place("cuda", 1, 2048)
     assert str(wanted_form(settings)) == f"{computed}/onnxruntime-cuda"
-    assert tuning.known(settings).layout == (2, 1)
+    assert layout_for(settings)[:2] == (2, 1)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])

@@ -1,4 +1,4 @@
-"""Who may join the queue: by how long they would wait for their turn, and by how large it may grow."""
+"""Who may join the queue: by how long they would wait for their turn, and by how large it may gitem."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,8 +7,7 @@ import pytest
 
 from models.encoder import Encoder
 from models.engines.form import FP32
-from service.batching.admission import Admission
-from service.batching.pace import ThroughputEstimate
+from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import EmbedCall, Item, Lane
 from service.batching.scheduler import Scheduler
@@ -29,44 +28,48 @@ def put(scheduler: Scheduler, texts: int, tokens: int, lane: Lane = Lane.INTERAC
     unused: Any = None
     encoder = cast("Encoder", ENCODER)
     call = EmbedCall(encoder, lane, True, False, True, unused, unused, [], [], texts, 0.0)
-    scheduler.put(call, [Item(call, at, "x", tokens) for at in range(texts)])
+    scheduler.put(call, [Item(call, "x", tokens, [(call, at)]) for at in range(texts)])
 
 
 def test_a_call_is_refused_when_its_turn_would_come_too_late_and_told_when_to_come_again() -> None:
-    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
+    scheduler = Scheduler()
+    admission = Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=1.5)
     for _ in range(30):  # 3,000 tokens at 2,000 a second: a second and a half
-        admission.check(scheduler, Lane.INTERACTIVE, 100)
+        admission.check(Lane.INTERACTIVE, 100)
         put(scheduler, texts=1, tokens=100)
-    admission.check(scheduler, Lane.INTERACTIVE, 100)
+    admission.check(Lane.INTERACTIVE, 100)
     put(scheduler, texts=1, tokens=100)
     with pytest.raises(Overloaded, match=r"about 1\.6 s for its turn, and 1\.5 s .*MAX_QUEUE_SECONDS") as no:
-        admission.check(scheduler, Lane.INTERACTIVE, 100)
+        admission.check(Lane.INTERACTIVE, 100)
     assert no.value.headers["retry-after"] == "2"
 
 
 def test_a_call_of_many_texts_takes_turns_so_nobody_is_refused_for_its_size() -> None:
-    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
+    scheduler = Scheduler()
+    admission = Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=1.5)
     put(scheduler, texts=2048, tokens=100)  # more than a minute and a half of work
     put(scheduler, texts=2048, tokens=100)
-    admission.check(scheduler, Lane.INTERACTIVE, 204_800)
+    admission.check(Lane.INTERACTIVE, 204_800)
 
 
 def test_background_work_may_wait_and_0_is_no_bound() -> None:
-    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=10**9, max_seconds=1.5)
+    scheduler = Scheduler()
+    admission = Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=1.5)
     for _ in range(100):
         put(scheduler, texts=1, tokens=100, lane=Lane.BACKGROUND)
         put(scheduler, texts=1, tokens=100)
-    admission.check(scheduler, Lane.BACKGROUND, 100)
-    Admission(pace(2000), max_tokens=10**9, max_seconds=0).check(scheduler, Lane.INTERACTIVE, 100)
+    admission.check(Lane.BACKGROUND, 100)
+    Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=0).check(Lane.INTERACTIVE, 100)
 
 
 def test_the_queue_is_bounded_but_a_call_larger_than_the_bound_is_served_when_nothing_waits() -> None:
-    scheduler, admission = Scheduler(), Admission(pace(2000), max_tokens=500)
-    admission.check(scheduler, Lane.INTERACTIVE, 1000)
+    scheduler = Scheduler()
+    admission = Admission(scheduler, pace(2000), max_tokens=500)
+    admission.check(Lane.INTERACTIVE, 1000)
     put(scheduler, texts=4, tokens=100)
-    admission.check(scheduler, Lane.INTERACTIVE, 100)
+    admission.check(Lane.INTERACTIVE, 100)
     with pytest.raises(Overloaded, match=r"400 tokens wait .* about 501 would, and the limit is 500"):
-        admission.check(scheduler, Lane.INTERACTIVE, 101)
+        admission.check(Lane.INTERACTIVE, 101)
 
 
 def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless() -> None:
@@ -84,19 +87,19 @@ def test_a_call_of_many_texts_has_its_turns_while_others_keep_coming() -> None:
     """300 calls of one text wait at any time, so one text in 301 is the call's: 8 in a batch."""
     scheduler = Scheduler()
     put(scheduler, texts=200, tokens=60)
-    [bulk] = scheduler._lines[Lane.INTERACTIVE].new
+    [bulk] = scheduler._lanes[Lane.INTERACTIVE].new
     for _ in range(300):
         put(scheduler, texts=1, tokens=60)
     for _ in range(1000):
-        job = scheduler.take()
+        job = scheduler.next_job()
         assert job is not None
         if job.embed:
-            for row in job.rows:
-                if row.call is not bulk:
+            for item in job.items:
+                if item.call is not bulk:
                     put(scheduler, texts=1, tokens=60)
         else:
-            for row in job.rows:
-                row.ids = [1] * 60
-            scheduler.tokenised(job.rows)
-    embedded = 200 - len(bulk.fresh) - len(bulk.waiting)
+            for item in job.items:
+                item.ids = [1] * 60
+            scheduler.tokenized(job)
+    embedded = 200 - len(bulk.untokenized) - len(bulk.ready)
     assert embedded >= 12, "half of the share that is its own in 1,000 jobs, of which half are tokenising"

@@ -16,7 +16,7 @@ from tests.service.fakes import CountingEncoder, run, running, until
 
 def waiting(batcher: Batcher) -> int:
     """Texts that wait, of both lanes."""
-    return sum(batcher._queue.scheduler.texts(lane) for lane in Lane)
+    return sum(batcher._scheduler.texts(lane) for lane in Lane)
 
 
 def test_every_text_gets_its_own_vector_whatever_it_was_batched_with() -> None:
@@ -284,7 +284,7 @@ def test_who_leaves_frees_the_places_of_all_its_rows_at_once() -> None:
                 await batcher.embed(encoder.as_encoder(), ["c" * 60] * 6)
             behind.cancel()
             await asyncio.gather(behind, return_exceptions=True)
-            assert batcher._queue.scheduler.tokens(Lane.INTERACTIVE) == 0
+            assert batcher._scheduler.tokens(Lane.INTERACTIVE) == 0
             encoder.gate.set()
             await batcher.embed(encoder.as_encoder(), ["d" * 60] * 6)
             await running_now
@@ -375,7 +375,7 @@ def test_stopping_fails_what_waits_and_finishes_what_runs() -> None:
             behind = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["b"]))
             await until(lambda: waiting(batcher) == 1)
             stop = asyncio.create_task(asyncio.to_thread(batcher.stop))
-            await until(lambda: batcher._queue.stopping)
+            await until(lambda: batcher._scheduler.stopping)
             with pytest.raises(Unhealthy):
                 await batcher.embed(encoder.as_encoder(), ["c"])
             encoder.gate.set()

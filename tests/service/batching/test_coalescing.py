@@ -2,16 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 
+from models.encoder import Tokens
 from service.batching.batcher import Batcher
 from service.batching.cache import Cache
 from service.batching.request import Answer, Lane
-from service.errors import Backend, Unhealthy, Validation
+from service.errors import Backend, Overloaded, Unhealthy, Validation
 from service.observability.metrics import Metrics
 from tests.service.fakes import CountingEncoder, run, until
 
@@ -44,7 +46,7 @@ class Place:
 
     async def waiting(self, texts: int) -> None:
         """So many texts wait, of both lanes."""
-        scheduler = self.batcher._queue.scheduler
+        scheduler = self.batcher._scheduler
         await until(lambda: sum(scheduler.texts(lane) for lane in Lane) == texts)
 
     async def shared(self, texts: int) -> None:
@@ -61,10 +63,14 @@ class Place:
 
 
 @asynccontextmanager
-async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -> AsyncIterator[Place]:
+async def place(
+    workers: int = 1, cache: bool = True, hang_seconds: float = 0, max_queue_tokens: int = 10**6
+) -> AsyncIterator[Place]:
     metrics = Metrics()
     kept = Cache(2**20, metrics) if cache else None
-    batcher = Batcher(metrics, workers=workers, max_queue_tokens=10**6, hang_seconds=hang_seconds, cache=kept)
+    batcher = Batcher(
+        metrics, workers=workers, max_queue_tokens=max_queue_tokens, hang_seconds=hang_seconds, cache=kept
+    )
     batcher.start()
     there = Place(batcher, metrics)
     try:
@@ -72,24 +78,20 @@ async def place(workers: int = 1, cache: bool = True, hang_seconds: float = 0) -
     finally:
         there.encoder.allow()
         await asyncio.to_thread(batcher.stop)
-        assert not batcher._queue.scheduler._in_flight._rows, (
-            "a text that nobody computes any more is still joined"
-        )
-        assert all(batcher._queue.scheduler.texts(lane) == 0 for lane in Lane)
-        assert all(batcher._queue.scheduler.tokens(lane) == 0 for lane in Lane)
+        assert not batcher._in_flight._items, "a text that nobody computes any more is still joined"
+        assert all(batcher._scheduler.texts(lane) == 0 for lane in Lane)
+        assert all(batcher._scheduler.tokens(lane) == 0 for lane in Lane)
 
 
 def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
     async def body() -> None:
-        # Three workers may wait at the gate: with busy, dog and cat. The fourth tokenises what comes, so
-        # every equal text joins before the gate opens, and none is tokenised just when a batch ends.
-        async with place(workers=4) as there:
+        async with place() as there:
             busy = await there.busy()
             twice = there.ask("dog", "cat", "dog")
             others = [there.ask("dog") for _ in range(5)]
             await there.shared(6)
             there.encoder.allow()
-            await busy  # another worker's, which may be the last to end
+            await busy
             assert (await twice).vectors.tolist() == [[1, 3, 100], [1, 3, 99], [1, 3, 100]]
             for other in others:
                 answer = await other
@@ -107,13 +109,10 @@ def test_what_comes_again_is_answered_without_a_worker() -> None:
         async with place() as there:
             first = await there.ask("a dog", "x" * 65)
             await there.busy()  # whoever needs a worker waits from here on
-            again = await asyncio.wait_for(there.ask("a dog"), 20)
-            assert again.vectors.tolist() == first.vectors[:1].tolist()
-            assert (again.tokens, again.truncated) == ([5], [False])
+            again = await asyncio.wait_for(there.ask("a dog", "x" * 65), 20)
+            assert again.vectors.tolist() == first.vectors.tolist()
+            assert (again.tokens, again.truncated) == ([5, 64], [False, True])
             there.encoder.allow()
-            cut = await there.ask("x" * 70)  # other text, the same tokens
-            assert (cut.tokens, cut.truncated) == ([64], [True])
-            assert there.computed == 3
             assert there.counted("hits") == 2
 
     run(body)
@@ -158,7 +157,7 @@ def test_a_failure_reaches_all_that_joined_and_no_one_else() -> None:
             await there.busy()
             bad = [there.ask("!bad"), there.ask("fine", "!bad"), there.ask("!bad", lane=Lane.BACKGROUND)]
             good = [there.ask("fine"), there.ask("good")]
-            await there.waiting(6)
+            await there.waiting(3)
             there.encoder.allow()
             outcomes = await asyncio.gather(*bad, *good, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Backend] * 3 + [Answer] * 2
@@ -181,7 +180,7 @@ def test_a_vector_that_is_not_finite_is_nobodys_and_is_not_kept() -> None:
             there.encoder.forward = poisoned  # type: ignore[method-assign]
             await there.busy()
             tasks = [there.ask(text) for text in ("nan", "well", "nan", "well")]
-            await there.waiting(4)
+            await there.waiting(2)
             there.encoder.allow()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Backend, Answer, Backend, Answer]
@@ -191,14 +190,14 @@ def test_a_vector_that_is_not_finite_is_nobodys_and_is_not_kept() -> None:
     run(body)
 
 
-def test_who_leaves_hands_over_to_one_that_joined() -> None:
+def test_a_text_is_computed_for_those_that_joined_when_the_first_leaves() -> None:
     async def body() -> None:
         async with place() as there:
             busy = await there.busy()
             before = there.ask("x" * 60)
             first = there.ask("dog", "only mine")
             joined = [there.ask("dog"), there.ask("dog", "cat")]
-            await there.waiting(6)
+            await there.waiting(4)
             there.encoder.allow(1)  # busy ends, all are tokenised, and the long text is in the next batch
             await busy
             await there.passes(2)
@@ -206,7 +205,7 @@ def test_who_leaves_hands_over_to_one_that_joined() -> None:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
             late = there.ask("dog")
-            await there.waiting(3)  # it, and two texts that are computed
+            await there.waiting(2)  # it, and the cat
             there.encoder.allow()
             for task in (*joined, late):
                 assert (await task).vectors.tolist()[0] == [1, 3, 100]
@@ -237,20 +236,20 @@ def test_who_leaves_a_batch_does_not_take_it_from_those_that_joined() -> None:
     run(body)
 
 
-def test_nothing_is_handed_over_to_who_has_left_too() -> None:
+def test_a_tokenized_text_that_all_have_left_is_not_computed() -> None:
     async def body() -> None:
         async with place() as there:
             busy = await there.busy()
             before = there.ask("x" * 60)
             tasks = [there.ask("dog") for _ in range(3)]
-            await there.waiting(4)
+            await there.waiting(2)
             there.encoder.allow(1)
             await busy
             await there.passes(2)
             for task in reversed(tasks):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            assert there.batcher._queue.scheduler.texts(Lane.INTERACTIVE) == 0
+            assert there.batcher._scheduler.texts(Lane.INTERACTIVE) == 0
             there.encoder.allow()
             await before
             assert there.computed == 2
@@ -263,7 +262,7 @@ def test_when_all_have_left_nothing_is_computed_and_the_next_is_served() -> None
         async with place() as there:
             await there.busy()
             tasks = [there.ask("dog") for _ in range(3)]
-            await there.waiting(3)
+            await there.waiting(1)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -313,15 +312,15 @@ def test_background_work_neither_reads_nor_fills_the_cache() -> None:
     run(body)
 
 
-def test_who_asks_anew_gets_a_pass_of_its_own() -> None:
+def test_a_call_that_bypasses_the_cache_gets_a_pass_of_its_own() -> None:
     async def body() -> None:
         async with place() as there:
             await there.ask("well?")
-            await there.ask("well?", "well?", anew=True)
+            await there.ask("well?", "well?", bypass_cache=True)
             assert there.computed == 3
             there.encoder.failing = lambda ids: True
             with pytest.raises(Backend):
-                await there.ask("well?", anew=True)
+                await there.ask("well?", bypass_cache=True)
             assert (await there.ask("well?")).tokens == [5], "what is kept is right, however ill the model is"
 
     run(body)
@@ -364,14 +363,75 @@ def test_stopping_answers_those_that_joined() -> None:
         async with place() as there:
             busy = await there.busy()
             waiting = [there.ask("dog") for _ in range(3)]
-            await there.waiting(3)
+            await there.waiting(1)
             stop = asyncio.create_task(asyncio.to_thread(there.batcher.stop))
-            await until(lambda: there.batcher._queue.stopping)
+            await until(lambda: there.batcher._scheduler.stopping)
             there.encoder.allow()
             await stop
             assert (await busy).tokens == [4]
             outcomes = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Unhealthy] * 3
+
+    run(body)
+
+
+def test_an_interactive_text_joins_a_background_one_that_is_being_tokenized_in_its_own_lane() -> None:
+    async def body() -> None:
+        async with place() as there:
+            tokenize, gate = there.encoder.tokenize, threading.Event()
+            seen: list[list[str]] = []
+
+            def held(texts: Sequence[str], **options: bool) -> list[Tokens]:
+                seen.append(list(texts))
+                gate.wait()
+                return tokenize(texts, **options)
+
+            there.encoder.tokenize = held  # type: ignore[method-assign]
+            build = there.ask("dog", lane=Lane.BACKGROUND)
+            await until(lambda: seen == [["dog"]])
+            asked = there.ask("dog")
+            await there.shared(1)
+            scheduler = there.batcher._scheduler
+            assert [scheduler.texts(lane) for lane in Lane] == [1, 0, 0]
+            build.cancel()
+            gate.set()
+            assert (await asked).tokens == [3]
+            assert there.computed == 1
+
+    run(body)
+
+
+def test_a_text_that_is_refused_is_named_to_each_call_by_its_own_position() -> None:
+    async def body() -> None:
+        async with place() as there:
+            await there.busy()
+            long = "x" * 65
+            tasks = [there.ask(long, truncate=False), there.ask("a", "b", long, truncate=False)]
+            await there.shared(1)
+            there.encoder.allow()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [str(outcome)[:7] for outcome in outcomes] == ["Input 0", "Input 2"]
+
+    run(body)
+
+
+def test_a_call_that_is_refused_counts_nothing_and_leaves_nothing_to_join() -> None:
+    async def body() -> None:
+        async with place(max_queue_tokens=10) as there:
+            await there.ask("known")
+            await there.busy()
+            waits = there.ask("dog" * 10)
+            await there.waiting(1)
+            before = [there.counted(name) for name in ("hits", "misses", "shared")]
+            with pytest.raises(Overloaded):
+                await there.ask("known", "dog" * 10, "cat" * 10)
+            assert [there.counted(name) for name in ("hits", "misses", "shared")] == before
+            joins = there.ask("dog" * 10)  # it adds nothing to what waits
+            await there.shared(1)
+            there.encoder.allow()
+            assert (await waits).tokens == (await joins).tokens == [30]
+            assert (await there.ask("cat" * 10)).tokens == [30]
+            assert there.computed == 4
 
     run(body)
 
@@ -391,7 +451,7 @@ def test_whoever_asks_and_leaves_at_random_gets_its_own_vectors_and_nothing_is_l
                     *texts,
                     lane=chance.choice(list(Lane)),
                     normalize=chance.random() < 0.8,
-                    anew=chance.random() < 0.1,
+                    bypass_cache=chance.random() < 0.1,
                 )
                 if chance.random() < 0.3:
                     await asyncio.sleep(chance.random() / 50)

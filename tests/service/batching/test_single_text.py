@@ -16,8 +16,8 @@ from service import memory
 from service.batching import single_text as alone
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
-from service.batching.single_text import ENOUGH, threads_alone
-from service.batching.tuning import Layout
+from service.batching.single_text import ENOUGH, threads_for_single_text
+from service.batching.workers import Layout
 from service.settings import Settings
 from tests.models.forms import counted
 from tests.service.conftest import new_settings, serving
@@ -64,38 +64,38 @@ async def ask(batcher: Batcher, encoder: CountingEncoder, texts: str, lane: Lane
     """`texts`: one character each. Returns when every worker rests, and nothing is being opened."""
     answer = await batcher.embed(encoder.as_encoder(), list(texts), lane=lane)
     assert [chr(int(row[2])) for row in answer.vectors] == list(texts)
-    await asyncio.to_thread(batcher.alone.stop)
+    await asyncio.to_thread(batcher.single_text.stop)
     await until_busy(batcher, 0)
 
 
 async def until_busy(batcher: Batcher, workers: int) -> None:
-    await until(lambda: batcher._workers.busy == workers)
+    await until(lambda: sum(worker.job is not None for worker in batcher._workers.all) == workers)
 
 
 @pytest.mark.parametrize(
     ("setting", "layout", "processors", "threads"),
     [
-        (0, Layout(2, 1), 2, 2),
-        (0, Layout(16, 1), 16, 4),
-        (0, Layout(1, 1), 2, 1),
-        (0, Layout(1, 4), 4, 1),
-        (0, Layout(4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
-        (0, Layout(4, 1), 3, 3),
-        (1, Layout(2, 1), 2, 1),
-        (8, Layout(16, 1), 16, 8),
-        (2, Layout(4, 2), 8, 1),
+        (0, (2, 1), 2, 2),
+        (0, (16, 1), 16, 4),
+        (0, (1, 1), 2, 1),
+        (0, (1, 4), 4, 1),
+        (0, (4, 1), 1, 1),  # SIMILE_WORKERS=4 where the cgroup allows one
+        (0, (4, 1), 3, 3),
+        (1, (2, 1), 2, 1),
+        (8, (16, 1), 16, 8),
+        (2, (4, 2), 8, 1),
     ],
 )
 def test_a_lone_text_gets_the_threads_of_all_workers_and_no_more_than_it_can_use(
-    setting: int, layout: Layout, processors: int, threads: int
+    setting: int, layout: tuple[int, int], processors: int, threads: int
 ) -> None:
-    assert threads_alone(setting, layout, processors) == threads
+    assert threads_for_single_text(setting, Layout(*layout, reason=""), processors) == threads
 
 
 def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
     async def body() -> None:
         encoder = Widening(ready=True)
-        async with running(workers=2, alone_threads=2) as batcher:
+        async with running(workers=2, single_text_threads=2) as batcher:
             await ask(batcher, encoder, "a")
             assert encoder.alone == ["a"]
             encoder.gate.clear()
@@ -116,7 +116,7 @@ def test_a_lone_text_is_computed_as_one_and_two_at_once_are_not() -> None:
 def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
     async def body() -> None:
         encoder, other = Widening(), Widening()
-        async with running(workers=2, alone_threads=3) as batcher:
+        async with running(workers=2, single_text_threads=3) as batcher:
             for _ in range(ENOUGH - 1):
                 await ask(batcher, encoder, "a")
                 await ask(batcher, encoder, "bc")
@@ -134,7 +134,7 @@ def test_the_model_is_opened_once_more_when_enough_texts_came_alone() -> None:
 def test_a_model_that_cannot_be_opened_once_more_goes_on_as_before(caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         encoder = Widening(error=OSError("its folder is gone"))
-        async with running(alone_threads=2) as batcher:
+        async with running(single_text_threads=2) as batcher:
             for _ in range(3 * ENOUGH):
                 await ask(batcher, encoder, "a")
         assert (encoder.opened, encoder.alone) == ([2], [])
@@ -149,8 +149,8 @@ def test_it_is_opened_once_more_as_soon_as_there_is_room(monkeypatch: pytest.Mon
         encoder, free, building = Widening(), [1 << 20], [False]
         encoder.file_bytes = 1 << 20
         monkeypatch.setattr(memory, "free", lambda: free[0])
-        async with running(workers=2, alone_threads=2) as batcher:
-            batcher.alone.has_room = lambda: not building[0]
+        async with running(workers=2, single_text_threads=2) as batcher:
+            batcher.single_text.has_room = lambda: not building[0]
 
             async def many() -> list[int]:
                 for _ in range(2 * ENOUGH):
@@ -176,7 +176,7 @@ def test_a_text_that_all_threads_fail_on_is_answered_by_one_and_they_are_left(
     async def body() -> None:
         encoder = Widening(ready=True)
         encoder.alone_fails = True
-        async with running(workers=2, alone_threads=2) as batcher:
+        async with running(workers=2, single_text_threads=2) as batcher:
             for _ in range(3 * ENOUGH):
                 await ask(batcher, encoder, "a")
             assert (encoder.alone, encoder.has_alone, encoder.opened) == (["a"], False, [])
@@ -193,9 +193,9 @@ def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_toge
         for ready, opens, learnt in ((False, True, 1), (True, True, 0), (True, False, 1)):
             encoder = Widening(ready=ready)
             encoder.opens_alone = opens
-            async with running(workers=2, alone_threads=2) as batcher:
+            async with running(workers=2, single_text_threads=2) as batcher:
                 await ask(batcher, encoder, "a")
-                assert batcher._throughput._batches == learnt
+                assert batcher._executor._throughput._batches == learnt
 
     run(body, 20)
 
@@ -216,7 +216,7 @@ def one_by_one(client: TestClient, count: int) -> NDArray[np.float32]:
     batcher = client.app.state.runtime.batcher  # type: ignore[attr-defined]
     for _ in range(count):
         answers += client.post("/embed", json={"inputs": "the same text"}).json()
-        batcher.alone.stop()
+        batcher.single_text.stop()
     return np.array(answers, np.float32)
 
 

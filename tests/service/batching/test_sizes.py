@@ -9,31 +9,29 @@ from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import INT8
 from models.engines.place import CPU, Place
-from service.batching.planner import group_of_oldest
+from service.batching.planner import GPU, PROCESSOR, Sizes, group_of_oldest, sizes_on
 from service.batching.request import EmbedCall, Item, Lane
 from service.batching.scheduler import Scheduler
-from service.batching.sizes import GPU, PROCESSOR, Sizes, sizes_on
 
 ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64, form=FP32, step=1))
 
 
-def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, about: bool = False) -> list[int]:
-    """The lengths of the first batch of texts of `lengths` tokens; `about`: beside interactive work."""
+def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, recent: bool = False) -> list[int]:
+    """The lengths of the first batch of texts of `lengths` tokens; `recent`: beside interactive work."""
     unused: Any = None
     scheduler = Scheduler(sizes=sizes)
-    if about:
+    if recent:
         scheduler.put(
             EmbedCall(ENCODER, Lane.INTERACTIVE, True, False, True, unused, unused, [], [], 0, 0.0), []
         )
-        scheduler._lines[Lane.INTERACTIVE].new.clear()
     call = EmbedCall(ENCODER, lane, True, False, True, unused, unused, [], [], len(lengths), 0.0)
-    scheduler.put(call, [Item(call, at, "x", length) for at, length in enumerate(lengths)])
-    while (job := scheduler.take()) is not None and not job.embed:
-        for row in job.rows:
-            row.ids = [row.position + 1] * row.cost
-        scheduler.tokenised(job.rows)
+    scheduler.put(call, [Item(call, "x", length, [(call, at)]) for at, length in enumerate(lengths)])
+    while (job := scheduler.next_job()) is not None and not job.embed:
+        for item in job.items:
+            item.ids = [1] * item.cost
+        scheduler.tokenized(job)
     assert job is not None
-    return sorted(len(row.ids) for row in job.rows)
+    return sorted(len(item.ids) for item in job.items)
 
 
 def test_a_gpu_is_given_larger_batches_of_more_texts() -> None:
@@ -44,9 +42,9 @@ def test_a_gpu_is_given_larger_batches_of_more_texts() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "texts"), [(PROCESSOR, 8), (GPU, 128)])
-def test_a_background_batch_is_small_while_interactive_work_is_about(sizes: Sizes, texts: int) -> None:
+def test_a_background_batch_is_small_while_interactive_work_is_recent(sizes: Sizes, texts: int) -> None:
     sizes = sizes._replace(window=1000)
-    assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, about=True)) == texts
+    assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, recent=True)) == texts
     assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND)) > texts
 
 

@@ -1,9 +1,36 @@
-"""The encoder's threads: a stop waits for all of them, but not for one that hung and was replaced."""
+"""The encoder's threads: how many there are, and which of them a stop waits for."""
 
 import threading
+from typing import Any
 
+import pytest
+
+from models import cpus
 from service.batching.request import Job
-from service.batching.workers import Worker, Workers
+from service.batching.workers import Worker, Workers, layout_for
+from service.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("processors", "given", "layout"),
+    [
+        (1, {}, (1, 1)),
+        (4, {}, (4, 1)),
+        (4, {"workers": 3}, (3, 1)),
+        (4, {"threads": 2}, (2, 2)),
+        (4, {"threads": 8}, (1, 8)),
+        (4, {"workers": 3, "threads": 2}, (3, 2)),
+        (4, {"device": "cuda"}, (2, 1)),
+    ],
+)
+def test_there_is_a_worker_of_one_thread_for_each_processor_unless_it_is_set_by_hand(
+    monkeypatch: pytest.MonkeyPatch, processors: int, given: dict[str, Any], layout: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(cpus, "available", lambda: processors)
+    found = layout_for(Settings(**given))
+    assert (found.workers, found.threads) == layout
+    by_hand = bool({"workers", "threads"} & given.keys())
+    assert found.reason.startswith("set by") == by_hand
 
 
 def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced() -> None:

@@ -227,12 +227,14 @@ def test_a_new_version_waits_for_the_memory_of_its_lone_texts_too(
 
     def shortage(*given: object, alone: bool) -> None:
         seen.append(alone)
-        assert not place.app.state.runtime.batcher.alone.has_room()  # it is being built: nothing else opens
+        assert (
+            not place.app.state.runtime.batcher.single_text.has_room()
+        )  # it is being built: nothing else opens
 
     monkeypatch.setattr(capacity, "shortage", shortage)
     with place.serving(threads=1, lone_threads=lone_threads):
-        assert place.app.state.runtime.batcher.alone.has_room()
+        assert place.app.state.runtime.batcher.single_text.has_room()
         place.activate(place.b)
         place.until(lambda: place.active() == place.b)
-        place.until(place.app.state.runtime.batcher.alone.has_room)
+        place.until(place.app.state.runtime.batcher.single_text.has_room)
     assert seen == [asked]

@@ -354,8 +354,8 @@ def test_info_tells_what_really_runs(client: TestClient, runtime: Runtime) -> No
     assert info["providers"] == ["CPUExecutionProvider"]
     assert (info["dimension"], info["max_input_length"]) == (32, 64)
     assert info["max_client_batch_size"] == 2048
-    assert info["threads"] == runtime.tuning.layout.workers
-    assert info["lone_threads"] == min(4, runtime.tuning.layout.workers)
+    assert info["threads"] == runtime.layout.workers
+    assert info["lone_threads"] == min(4, runtime.layout.workers)
     index = {"documents": 0, "passages": 0, "kind": "exact", "recall_at_10": None, "recall_queries": None}
     assert info["index"] == index | {"device": "cpu", "bytes": info["index"]["bytes"]}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from service.batching.admission import ThroughputEstimate
 from service.batching.batcher import Batcher
-from service.batching.pace import ThroughputEstimate
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import Job, Lane
 from service.batching.scheduler import Scheduler
@@ -90,7 +90,7 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits_for_it(monkeypatch: pyt
         encoder = CountingEncoder()
         metrics = Metrics()
         batcher = Batcher(metrics, workers=1, max_queue_tokens=100)
-        take = Scheduler.take
+        take = Scheduler.next_job
 
         def dying(scheduler: Scheduler) -> Job | None:
             job = take(scheduler)
@@ -100,11 +100,11 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits_for_it(monkeypatch: pyt
 
         async with watched(batcher) as watchdog:
             with monkeypatch.context() as patch:
-                patch.setattr(Scheduler, "take", dying)
+                patch.setattr(Scheduler, "next_job", dying)
                 with pytest.raises(Unhealthy, match="A worker died"):
                     await batcher.embed(encoder.as_encoder(), ["a" * 50])
                 assert batcher.failure(encoder.as_encoder()) == "a worker died"
-            assert batcher._queue.scheduler.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
+            assert batcher._scheduler.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
             answer = await batcher.embed(encoder.as_encoder(), ["bb"])
             assert answer.vectors[0].tolist() == [1, 2, ord("b")]
             assert batcher.failure(encoder.as_encoder()) is None
@@ -123,7 +123,7 @@ def test_whatever_a_batch_raises_its_worker_lives_on(monkeypatch: pytest.MonkeyP
                 (encoder, "tokenize", SystemExit()),
                 (encoder, "forward", KeyboardInterrupt()),
                 (encoder, "forward", MemoryError()),
-                (batcher._stats, "pass_succeeded", ValueError("a bug")),
+                (batcher._executor, "_answer", ValueError("a bug")),
             ]:
                 with monkeypatch.context() as patch:
                     patch.setattr(owner, name, raising(error))
