@@ -14,10 +14,11 @@ from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.index.snapshots import damage
 from service.settings import Settings
-from service.store.documents import DEFAULT_COLLECTION, count_all, counts, sequence
+from service.store.documents import count_all, counts, sequence
 from service.store.generations import ACTIVE, DROPPED
 from service.store.schema import DATABASE
 from service.store.secondary_indexes import unequal
+from service.store.values import DEFAULT_COLLECTION
 from service.store.vectors import is_sound
 
 _SHOWN = 5  # examples of one kind of problem

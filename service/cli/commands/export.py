@@ -25,11 +25,12 @@ from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
-from service.store.documents import DEFAULT_COLLECTION, Record, collections, count, page
+from service.store.documents import collections, count, page
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
 from service.store.filters.predicate import Predicate
 from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION
 from service.store.schema_check import foreign, harden
+from service.store.values import DEFAULT_COLLECTION, Record
 
 PAGE = 1000
 PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
