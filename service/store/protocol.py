@@ -187,9 +187,9 @@ class Store(Documents, Feedback, Generations, Protocol):
     those. Nothing blocks the event loop but active, activate, indexed and close, which belong to a start
     and an end.
 
-    filter           parsed JSON of the grammar, as this store understands it; FilterError where it breaks it
-    page             documents in id order, as many as fit in `limit` and in `most` bytes but one at least, and
-                     whether others follow
+    filter           parsed JSON of the grammar, as this store understands it, or FilterError
+    page             documents in id order, as many as fit in `limit` and in `most` bytes, but one at least;
+                     True when others follow
     search           `work` of a snapshot, on a reading thread; it calls turns.pause between its steps
     answered         documents of an answer by revision, given how often each is in it; TooMuch beyond `most`
     vector_of        a document's revision, and its vector of that one generation: never another's
