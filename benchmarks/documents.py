@@ -24,9 +24,8 @@ from benchmarks.load import Load, LoadError
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.server import Server
 from benchmarks.wire import get
-from service.store.documents import Document, json_of
 from service.store.schema import DATABASE, connect
-from service.store.vectors import Embedding
+from service.store.values import Document, Embedding, json_of
 from service.store.writer import Transaction
 from service.store.writes import upsert
 

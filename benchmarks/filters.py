@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.workloads import PROJECT
-from service.store.documents import DEFAULT_COLLECTION
 from service.store.filter_cache import FilterCache
 from service.store.filters.grammar import compile_filter
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
+from service.store.values import DEFAULT_COLLECTION
 from service.store.writer import Transaction
 from service.store.writes import delete
 

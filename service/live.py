@@ -10,7 +10,6 @@ model. Who uses a generation does not own its life: the last borrower of a retir
 """
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,9 +23,7 @@ from service.errors import Conflict
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes
 from service.index.snapshots import Origin
-from service.store.documents import DEFAULT_COLLECTION
-from service.store.ids import revision_of
-from service.store.writer import Changes
+from service.store.values import Changes
 
 
 def _nothing(_: Encoder) -> None:
@@ -224,18 +221,10 @@ class Live:
 
 def apply(generation: Generation, changes: Changes) -> None:
     """Bring a generation's indexes up to date with a commit; runs on the writer's thread."""
-    rows = dict(changes.added.get(generation.number, []))  # loaded and written in one commit: the last counts
-    if not rows and not changes.removed and changes.sequence <= generation.indexes.sequence:
-        return
-    place = changes.elsewhere.get
-    named: defaultdict[str, list[int]] = defaultdict(list)
-    for name in rows:
-        named[place(revision_of(name), DEFAULT_COLLECTION)].append(name)
-    removed: defaultdict[str, list[int]] = defaultdict(list)
-    for revision in changes.removed:
-        removed[place(revision, DEFAULT_COLLECTION)].append(revision)
     added = {
-        collection: (np.array(names, np.int64), np.array([rows[name] for name in names], np.float32))
-        for collection, names in named.items()
+        collection: (np.array([*rows], np.int64), np.array([*rows.values()], np.float32))
+        for (number, collection), rows in changes.added.items()
+        if number == generation.number and rows
     }
-    generation.indexes.apply(added, removed, changes.sequence)
+    if added or changes.removed or changes.sequence > generation.indexes.sequence:
+        generation.indexes.apply(added, changes.removed, changes.sequence)

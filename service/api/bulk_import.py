@@ -17,7 +17,7 @@ from service.corpus.corpus import Corpus, Stored
 from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
 from service.http.body_budget import StreamedBody
 from service.lifecycle.builder import HARMLESS_TEXT
-from service.store.documents import Document
+from service.store.values import Document
 
 GROUP_DOCUMENTS = 64  # of one commit
 GROUP_BYTES = 1 << 18  # read for one group; less than the least that all bodies may have together

@@ -21,7 +21,7 @@ from service.auth.audit import audit
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.runtime.runtime import Runtime
-from service.store.documents import COLLECTION_NAME, DEFAULT_COLLECTION, counts, number_of
+from service.store.values import COLLECTION_NAME, DEFAULT_COLLECTION
 
 PARAMETER = "collection"
 _DESCRIBED = {
@@ -87,10 +87,7 @@ async def existing_named(name: str, runtime: Runtime) -> str:
 
     """
     _checked(name)
-    if (
-        name != DEFAULT_COLLECTION
-        and await runtime.corpus.documents.read(lambda c: number_of(c, name)) is None
-    ):
+    if name != DEFAULT_COLLECTION and not await runtime.corpus.store.has_collection(name):
         raise NotFound(
             f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
         )
@@ -121,7 +118,7 @@ def in_collections(plain: APIRouter) -> APIRouter:
 async def list_collections(request: Request) -> Response:
     """Every collection, and how many documents it has."""
     known_parameters(request)
-    found = await runtime_of(request).corpus.documents.read(counts)
+    found = await runtime_of(request).corpus.store.collections()
     return json_response({"collections": [{"name": name, "documents": count} for name, count in found]})
 
 

@@ -27,8 +27,7 @@ from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.http.body_budget import NDJSON
 from service.http.routing import Direct
 from service.settings import Settings
-from service.store.documents import Document, Record, count, get, page
-from service.store.filters.predicate import Predicate
+from service.store.values import Document, Record
 
 
 class Anything(Convertor[str]):
@@ -198,13 +197,14 @@ async def list_documents(
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
     if id is not None and not {"after", "limit", "filter"}.isdisjoint(request.query_params):
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
-    where = where_of(runtime, filter) if id is None else Predicate("id = ?", [id])
-    collection = await existing(request, runtime)
-    most = runtime.settings.max_answer_mb * MILLION
-    shown, more = await runtime.corpus.documents.read(
-        lambda connection: page(connection, after, limit, where, most, collection),
-        heavy=where is not None and not where.indexed,
-    )
+    where = where_of(runtime, filter)
+    collection, store = await existing(request, runtime), runtime.corpus.store
+    if id is None:
+        most = runtime.settings.max_answer_mb * MILLION
+        shown, more = await store.page(after, limit, where, most, collection)
+    else:
+        found = await store.document(id, collection)
+        shown, more = [] if found is None else [found], False
     following = shown[-1].id if more else None
     rows = joined(listed(map(_as_json, shown)))
     return JsonChunks([b'{"documents":', *rows, b',"next":' + orjson.dumps(following) + b"}"])
@@ -220,10 +220,7 @@ async def count_documents(request: Request, filter: FilterText = None) -> Respon
     known_parameters(request, "filter")
     where = where_of(runtime, filter)
     collection = await existing(request, runtime)
-    found = await runtime.corpus.documents.read(
-        lambda connection: count(connection, where, collection),
-        heavy=where is not None and not where.indexed,
-    )
+    found = await runtime.corpus.store.count(where, collection)
     return json_response({"count": found})
 
 
@@ -233,7 +230,7 @@ async def get_document(request: Request, id: str) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    document = await runtime.corpus.documents.read(lambda connection: get(connection, id, collection))
+    document = await runtime.corpus.store.document(id, collection)
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
     return JsonChunks(joined(_as_json(document)))
@@ -253,7 +250,7 @@ async def delete_documents(request: Request) -> Response:
     runtime = runtime_of(request)
     known_parameters(request, "filter")
     where = where_of(runtime, request.query_params.get("filter"))
-    if where is None or not where.parameters:  # every condition binds something; `{}` has none
+    if where is None or where.is_empty:
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     deleted, sequence = await runtime.corpus.delete(where, await existing(request, runtime))
     audit("delete", request.scope, deleted=deleted)

@@ -16,8 +16,7 @@ from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.runtime.runtime import Runtime
-from service.store.documents import COLLECTION_NAME
-from service.store.feedback import NO_KEY, Judgement, Limits, Selection, count, forget, page, store
+from service.store.values import COLLECTION_NAME, NO_KEY, Judgement, Limits, Selection
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
 
@@ -105,9 +104,7 @@ async def judge(request: Request) -> Response:
     collection = await existing(request, runtime)
     key, settings = _key(request), runtime.settings
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
-    sequence = await runtime.corpus.writer.run(
-        lambda transaction: store(transaction, judgements, collection, key, limits)
-    )
+    sequence = await runtime.corpus.store.judge(judgements, collection, key, limits)
     for judgement in judgements:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
     return json_response({"stored": len(judgements), "sequence": sequence})
@@ -180,9 +177,7 @@ async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100)
         raise Validation("after must be the number of a judgement (its sequence), or 0 to begin.")
     if not 1 <= limit <= MAX_PAGE:
         raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    found = await runtime.corpus.documents.read(
-        lambda connection: page(connection, after, limit + 1, selection)
-    )
+    found = await runtime.corpus.store.judgements(after, limit + 1, selection)
     shown = found[:limit]
     following = shown[-1][0] if len(found) > limit else None
     rows = [
@@ -207,7 +202,7 @@ async def count_feedback(request: Request) -> Response:
     """How many judgements are listed in all."""
     runtime = runtime_of(request)
     selection = await _selected(request, runtime)
-    found = await runtime.corpus.documents.read(lambda connection: count(connection, selection))
+    found = await runtime.corpus.store.count_judgements(selection)
     return json_response({"count": found})
 
 
@@ -229,6 +224,6 @@ async def delete_feedback(request: Request, query: _Name = None, id: _Name = Non
         raise Validation("Deleting needs a query, an id or a key: DELETE /feedback?query=…&id=…&key=….")
     account = request.scope.get("account")
     own = None if account is None or Role.ADMIN in account.allows else account.key.name
-    deleted = await runtime.corpus.writer.run(lambda transaction: forget(transaction, selection, own))
+    deleted = await runtime.corpus.store.forget_judgements(selection, own)
     audit("delete-feedback", request.scope, deleted=deleted)
     return json_response({"deleted": deleted})

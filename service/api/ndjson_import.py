@@ -17,7 +17,7 @@ from service.errors import Empty, ServiceError, TooLarge, Validation
 from service.http.body_budget import StreamedBody
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines
 from service.runtime.runtime import Runtime
-from service.store.documents import Document, sequence
+from service.store.values import Document
 
 IDLE_SECONDS = 0.5  # an import that sends nothing for so long has what it sent stored
 STEP_BYTES = 4096  # of a piece: so many line ends take some milliseconds
@@ -72,7 +72,7 @@ async def import_lines(request: Request, runtime: Runtime, parse: Parse, collect
         "failed": tally.failed,
         "errors": [{"line": line, "error": error} for line, error in tally.errors],
         "truncated": tally.truncated,
-        "sequence": tally.sequence or await runtime.corpus.documents.own(sequence),
+        "sequence": tally.sequence or await runtime.corpus.store.sequence(),
     }
     version = tally.version or runtime.live.generation.version
     return json_response(answer, {VERSION_HEADER: version, "x-compute-tokens": str(tally.tokens)})

@@ -52,7 +52,7 @@ from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.live import Generation
 from service.runtime.runtime import Runtime
-from service.store.documents import TooMuch
+from service.store.values import TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
 

@@ -15,10 +15,10 @@ from service.corpus.search import Hit, Query
 from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
-from service.store.documents import Record
-from service.store.filters.grammar import FilterError, compile_filter, parse_filter
+from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
-from service.store.reader import pause
+from service.store.turns import pause
+from service.store.values import Record
 
 MAX_K = 1000
 MAX_OFFSET = 10_000
@@ -34,7 +34,7 @@ def where_of(runtime: Runtime, filter: object) -> Predicate | None:
         return None
     try:
         parsed = parse_filter(filter) if isinstance(filter, str) else filter
-        return compile_filter(parsed, runtime.declared)
+        return runtime.corpus.store.filter(parsed)
     except FilterError as error:
         raise Validation(f"filter: {error}") from error
 

@@ -7,10 +7,8 @@ generation for its whole life, so its query and the vectors it is compared with 
 
 import asyncio
 import logging
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -23,23 +21,15 @@ from service.corpus.search import HEAVY_CANDIDATES, Hit, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
 from service.live import Generation, Live
 from service.observability.logs import told
-from service.store.backfill import lacking
-from service.store.documents import DEFAULT_COLLECTION, Document, sequence, unchanged
-from service.store.filter_cache import FilterCache
-from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
-from service.store.reader import Documents
-from service.store.vectors import Embedding
-from service.store.writer import Transaction, Writer
-from service.store.writes import (
+from service.store.protocol import Store
+from service.store.values import (
+    DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
     MAX_COLLECTIONS,
+    Document,
+    Embedding,
     NeedsVectors,
-    delete,
-    delete_some,
-    drop_feedback,
-    drop_name,
-    upsert,
 )
 
 log = logging.getLogger(__name__)
@@ -65,8 +55,7 @@ class Corpus:
         self,
         live: Live,
         batcher: Batcher,
-        documents: Documents,
-        writer: Writer,
+        store: Store,
         *,
         passages: bool = True,
         max_collections: int = MAX_COLLECTIONS,
@@ -74,10 +63,8 @@ class Corpus:
         """passages: texts that are longer than the model reads are split."""
         self._max_collections = max_collections
         self.live = live
-        self.documents = documents
-        self.writer = writer
+        self.store = store
         self._batcher = batcher
-        self._passing = FilterCache()
         self._encoder = DocumentEncoder(batcher, passages=passages)
         self.on_gap: Callable[[], None] = _nothing  # told when a write left a follower without a vector
 
@@ -92,7 +79,7 @@ class Corpus:
         What changed is embedded by the live generation. Those that follow it embed it at the same time, and
         nobody waits for them or fails with them: what they do not have at the commit is filled in later.
         """
-        same = await self.documents.own(lambda connection: unchanged(connection, documents, collection))
+        same = await self.store.unchanged(documents, collection)
         changed = {*range(len(documents))} - same
         embedded: dict[int, dict[int, Embedding]] = {}
         while True:
@@ -107,38 +94,23 @@ class Corpus:
                 ]
                 try:
                     await self._embed_changed(live, documents, changed, embedded)
-                    stored_by, (truncated, number) = await self.writer.run(
-                        partial(self._upsert, documents=documents, embedded=embedded, collection=collection)
+                    put = await self.store.put(
+                        documents,
+                        embedded,
+                        split=self._encoder.passages,
+                        collection=collection,
+                        max_collections=self._max_collections,
                     )
                     # The live generation's; what followers compute is the service's own affair.
                     tokens = sum(embedding.tokens for embedding in embedded[live.number].values())
-                    if any(changed - stored_by[follower.number].keys() for follower in followers):
+                    if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
-                    return Stored(truncated, number, tokens, live.version)
+                    return Stored(put.truncated, put.sequence, tokens, live.version)
                 except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
                     changed.update(error.positions)
                 finally:
                     for task in following:
                         task.cancel()
-
-    def _upsert(
-        self,
-        transaction: Transaction,
-        documents: Sequence[Document],
-        embedded: Mapping[int, Mapping[int, Embedding]],
-        collection: str,
-    ) -> tuple[Mapping[int, Mapping[int, Embedding]], tuple[int, int]]:
-        """The write itself, with what there is at this moment; that, and what `upsert` returns."""
-        now = dict(embedded)  # on the event loop followers go on
-        split = self._encoder.passages
-        return now, upsert(
-            transaction,
-            documents,
-            now,
-            split=split,
-            collection=collection,
-            max_collections=self._max_collections,
-        )
 
     async def _embed_changed(
         self,
@@ -174,11 +146,10 @@ class Corpus:
 
     async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""
-        where = Predicate("id = ?", [id])
-        return await self.writer.run(lambda transaction: delete(transaction, where, collection))
+        return await self.store.delete_one(id, collection)
 
-    async def delete(self, where: Predicate, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
-        """Delete what passes `where` at this moment: how many were deleted, and the operation sequence.
+    async def delete(self, where: Predicate | None, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
+        """Delete what passes `where` now (None: all): how many were deleted, and the operation sequence.
 
         In steps, with other writes between them. Each step is on disk before the next, oldest documents
         first; a document that is stored or changed meanwhile stays.
@@ -187,15 +158,11 @@ class Corpus:
             Storage: a step failed. The message says how many documents were deleted before.
 
         """
-        revisions, number = await self.documents.read(
-            lambda connection: _found(connection, where, collection), heavy=not where.indexed
-        )
+        revisions, number = await self.store.passing(where, collection)
         done = deleted = 0
         while done < len(revisions):
-            some = revisions[done : done + DELETE_DOCUMENTS]
-            job = partial(delete_some, revisions=some, collection=collection)
             try:
-                step = await self.writer.run(job)
+                step = await self.store.delete_some(revisions[done : done + DELETE_DOCUMENTS], collection)
             except (Storage, Unhealthy) as error:
                 said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
                 raise type(error)(said, headers=error.headers) from error
@@ -207,10 +174,10 @@ class Corpus:
 
         The default one stays, and so does one to which documents were written meanwhile.
         """
-        deleted = await self.delete(Predicate("1", []), collection)
-        while await self.writer.run(partial(drop_feedback, collection=collection)):
+        deleted = await self.delete(None, collection)
+        while await self.store.drop_judgements(collection):
             pass
-        await self.writer.run(partial(drop_name, collection=collection))
+        await self.store.drop_collection(collection)
         return deleted
 
     def close(self) -> None:
@@ -259,8 +226,7 @@ class Corpus:
         if generation is self.live.generation:
             self.check_whole(generation)
             return
-        number, after = generation.number, generation.complete_to
-        gaps = await self.documents.own(lambda connection: lacking(connection, number, after, 1))
+        gaps = await self.store.lacking(generation.number, generation.complete_to, 1)
         if gaps or not generation.whole:
             raise Conflict(
                 f"{generation.version} does not hold every document, so it cannot be searched; "
@@ -279,17 +245,11 @@ class Corpus:
 
         """
         scans = search.where is not None and not search.where.indexed
-        return await self.documents.read(
-            lambda connection: then(find(connection, generation, queries, search, self._passing)),
+        return await self.store.search(
+            lambda snapshot: then(find(snapshot, generation, queries, search)),
             heavy=scans or len(queries) * search.candidates > HEAVY_CANDIDATES,
         )
 
 
 def _nothing() -> None:
     """When no follower is looked after."""
-
-
-def _found(connection: sqlite3.Connection, where: Predicate, collection: str) -> tuple[list[int], int]:
-    """The revisions that pass, rising, and the operation number of the same moment."""
-    connection.execute("BEGIN")
-    return matching(connection, where, collection).tolist(), sequence(connection)

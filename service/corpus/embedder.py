@@ -12,7 +12,7 @@ from service.batching.request import Answer, Lane
 from service.batching.tokenizing import LONG_CHARACTERS
 from service.corpus.passages import Split, split
 from service.live import Generation
-from service.store.vectors import Embedding, Passage
+from service.store.values import Embedding, Passage
 
 SPLITTERS = 2  # threads of each lane
 

@@ -6,13 +6,10 @@ import orjson
 
 from models.tokens.texts import example_lines
 from service.corpus.corpus import Corpus
-from service.store.documents import Document, fact, json_of
-from service.store.writer import Transaction
+from service.store.values import Document, json_of
 
 log = logging.getLogger(__name__)
 
-FACT = "examples"
-WANTED, LOADED = "wanted", "loaded"
 STEP_DOCUMENTS = 64
 
 
@@ -24,14 +21,10 @@ def read_examples() -> list[Document]:
 
 async def load_examples(corpus: Corpus) -> None:
     """Store the corpus when this data directory was made for it and does not have it yet."""
-    if await corpus.documents.own(lambda connection: fact(connection, FACT)) != WANTED:
+    if not await corpus.store.examples_wanted():
         return
     examples = read_examples()
     for start in range(0, len(examples), STEP_DOCUMENTS):
         await corpus.put(examples[start : start + STEP_DOCUMENTS])
-    await corpus.writer.run(_mark_loaded)
+    await corpus.store.examples_loaded()
     log.info("Loaded %d example documents", len(examples))
-
-
-def _mark_loaded(transaction: Transaction) -> None:
-    transaction.connection.execute("UPDATE facts SET value = ? WHERE name = ?", (LOADED, FACT))

@@ -9,8 +9,8 @@ asked for before the next one is made, and between two of them other reads have 
 """
 
 import logging
-import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -25,13 +25,11 @@ from service.index.index import Index
 from service.index.index_set import Indexes
 from service.index.view import View
 from service.live import Generation
-from service.store import fulltext
-from service.store.documents import DEFAULT_COLLECTION, Record, TooMuch, ids_of, records, sequence, sizes
-from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, revisions_of
-from service.store.reader import SLICE_SECONDS, pause, reads
-from service.store.vectors import passages, vector_of
+from service.store.protocol import Snapshot
+from service.store.turns import SLICE_SECONDS, pause
+from service.store.values import DEFAULT_COLLECTION, Record
 
 log = logging.getLogger(__name__)
 clock = time.perf_counter
@@ -110,11 +108,10 @@ class Ranked(NamedTuple):
 
 
 def find(
-    connection: sqlite3.Connection,
+    snapshot: Snapshot,
     generation: Generation,
     queries: Sequence[Query],
     search: Search,
-    passing: FilterCache,
 ) -> list[list[Hit]]:
     """The hits of each query, best first, equal scores by id.
 
@@ -124,40 +121,33 @@ def find(
         Conflict: it has no vector, because the model fails on its text.
 
     """
-    if search.mode == "lexical":
-        moment: Moment | None = None
-        connection.execute("BEGIN")  # it ends with the read, in reader.py
-    else:
-        moment = begin(connection, generation.indexes, search.collection)
-    queries, own = _resolved(connection, generation, queries, search.collection)
-    allowed = None if search.where is None else passing.of(connection, search.where, search.collection)
-    rankings = _rankings(connection, moment, queries, search, allowed)
+    moment = None if search.mode == "lexical" else begin(snapshot, generation.indexes, search.collection)
+    queries, own = _resolved(snapshot, generation, queries, search.collection)
+    allowed = None if search.where is None else snapshot.passing(search.where, search.collection)
+    rankings = _rankings(snapshot, moment, queries, search, allowed)
     pages = [
-        _page(connection, ranking, search, left_out) for ranking, left_out in zip(rankings, own, strict=True)
+        _page(snapshot, ranking, search, left_out) for ranking, left_out in zip(rankings, own, strict=True)
     ]
-    shown = {"text": search.with_text, "metadata": search.with_metadata}
-    wanted = sorted({ranked.revision for page in pages for ranked in page})
-    reads(_check_sizes(sizes(connection, wanted, search.most, **shown), pages, search.most))
-    documents = records(connection, wanted, search.most, **shown)
-    _check_sizes({revision: record.size for revision, record in documents.items()}, pages, search.most)
+    wanted = Counter(ranked.revision for page in pages for ranked in page)
+    documents = snapshot.answered(wanted, search.most, text=search.with_text, metadata=search.with_metadata)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.view.rows > moment.view.documents
-    places = passages(connection, generation.number, rows) if split else {}
+    places = snapshot.passages(generation.number, rows) if split else {}
     return [
         [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
     ]
 
 
 def _page(
-    connection: sqlite3.Connection, ranking: Sequence[Ranked], search: Search, left_out: int | None
+    snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, left_out: int | None
 ) -> list[Ranked]:
     """The hits that are asked for, of all that rank; `left_out` is none."""
     ranking = [ranked for ranked in ranking if ranked.revision != left_out]
     best = _best(ranking, search.reach)
-    ids = ids_of(connection, [ranked.revision for ranked in best])
+    ids = snapshot.ids_of([ranked.revision for ranked in best])
     if len(ids) < len(best) < len(ranking):  # the index is ahead: some were deleted, others move up
         best = ranking
-        ids = ids_of(connection, [ranked.revision for ranked in best])
+        ids = snapshot.ids_of([ranked.revision for ranked in best])
     return sorted(
         (ranked for ranked in best if ranked.revision in ids),
         key=lambda ranked: (-ranked.score, ids[ranked.revision]),
@@ -173,14 +163,6 @@ def _best(ranking: Sequence[Ranked], count: int) -> Sequence[Ranked]:
     return [ranking[at] for at in np.flatnonzero(scores >= least).tolist()]
 
 
-def _check_sizes(sizes: dict[int, int], pages: Sequence[Sequence[Ranked]], most: float) -> int:
-    """The bytes of an answer; a document that answers two queries is in it twice. Refuse too many."""
-    total = sum(sizes[ranked.revision] for page in pages for ranked in page)
-    if total > most:
-        raise TooMuch
-    return total
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """An index, and what it was when a transaction began."""
@@ -189,8 +171,8 @@ class Moment:
     view: View
 
 
-def begin(connection: sqlite3.Connection, indexes: Indexes, collection: str) -> Moment:
-    """Begin a reading transaction at the moment of a view of a collection's index, and return the two.
+def begin(snapshot: Snapshot, indexes: Indexes, collection: str) -> Moment:
+    """Bring a snapshot to the moment of a view of a collection's index, and return the view.
 
     A commit and its step of the index are less than a millisecond apart, so the two meet at once or soon.
     """
@@ -198,25 +180,23 @@ def begin(connection: sqlite3.Connection, indexes: Indexes, collection: str) -> 
         reached = indexes.sequence
         index = indexes.of(collection)
         view = index.view
-        connection.execute("BEGIN")
-        if sequence(connection) == max(reached, view.sequence):
+        if snapshot.sequence() == max(reached, view.sequence):
             return Moment(index, view)
-        connection.execute("ROLLBACK")
         time.sleep(PAUSE_SECONDS)
-    connection.execute("BEGIN")
+        snapshot.renew()
     log.warning("A search found no moment at which index and store agree")
     return Moment(index, index.view)
 
 
 def _resolved(
-    connection: sqlite3.Connection, generation: Generation, queries: Sequence[Query], collection: str
+    snapshot: Snapshot, generation: Generation, queries: Sequence[Query], collection: str
 ) -> tuple[list[Query], list[int | None]]:
     """Queries by id with the vectors that are stored, and the revisions that are not to be their own hits."""
     resolved, own = [], []
     for query in queries:
         revision = None
         if query.like is not None:
-            stored = vector_of(connection, generation.number, query.like, collection)
+            stored = snapshot.vector_of(generation.number, query.like, collection)
             if stored is None:
                 raise NotFound(f"There is no document {query.like[:512]!r}.")
             revision, vector = stored
@@ -233,7 +213,7 @@ def _resolved(
 
 
 def _rankings(
-    connection: sqlite3.Connection,
+    snapshot: Snapshot,
     moment: Moment | None,
     queries: Sequence[Query],
     search: Search,
@@ -243,7 +223,7 @@ def _rankings(
     if moment is None:
         for query in queries:
             pause()
-            yield _lexical(connection, query, search.reach, allowed, search.collection)
+            yield _lexical(snapshot, query, search.reach, allowed, search.collection)
         return
     hybrid = search.mode == "hybrid"
     # One more, because a document is the first of those that are like it.
@@ -253,7 +233,7 @@ def _rankings(
     for query, ranking in zip(queries, near, strict=True):
         pause()
         if hybrid:
-            worded = _lexical(connection, query, depth, allowed, search.collection)
+            worded = _lexical(snapshot, query, depth, allowed, search.collection)
             yield _fused(ranking[:depth], worded[:depth])
         else:
             yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
@@ -282,9 +262,9 @@ def _dense(
 
 
 def _lexical(
-    connection: sqlite3.Connection, query: Query, depth: int, allowed: Revisions | None, collection: str
+    snapshot: Snapshot, query: Query, depth: int, allowed: Revisions | None, collection: str
 ) -> list[Ranked]:
-    revisions, scores = fulltext.nearest(connection, query.text, depth, allowed, collection)
+    revisions, scores = snapshot.nearest_words(query.text, depth, allowed, collection)
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 

@@ -1,6 +1,6 @@
 """The indexes of one model version: one for each collection, all at the same moment of the store."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -11,8 +11,8 @@ from service.index.gpu import GpuThread
 from service.index.index import Index
 from service.index.ivf_snapshots import IvfSnapshots
 from service.index.snapshots import Origin
-from service.store.documents import DEFAULT_COLLECTION
 from service.store.ids import RowNames
+from service.store.values import DEFAULT_COLLECTION
 
 Added: TypeAlias = tuple[RowNames, NDArray[np.float32]]
 Read: TypeAlias = Callable[[str], Iterable[Added]]
@@ -118,6 +118,12 @@ class Indexes:
         self._sequence = sequence
         for index in before.values():
             index.close()
+
+    def discard(self, revisions: Sequence[int]) -> None:
+        """Take out every row of `revisions`, before anything is searched."""
+        if revisions:
+            for index in self._of.values():
+                index.apply(remove=revisions)
 
     def close(self) -> None:
         """Stop merging. What is stored can still be searched."""

@@ -10,20 +10,14 @@ a build that is stopped goes on where it was. A vector is stored only while its 
 
 import asyncio
 import logging
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
-from service.store import vectors
-from service.store.backfill import add_stored, add_vectors, count_skipped, forget, lacking, skip
-from service.store.documents import collections, count_all, last_revision, sequence, sizes, texts
-from service.store.vectors import Embedding
-from service.store.writer import Transaction
+from service.store.values import Embedding
 
 log = logging.getLogger(__name__)
 
@@ -37,30 +31,6 @@ HARMLESS_TEXT = "A short sentence."
 Tell = Callable[[int, int], None]  # documents done, and of how many
 
 
-def load_all(transaction: Transaction, generation: Generation) -> bool:
-    """The generation's indexes from the stored vectors, in one job: while nothing is served from it.
-
-    Whatever they held before is replaced. A damaged vector is deleted, so that its text is embedded again.
-
-    Returns:
-        Whether every stored vector was sound, and is in the indexes.
-
-    """
-    number, dimension = generation.number, generation.encoder.dimension
-    connection = transaction.connection
-    damaged: list[int] = []
-    generation.indexes.load(
-        collections(connection),
-        lambda collection: vectors.read(connection, number, dimension, damaged, collection),
-        sequence(connection),
-    )
-    if damaged:
-        for index in generation.indexes.collections.values():
-            index.apply(remove=damaged)  # passages of them that are sound
-    forget(transaction, number, damaged)
-    return not damaged
-
-
 class Builder:
     """Makes one generation whole.
 
@@ -72,6 +42,7 @@ class Builder:
         self, corpus: Corpus, generation: Generation, tell: Tell, documents_per_second: float = 0
     ) -> None:
         self._corpus = corpus
+        self._store = corpus.store
         self._generation = generation
         self._tell = tell
         self._throughput = documents_per_second
@@ -81,12 +52,11 @@ class Builder:
     async def load(self) -> None:
         """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
         generation, number = self._generation, self._generation.number
-        await self._corpus.writer.run(lambda transaction: forget(transaction, number, []))
+        await self._store.forget_skipped(number)
         generation.complete_to = 0
         after: int | None = 0
         while after is not None:
-            step = partial(add_stored, generation=number, after=after, limit=LOAD_ROWS)
-            after = await self._corpus.writer.run(step)
+            after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
         """One forward pass. A failure here is the model's, and the caller's to deal with."""
@@ -110,8 +80,12 @@ class Builder:
             if generation.fault is not None:
                 raise Hung(generation.fault)
             if time.monotonic() - counted > RECOUNT_SECONDS:
-                total, counted = await self._corpus.documents.own(count_all), time.monotonic()
-            step, last, left_out = await self._corpus.documents.own(self._next)
+                total, counted = await self._store.count_all(), time.monotonic()
+            step, last, left_out = await self._store.next_texts(
+                generation.number, generation.complete_to, self._step(), STEP_BYTES
+            )
+            if self._paced_to is None:
+                self._paced_to = last
             done = generation.indexes.documents + left_out
             total = max(total, done) if step else done
             self.progress.tell(done, total)
@@ -122,28 +96,18 @@ class Builder:
                 return
             started = time.monotonic()
             await self._embed(step)
-            generation.complete_to = step[-1]
-            if self._throughput and step[0] <= (self._paced_to or 0):
+            generation.complete_to = max(step)
+            if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
-
-    def _next(self, connection: sqlite3.Connection) -> tuple[list[int], int, int]:
-        """The next revisions to embed; of the same moment, the last revision and how many were skipped."""
-        connection.execute("BEGIN")
-        number, after = self._generation.number, self._generation.complete_to
-        last = last_revision(connection)
-        if self._paced_to is None:
-            self._paced_to = last
-        step = _at_hand(connection, lacking(connection, number, after, self._step()))
-        return step, last, count_skipped(connection, number)
 
     def _step(self) -> int:
         """Documents of one step: a slow pace keeps its pauses short."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
-    async def _embed(self, step: list[int]) -> None:
+    async def _embed(self, documents: Mapping[int, tuple[str, str]]) -> None:
+        """Store the vectors of some documents: their ids and texts, by revision."""
         corpus, generation = self._corpus, self._generation
-        documents = await corpus.documents.own(lambda connection: texts(connection, step))
         try:
             embedded = await corpus.embed(generation, [text for _, text in documents.values()])
         except Hung as error:
@@ -152,32 +116,19 @@ class Builder:
             raise
         except (Backend, Tokenizer, Validation) as error:
             if len(documents) > 1:
-                for revision in documents:
-                    await self._embed([revision])
+                for revision, document in documents.items():
+                    await self._embed({revision: document})
                 return
             await self.warm()  # is it this text, or the model?
             for revision, (id, _) in documents.items():
                 await self._leave_out(revision, id, error)
             return
         for rows in _jobs(zip(documents, embedded, strict=True)):
-            job = partial(add_vectors, generation=generation.number, rows=rows)
-            await corpus.writer.run(job)
+            await self._store.add_vectors(generation.number, rows)
 
     async def _leave_out(self, revision: int, id: str, error: ServiceError) -> None:
         log.error("Document %r is left out of the index: %s", id, error.error_type)  # a text may be quoted
-        number, reason = self._generation.number, error.message
-        await self._corpus.writer.run(lambda transaction: skip(transaction, number, revision, reason))
-
-
-def _at_hand(connection: sqlite3.Connection, revisions: list[int]) -> list[int]:
-    """The first of `revisions`, as many as have `STEP_BYTES` of text together."""
-    found = sizes(connection, revisions, metadata=False)
-    left = STEP_BYTES
-    for at, revision in enumerate(revisions):
-        left -= found[revision]
-        if left < 0 and at:
-            return revisions[:at]
-    return revisions
+        await self._store.skip(self._generation.number, revision, error.message)
 
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:

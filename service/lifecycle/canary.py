@@ -14,10 +14,8 @@ other readers.
 import asyncio
 import heapq
 import logging
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,7 +24,6 @@ from service.corpus.search import Hit, Query, Search
 from service.errors import Overloaded, Unusable
 from service.live import Generation
 from service.settings import Settings
-from service.store.documents import counts, heads
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +139,7 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
     lines = None
     if settings.canary_file is not None:
         lines = await asyncio.to_thread(canary_lines, settings.canary_file)
-    sizes = [(name, size) for name, size in await corpus.documents.own(counts) if size]
+    sizes = [(name, size) for name, size in await corpus.store.collections() if size]
     largest = heapq.nlargest(MOST_QUERIES, sizes, key=lambda found: found[1])
     share = max(1, MOST_QUERIES // max(1, len(largest)))
     if lines is not None:
@@ -154,15 +151,13 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
 async def _beginnings(corpus: Corpus, collection: str, count: int) -> list[str]:
     """The beginnings of `count` documents of a collection."""
     chosen: list[tuple[bytes, str]] = []
-    after: str | None = ""
-    while after is not None:
-        page, after = await corpus.documents.own(
-            partial(_smallest, after=after, count=count, collection=collection)
-        )
-        chosen = heapq.nsmallest(count, [*chosen, *page])
+    page = [""]
+    while page:
+        page = await corpus.store.ids_after(page[-1], PAGE, collection)
+        hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for id in page]
+        chosen = heapq.nsmallest(count, [*chosen, *hashed])
     ids = [id for _, id in chosen]
-    beginnings = partial(heads, ids=ids, characters=HEAD_CHARACTERS, collection=collection)
-    found = await corpus.documents.own(beginnings)
+    found = await corpus.store.heads(ids, HEAD_CHARACTERS, collection)
     queries = [beginning(found[id]) for id in ids if id in found]
     return list(dict.fromkeys(filter(None, queries)))
 
@@ -176,18 +171,6 @@ def beginning(text: str) -> str:
             words = words[:at]
             break
     return " ".join(words)[:CHARACTERS]
-
-
-def _smallest(
-    connection: sqlite3.Connection, after: str, count: int, collection: str
-) -> tuple[list[tuple[bytes, str]], str | None]:
-    """Of the next ids those with the smallest hashes, and the last one looked at, None at the end."""
-    rows = connection.execute(
-        "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
-        (collection, after, PAGE),
-    ).fetchall()
-    hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in rows]
-    return heapq.nsmallest(count, hashed), rows[-1][0] if len(rows) == PAGE else None
 
 
 def canary_lines(file: Path) -> list[str]:

@@ -24,8 +24,7 @@ from service.lifecycle.target import aim_at_form, next_target
 from service.live import Generation
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.store.generations import FAILED, Known, abandon, handled, known, purge
-from service.store.operation_log import is_long, trim
+from service.store.values import FAILED, Known
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +128,8 @@ class Controller:
         """A few rows at a time; while a build is at work, deleting can wait."""
         self._more_to_purge = False
         idle = self.swap is None or self.swap.state == READY
-        if idle and (await self._known()).dropped:
-            self._more_to_purge = await self._corpus.writer.run(purge)
-        if idle and await self._corpus.documents.own(is_long):
-            self._more_to_purge |= await self._corpus.writer.run(trim)
+        if idle:
+            self._more_to_purge = await self._corpus.store.tidy()
 
     async def _follow(self) -> None:
         desired = await asyncio.to_thread(self._store.desired)
@@ -156,9 +153,9 @@ class Controller:
         elif target is not None:
             self._begin(target)
         elif facts.building:  # of a swap that ended with the process
-            await self._corpus.writer.run(abandon)
+            await self._corpus.store.abandon()
         if desired.version == facts.live and desired.id not in {"", facts.handled}:
-            await self._corpus.writer.run(lambda transaction: handled(transaction, desired.id))
+            await self._corpus.store.keep_decision(desired.id)
 
     def _begin(self, target: DesiredVersion) -> None:
         if time.monotonic() < self._not_before:
@@ -181,7 +178,7 @@ class Controller:
             swap.renew(target)
             return
         await self._stop_swap()
-        await self._corpus.writer.run(abandon)  # behind a swap that may have come through meanwhile
+        await self._corpus.store.abandon()  # behind a swap that may have come through meanwhile
         if not finished and not swap.swapped:
             log.info("%s is not wanted any more; its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
@@ -209,7 +206,7 @@ class Controller:
         self._task = self.swap = None
 
     async def _known(self) -> Known:
-        return await self._corpus.documents.own(lambda connection: known(connection, self.published))
+        return await self._corpus.store.known(self.published)
 
     async def _expire(self) -> None:
         """Let followers go: the one to go back to after its grace, any other but the build's own soon."""

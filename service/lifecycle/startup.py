@@ -4,26 +4,24 @@ What is wanted meanwhile is worked towards afterwards (controller.py).
 """
 
 import logging
-import sqlite3
 from functools import partial
 
 from models.encoder import Encoder
 from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
-from service.corpus.examples import FACT, WANTED
-from service.errors import StartupError, machine_error
+from service.errors import StartupError
 from service.index.gpu import GpuThread
 from service.lifecycle.model_loader import ModelLoader
 from service.live import Generation
 from service.settings import Settings
-from service.store.generations import ACTIVE, insert, replace_active
-from service.store.writer import Transaction
+from service.store.protocol import Store
+from service.store.values import Active
 
 log = logging.getLogger(__name__)
 
 
 def active_generation(
-    connection: sqlite3.Connection, loader: ModelLoader, settings: Settings, owner: GpuThread | None = None
+    store: Store, loader: ModelLoader, settings: Settings, owner: GpuThread | None = None
 ) -> Generation:
     """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
@@ -32,68 +30,49 @@ def active_generation(
 
     """
     try:
-        row = connection.execute(
-            "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
-        ).fetchone()
-        if row is None:
-            number, encoder = _first(connection, loader, settings)
+        active = store.active()
+        if active is None:
+            number, encoder = _first(store, loader, settings)
         else:
-            number, encoder = _again(connection, loader, *row)
+            number, encoder = _again(store, loader, active)
     except ModelError as error:
         raise StartupError(str(error)) from error
-    except sqlite3.Error as error:
-        fault = machine_error(error)
-        raise StartupError(f"{settings.data_dir}: {fault.message if fault else error}") from error
     except OSError as error:
         raise StartupError(f"{loader.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
     return Generation(number, encoder, settings.snapshots_dir, owner)
 
 
-def _again(
-    connection: sqlite3.Connection,
-    loader: ModelLoader,
-    number: int,
-    version: str,
-    fingerprint: str,
-    stored: str,
-) -> tuple[int, Encoder]:
+def _again(store: Store, loader: ModelLoader, active: Active) -> tuple[int, Encoder]:
     """What was live when the service stopped, in the form of its stored vectors.
 
     The watcher then builds it in the form asked for and swaps. Where the one before can be computed no more,
     there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
     """
-    form = read_form(stored)
+    form, version = read_form(active.form), active.version
     try:
         encoder = loader.open(version, form)
     except FormUnavailable as error:
         log.warning("The documents of %s are embedded anew in %s: %s", version, loader.form, error)
         encoder = loader.open(version)
-    if encoder.manifest.fingerprint != fingerprint:
+    if encoder.manifest.fingerprint != active.fingerprint:
         raise StartupError(
             f"{version} is not the model that made the stored vectors: its fingerprint differs."
         )
-    if encoder.form != form:
-        connection.execute("BEGIN IMMEDIATE")
-        number = replace_active(Transaction(connection), encoder.manifest, str(encoder.form))
-        connection.execute("COMMIT")
-    return number, encoder
+    if encoder.form == form:
+        return active.number, encoder
+    return store.activate(encoder.manifest, str(encoder.form)), encoder
 
 
-def _first(connection: sqlite3.Connection, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
+def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
     """Publish, want and serve a first version; remember it, and whether the examples are asked for."""
-    store = loader.store
-    version = store.wanted() if settings.model == "default" else None
+    models = loader.store
+    version = models.wanted() if settings.model == "default" else None
     if version is None:
         # Publishing loads the onnx package, a third of a second that no later start should pay.
         from models.publishing.default import publish_named  # noqa: PLC0415
 
         say = partial(log.info, "Publishing %s: %s", settings.model)
-        version = publish_named(store, settings.model, say=say).version
-        store.want(version)
+        version = publish_named(models, settings.model, say=say).version
+        models.want(version)
     encoder = loader.open(version)
-    connection.execute("BEGIN IMMEDIATE")
-    number = insert(Transaction(connection), encoder.manifest, str(encoder.form), ACTIVE)
-    if settings.examples:
-        connection.execute("INSERT INTO facts (name, value) VALUES (?, ?)", (FACT, WANTED))
-    connection.execute("COMMIT")
-    return number, encoder
+    return store.activate(encoder.manifest, str(encoder.form), examples=settings.examples), encoder

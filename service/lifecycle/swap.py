@@ -39,10 +39,7 @@ from service.live import Generation, Retired
 from service.observability.logs import told
 from service.observability.metrics import Metrics
 from service.settings import Settings
-from service.store.backfill import lacking
-from service.store.documents import count_all, last_revision
-from service.store.generations import FAILED, Verdict, begin, go_live, judge, remember_canary
-from service.store.writer import Transaction
+from service.store.values import FAILED, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -156,8 +153,7 @@ class Swap:
             self.state, self.reason = READY, "; ".join(notes) or None
             if self._settings.activate == "manual" or self._too_different:
                 await self._decided.wait()
-            swap = partial(self._corpus.writer.run, partial(self._swap, generation))
-            if await self._patiently(swap):
+            if await self._patiently(partial(self._swap, generation)):
                 return
 
     async def _compare(self, generation: Generation) -> None:
@@ -176,8 +172,7 @@ class Swap:
         if found is None:
             return
         self._metrics.canary.set(found.overlap_at_10)
-        keep = partial(remember_canary, version=self.version, canary=asdict(found))
-        await self._patiently(partial(self._corpus.writer.run, keep))
+        await self._patiently(partial(self._corpus.store.keep_canary, self.version, asdict(found)))
         least = self._settings.canary_min_overlap
         lowest = found.lowest
         if lowest.overlap_at_10 < least:
@@ -221,7 +216,7 @@ class Swap:
         alone = self._corpus.alone_threads > 1 and self._loader.opens_alone
         said = False  # its numbers change from look to look
         while self._settings.memory_check:
-            documents = await self._patiently(partial(self._corpus.documents.own, count_all))
+            documents = await self._patiently(self._corpus.store.count_all)
             rows = expected_rows(live, documents, manifest)
             look = partial(capacity.shortage, documents, rows, dimension, folder, MACHINE, alone=alone)
             shortage = await self._read(look)
@@ -250,22 +245,20 @@ class Swap:
 
     async def _begin(self, encoder: Encoder) -> int:
         """The number of the version's generation in the store."""
-        job = partial(begin, manifest=encoder.manifest, form=str(encoder.form))
-        return await self._patiently(partial(self._corpus.writer.run, job))
+        return await self._patiently(partial(self._corpus.store.begin, encoder.manifest, str(encoder.form)))
 
-    def _swap(self, generation: Generation, transaction: Transaction) -> bool:
-        """The swap, on the writer's thread. False when there is more to embed, or its index has a gap."""
-        started = time.monotonic()
-        connection, live = transaction.connection, self._corpus.live
-        if generation.retired or generation.fault is not None:
-            return False
-        if lacking(connection, generation.number, generation.complete_to, 1):
-            return False
+    async def _swap(self, generation: Generation) -> bool:
+        """The swap. False when there is more to embed, or its index has a gap."""
+        started, live = math.nan, self._corpus.live
         rollback = self.desired.kind == "rollback"
-        go_live(transaction, generation.number, self.desired.id, rollback=rollback)
-        left, last = live.generation, last_revision(connection)
 
-        def replace() -> None:
+        def may() -> bool:
+            nonlocal started
+            started = time.monotonic()
+            return not generation.retired and generation.fault is None
+
+        def replace(last: int) -> None:
+            left = live.generation
             left.complete_to = last  # what it lacks after a rollback can only be newer
             live.replace(generation)
             self.swapped = True
@@ -274,8 +267,14 @@ class Swap:
             self._metrics.serve(generation.manifest, generation.encoder.form)
             self._metrics.swap_pause_seconds.observe(time.monotonic() - started)
 
-        transaction.then.append(replace)
-        return True
+        return await self._corpus.store.go_live(
+            generation.number,
+            generation.complete_to,
+            self.desired.id,
+            rollback=rollback,
+            may=may,
+            then=replace,
+        )
 
     def _tell(self, done: int, total: int) -> None:
         self.done, self.total, self.reason = done, total, None
@@ -287,12 +286,9 @@ class Swap:
         self._metrics.swaps.labels("failed").inc()
         if self.version == self._corpus.live.generation.version:  # in another form: it stays as it is
             return
-        verdict = partial(
-            judge, version=self.version, verdict=Verdict(FAILED, reason), desired=self.desired.id
-        )
         while True:
             try:
-                await self._corpus.writer.run(verdict)
+                await self._corpus.store.keep_verdict(self.version, Verdict(FAILED, reason), self.desired.id)
             except (Storage, Unhealthy):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
@@ -307,13 +303,9 @@ class Swap:
         if generation is None or generation.kept:
             return
 
-        def leave(_: object) -> None:
+        def leave() -> None:
             if live.generation is not generation:
                 live.leave(generation)
 
         with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
-            self._corpus.writer.submit(_nothing).add_done_callback(leave)
-
-
-def _nothing(transaction: Transaction) -> None:
-    """A job that only has its turn."""
+            self._corpus.store.after_writes(leave)

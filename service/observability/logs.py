@@ -14,7 +14,6 @@ import contextlib
 import json
 import logging
 import os
-import sqlite3
 import sys
 import threading
 import traceback
@@ -41,14 +40,13 @@ _OPEN = (
     ImportError,
     AttributeError,
     NameError,
-    sqlite3.Error,
     ModelError,
     StartupError,
     Unusable,
     Overloaded,
     Storage,
 )
-_OPEN_MODULES = ("onnxruntime",)  # operators, shapes, token ids
+_OPEN_MODULES = ("onnxruntime", "sqlite3")  # operators, shapes, token ids; tables and codes
 
 
 def request_id_of(given: bytes | None) -> str:

@@ -6,21 +6,19 @@ says how far that is.
 
 import asyncio
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 
 from service import outages
 from service.corpus.corpus import Corpus
 from service.corpus.examples import load_examples
 from service.errors import ServiceError
-from service.lifecycle.builder import Builder, load_all
+from service.lifecycle.builder import Builder
 from service.live import Generation, Live, Retired, apply
 from service.observability import logs
 from service.observability.metrics import Metrics
-from service.store.writer import Changes, Transaction
+from service.store.values import Changes
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +31,11 @@ class IndexKeeper:
     def __init__(
         self,
         live: Live,
-        connection: sqlite3.Connection,
         metrics: Metrics,
         ready: threading.Event,
         follow: Callable[[], None],
     ) -> None:
-        """connection: the writer's. ready: set once, when the start is complete.
+        """ready: set once, when the start is complete.
 
         follow: called when versions that are wanted may be followed.
         """
@@ -46,7 +43,6 @@ class IndexKeeper:
         self._ready = ready
         self.progress = "starting"
         self._live = live
-        self._connection = connection
         self._metrics = metrics
         self._follow = follow
         self._loop = asyncio.get_running_loop()
@@ -86,7 +82,7 @@ class IndexKeeper:
         tears = self._tears
         if not generation.whole:
             if not generation.loaded:
-                await self.corpus.writer.run(partial(load_all, generation=generation))
+                await self.corpus.store.load(generation.number, generation.indexes)
                 generation.complete_to, generation.loaded = 0, True
             self._follow()
             await Builder(self.corpus, generation, self._tell).embed()
@@ -120,7 +116,7 @@ class IndexKeeper:
     def _reload(self, generation: Generation) -> None:
         """For the version in service, on the writer's thread; what this cannot mend is mended behind it."""
         try:
-            if load_all(Transaction(self._connection), generation):
+            if self.corpus.store.reload(generation.number, generation.indexes):
                 return
             log.error("The store has damaged vectors; their texts are embedded again")
         except Exception:  # the write is kept, but what the index lacks must not be searched around

@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 
 from models import cpus
 from models.store import Store
@@ -40,14 +39,8 @@ from service.runtime.index_keeper import IndexKeeper
 from service.runtime.scheduled import show_schedule
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
-from service.store import last_known
-from service.store.documents import collections
-from service.store.filters.grammar import indexed_fields
-from service.store.generations import kept_numbers
-from service.store.reader import Documents
-from service.store.schema import DATABASE, connect, migrate
-from service.store.secondary_indexes import bring_up_to_date
-from service.store.writer import Writer
+from service.store.protocol import Store as Documents
+from service.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +57,6 @@ class Runtime:
         self.tracing = Tracing() if settings.otel else None
         self.leaving = False  # a stop signal came: not ready, and still serving
         self.stopping = False  # nothing new is taken any more
-        self.declared = indexed_fields(settings.indexed_fields)
         self.ready = threading.Event()  # set once, when the start is complete
         self.layout = layout_for(settings)
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
@@ -85,6 +77,7 @@ class Runtime:
         self.health: Health
         self.live: Live
         self.corpus: Corpus
+        self._documents: Documents
         self.controller: Controller
         self._index: IndexKeeper
         self._loader: ModelLoader
@@ -93,10 +86,6 @@ class Runtime:
         self._owner: GpuThread | None = None  # of the GPU where large indexes are searched
         self._follows = False  # what is wanted is followed
         self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def database(self) -> Path:
-        return self.settings.data_dir / DATABASE
 
     def open(self) -> None:
         """Own the data directory and open the active model. Does nothing when it is open already.
@@ -125,14 +114,10 @@ class Runtime:
                 undo.callback(self._owner.close)
             data_lock = DataDirLock(self.settings.data_dir)
             undo.callback(data_lock.release)
-            last_known.refuse_loss(self.settings.data_dir)
-            migrate(self.database)
-            self._connection = connect(self.database)
-            undo.callback(self._connection.close)
-            bring_up_to_date(self._connection, self.declared)
-            tidy(self.settings.snapshots_dir, collections(self._connection), kept_numbers(self._connection))
-            generation = active_generation(self._connection, loader, self.settings, self._owner)
-            last_known.note(self.settings.data_dir)
+            store = self._documents = SqliteStore(self.settings.data_dir, self.settings.indexed_fields)
+            undo.callback(store.close)
+            tidy(self.settings.snapshots_dir, *store.indexed())
+            generation = active_generation(store, loader, self.settings, self._owner)
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._data_lock = data_lock
@@ -143,22 +128,21 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.live.generation
         self.batcher.start()
-        self._index = IndexKeeper(self.live, self._connection, self.metrics, self.ready, self._follow)
-        writer = Writer(self._connection, self._index.on_commit, self.metrics.write_seconds.observe)
+        self._index = IndexKeeper(self.live, self.metrics, self.ready, self._follow)
         self.corpus = Corpus(
             self.live,
             self.batcher,
-            Documents(self.database),
-            writer,
+            self._documents,
             passages=self.settings.passages,
             max_collections=self.settings.max_collections,
         )
         self._index.corpus = self.corpus
+        self._documents.start(self._index.on_commit, self.metrics.write_seconds.observe)
         self._catch_up = CatchUp(self.corpus)
         self.corpus.on_gap = self._catch_up.note
         hang_seconds = self.settings.hang_seconds
         heartbeat = Heartbeat(asyncio.get_running_loop(), hang_seconds)
-        self.watchdog = Watchdog([self.batcher, writer, heartbeat], hang_seconds, self.beat)
+        self.watchdog = Watchdog([self.batcher, self._documents, heartbeat], hang_seconds, self.beat)
         self.watchdog.start()
         self.health = Health(self.live, self.batcher, self.watchdog)
         self.controller = Controller(self._loader, self.corpus, self.settings, self.metrics)
@@ -175,7 +159,7 @@ class Runtime:
         except ServiceError as error:  # the port opens all the same, and /health says why
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
-        self._keep("Noting how far the store is", partial(last_known.keep_noting, self.settings.data_dir))
+        self._keep("Noting how far the store is", self._documents.keep_noting)
         self._keep("Making the index whole", self._index.keep_whole)
 
     async def stop(self) -> None:
@@ -215,9 +199,7 @@ class Runtime:
     def _close(self) -> None:
         self.batcher.stop()
         self.corpus.close()
-        self.corpus.writer.stop()
-        self.corpus.documents.close()
-        last_known.note(self.settings.data_dir)
+        self._documents.close()
         self.live.close()
         if self._owner is not None:
             self._owner.close()

@@ -1,15 +1,19 @@
 """What a generation lacks of the store, and how its builder fills that in."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import numpy as np
+import orjson
 
 from service.store import vectors
-from service.store.documents import elsewhere, ids_of, sequence
-from service.store.generations import kept_numbers
+from service.store.documents import collections, last_revision, sequence, sizes, texts
+from service.store.generations import go_live, kept_numbers
 from service.store.ids import row_of
-from service.store.vectors import Embedding, is_sound
+from service.store.protocol import VectorSink
+from service.store.values import Embedding, Lacking
+from service.store.vectors import is_sound
 from service.store.writer import Transaction
 
 
@@ -17,10 +21,13 @@ def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Em
     """Store a builder's vectors for those of its revisions that still live. Returns how many."""
     if generation not in kept_numbers(transaction.connection):  # dropped while they were made
         return 0
-    alive = ids_of(transaction.connection, list(rows))
-    transaction.changes.elsewhere.update(elsewhere(transaction.connection, list(alive)))
-    for revision in sorted(alive):
-        vectors.add(transaction, generation, revision, rows[revision])
+    alive = transaction.connection.execute(
+        "SELECT revision, collection FROM documents WHERE revision IN (SELECT value FROM json_each(?)) "
+        "ORDER BY revision",
+        (orjson.dumps([*rows]).decode(),),
+    ).fetchall()
+    for revision, collection in alive:
+        vectors.add(transaction, generation, revision, rows[revision], collection)
     return len(alive)
 
 
@@ -48,17 +55,32 @@ def add_stored(transaction: Transaction, generation: int, after: int, limit: int
         (generation, after, last),
     ).fetchall()
     unusable = {row[0] for row in rows if row[5] is None or not is_sound(*row[2:5])}
-    added = transaction.changes.added.setdefault(generation, [])
     for revision, passage, blob, _, _, collection in rows:
         if revision not in unusable:
-            added.append((row_of(revision, passage), np.frombuffer(blob, dtype="<f4")))
-            transaction.changes.note(revision, collection)
+            added = transaction.changes.added.setdefault((generation, collection), {})
+            added[row_of(revision, passage)] = np.frombuffer(blob, dtype="<f4")
     vectors.remove(transaction, generation, unusable)
     transaction.changes.sequence = sequence(transaction.connection)
     return last
 
 
-def forget(transaction: Transaction, generation: int, damaged: Iterable[int]) -> None:
+def load(transaction: Transaction, generation: int, indexes: VectorSink) -> bool:
+    """Replace what `indexes` hold by the stored vectors of a generation. True when all were sound.
+
+    A damaged vector is deleted, so that its text is embedded again.
+    """
+    connection, damaged = transaction.connection, list[int]()
+    indexes.load(
+        collections(connection),
+        lambda collection: vectors.read(connection, generation, indexes.dimension, damaged, collection),
+        sequence(connection),
+    )
+    indexes.discard(damaged)  # passages of them that are sound
+    forget(transaction, generation, damaged)
+    return not damaged
+
+
+def forget(transaction: Transaction, generation: int, damaged: Iterable[int] = ()) -> None:
     """Before a generation is made whole: damaged vectors go, and texts that were skipped get a new chance."""
     transaction.connection.execute("DELETE FROM skipped WHERE generation = ?", (generation,))
     vectors.remove(transaction, generation, damaged)
@@ -77,6 +99,41 @@ def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
     """How many living texts the generation's model fails on."""
     row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
     return int(row[0])
+
+
+def next_texts(
+    connection: sqlite3.Connection, generation: int, after: int, limit: int, most_bytes: int
+) -> Lacking:
+    """The first documents after the revision `after` that a generation lacks, within both bounds, or one."""
+    revisions = lacking(connection, generation, after, limit)
+    found, left = sizes(connection, revisions, metadata=False), most_bytes
+    for at, revision in enumerate(revisions):
+        left -= found[revision]
+        if left < 0 and at:
+            revisions = revisions[:at]
+            break
+    return Lacking(
+        texts(connection, revisions), last_revision(connection), count_skipped(connection, generation)
+    )
+
+
+def swap(
+    transaction: Transaction,
+    generation: int,
+    complete_through: int,
+    desired: str,
+    *,
+    rollback: bool,
+    may: Callable[[], bool],
+    then: Callable[[int], None],
+) -> bool:
+    """Make a generation live unless a document lacks a vector of it, or it `may` not."""
+    connection = transaction.connection
+    if not may() or lacking(connection, generation, complete_through, 1):
+        return False
+    go_live(transaction, generation, desired, rollback=rollback)
+    transaction.then.append(partial(then, last_revision(connection)))
+    return True
 
 
 def lacking(connection: sqlite3.Connection, generation: int, after: int, limit: int) -> list[int]:

@@ -4,77 +4,25 @@ A document's text is an immutable revision: an upsert deletes the old revision a
 transaction with its vectors and its entry in the operation log. Sizes are counted in SQL before texts are
 read, and metadata is handed on as the JSON that it is stored as.
 
-Not here: the threads that read (reader.py), the writes (writes.py), embedding, the index, what a filter
+Not here: the threads that read (turns.py), the writes (writes.py), embedding, the index, what a filter
 means (grammar.py).
 """
 
-import re
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from service.store.filters.planner import matching, scoped
 from service.store.filters.predicate import Predicate
-from service.store.reader import pause, reads
+from service.store.turns import pause, reads
+from service.store.values import DEFAULT_COLLECTION, Document, Record, TooMuch
 
-Vector = NDArray[np.float32]
-
-DEFAULT_COLLECTION = "default"
-COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
 # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
 _BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
-
-
-class TooMuch(Exception):
-    """More text than an answer may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it."""
-
-    id: str
-    text: str
-    metadata_json: str = "{}"
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A stored document as it is sent: text and metadata are JSON, and not parsed."""
-
-    id: str
-    text_json: bytes
-    metadata_json: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes of both in an answer."""
-        return len(self.text_json) + len(self.metadata_json)
-
-    @property
-    def text(self) -> str:
-        text: str = orjson.loads(self.text_json)
-        return text
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        metadata: dict[str, Any] = orjson.loads(self.metadata_json)
-        return metadata
-
-
-def json_of(metadata: dict[str, Any]) -> str:
-    """`metadata` as it is stored."""
-    return orjson.dumps(metadata).decode()
-
-
-# Used so: `await documents.read(lambda connection: get(connection, …))`.
 
 
 def collections(connection: sqlite3.Connection) -> list[str]:
@@ -86,6 +34,10 @@ def number_of(connection: sqlite3.Connection, name: str) -> int | None:
     """The number of a collection, which no other ever has; None when there is no such collection."""
     row = connection.execute("SELECT number FROM collections WHERE name = ?", (name,)).fetchone()
     return None if row is None else int(row[0])
+
+
+def has_collection(connection: sqlite3.Connection, name: str) -> bool:
+    return number_of(connection, name) is not None
 
 
 def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
@@ -108,8 +60,6 @@ def page(
 
     Fewer when they would have more than `most` bytes together, but the first one always.
     """
-    if not connection.in_transaction:
-        connection.execute("BEGIN")  # two queries of one moment; it ends with the read, in reader.py
     sql, parameters = scoped(where, collection)
     if where is not None and where.indexed:
         passing = matching(connection, where, collection)
@@ -245,6 +195,36 @@ def records(
     return found
 
 
+def answered(
+    connection: sqlite3.Connection,
+    times: Mapping[int, int],
+    most: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, Record]:
+    """The documents of one answer: `times` says how often each revision is in it.
+
+    Raises:
+        TooMuch: the answer would have more than `most` bytes.
+        Overloaded: with other answers it would have more than all together may have.
+
+    """
+    revisions = [*times]
+    found = sizes(connection, revisions, most, text=text, metadata=metadata)
+    reads(_total(found, times, most))
+    documents = records(connection, revisions, most, text=text, metadata=metadata)
+    _total({revision: record.size for revision, record in documents.items()}, times, most)
+    return documents
+
+
+def _total(sizes: Mapping[int, int], times: Mapping[int, int], most: float) -> int:
+    total = sum(times[revision] * size for revision, size in sizes.items())
+    if total > most:
+        raise TooMuch
+    return total
+
+
 def texts(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, str]]:
     """The id and the text of those of `revisions` that are current."""
     rows = connection.execute(
@@ -263,6 +243,23 @@ def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int
     return dict(rows.fetchall())
 
 
+def passing(
+    connection: sqlite3.Connection, where: Predicate | None, collection: str
+) -> tuple[list[int], int]:
+    """The revisions that pass a filter, rising, and the operation number of the same moment."""
+    everything = Predicate("1", [])
+    return matching(connection, where or everything, collection).tolist(), sequence(connection)
+
+
+def ids_after(connection: sqlite3.Connection, id: str, limit: int, collection: str) -> list[str]:
+    """At most `limit` ids, in order, those after `id`."""
+    rows = connection.execute(
+        "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
+        (collection, id, limit),
+    )
+    return [id for (id,) in rows]
+
+
 def last_revision(connection: sqlite3.Connection) -> int:
     """The highest revision of a living document, 0 when there is none."""
     return int(connection.execute("SELECT coalesce(max(revision), 0) FROM documents").fetchone()[0])
@@ -278,16 +275,6 @@ def fact(connection: sqlite3.Connection, name: str) -> str | None:
     """A single stored value."""
     row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
-
-
-def elsewhere(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
-    """The collections of those of `revisions` that are not of the default one."""
-    rows = connection.execute(
-        "SELECT revision, collection FROM documents "
-        "WHERE revision IN (SELECT value FROM json_each(?)) AND collection != ?",
-        (orjson.dumps(revisions).decode(), DEFAULT_COLLECTION),
-    )
-    return dict(rows.fetchall())
 
 
 def _record(row: Sequence[Any]) -> Record:

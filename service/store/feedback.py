@@ -18,57 +18,14 @@ Writes are jobs for the writer; reads go through `Documents.read`.
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from service.errors import Conflict, Forbidden, NotFound
-from service.store.documents import DEFAULT_COLLECTION
+from service.store.values import NO_KEY, Judgement, Limits, Selection
 from service.store.writer import Transaction
 
 NAMED = 10  # unknown ids that a refusal names at most
 SHOWN_CHARACTERS = 80  # of a query or an id in a refusal
-NO_KEY = ""  # the name that stands for no key
 _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """Whether the document `id` is relevant to `query`, as `key` said."""
-
-    query: str
-    id: str
-    relevant: bool
-    key: str = NO_KEY
-    collection: str = DEFAULT_COLLECTION
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How many judgements of one key there may be: in all, of one query, of one document. 0: no bound."""
-
-    per_key: int = 0
-    per_query: int = 0
-    per_document: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The judgements that have all of these; None: whichever."""
-
-    collection: str | None = None
-    query: str | None = None
-    id: str | None = None
-    key: str | None = None
-
-    def condition(self, *, in_order: bool = False) -> tuple[str, list[str]]:
-        """SQL over the table `feedback`, and what fills its question marks.
-
-        in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection,
-        after which every page would sort all judgements.
-        """
-        collection = "+collection" if in_order else "collection"
-        columns = {collection: self.collection, "query": self.query, "id": self.id, "key": self.key}
-        given = {name: value for name, value in columns.items() if value is not None}
-        return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
 
 
 def store(
@@ -130,7 +87,7 @@ def _refuse_too_many(
         (limits.per_document, "DOCUMENT", of_documents),
     ):
         for what, selection in counted if limit else ():
-            condition, parameters = selection.condition()
+            condition, parameters = _condition(selection)
             sql = f"SELECT 1 FROM feedback WHERE {condition} LIMIT 1 OFFSET ?"
             if connection.execute(sql, [*parameters, limit]).fetchone() is not None:
                 raise Conflict(
@@ -149,7 +106,7 @@ def forget(transaction: Transaction, selection: Selection, own: str | None = Non
         Forbidden: some are another key's. Nothing was deleted.
 
     """
-    condition, parameters = selection.condition()
+    condition, parameters = _condition(selection)
     execute = transaction.connection.execute
     if own is not None:
         others = execute(
@@ -187,8 +144,25 @@ def count(connection: sqlite3.Connection, selection: Selection) -> int:
 
 
 def _listed(selection: Selection) -> tuple[str, list[str]]:
-    condition, parameters = selection.condition(in_order=True)
+    condition, parameters = _condition(selection, in_order=True)
     return f"{condition} AND {_LIVING}", parameters
+
+
+def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
+    """SQL over the table `feedback`, and what fills its question marks.
+
+    in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection, after
+    which every page would sort all judgements.
+    """
+    collection = "+collection" if in_order else "collection"
+    columns = {
+        collection: selection.collection,
+        "query": selection.query,
+        "id": selection.id,
+        "key": selection.key,
+    }
+    given = {name: value for name, value in columns.items() if value is not None}
+    return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
 
 
 def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, key: str) -> bool:

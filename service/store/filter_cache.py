@@ -24,7 +24,7 @@ from service.store.documents import sequence
 from service.store.filters.planner import matching, of_these
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
-from service.store.reader import pause, resting
+from service.store.turns import pause, resting
 
 MOST_BYTES = 64 * 2**20  # sixteen filters that pass half of a million documents, a twentieth of their index
 STATE_BYTES = 1024  # of a state beside its revisions, at most

@@ -11,47 +11,24 @@ grow, so whoever looks for them goes on from the last one seen.
 
 import sqlite3
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from models.manifest import Manifest
 from service.store.documents import fact, sequence
+from service.store.values import ROLLED_BACK, Active, Known, Verdict
 from service.store.writer import Transaction
 
 ACTIVE, BUILDING, STANDBY, DROPPED = "active", "building", "standby", "dropped"
-FAILED, ROLLED_BACK = "failed", "rolled back"
 HANDLED = "handled wish"  # the fact that names the last wish that was carried out or failed
 COMPARED = "canary of "  # with a version: the fact that holds how alike it answered
+EXAMPLES, WANTED, LOADED = "examples", "wanted", "loaded"  # the fact, and its two values
 PURGE_ROWS = 256
 KEPT_HISTORY = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Why a version is not chosen again by itself: it failed, or was rolled back from."""
-
-    state: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the database says about versions, of one moment."""
-
-    live: str
-    verdicts: dict[str, Verdict]
-    past: set[str]
-    previous: str | None
-    handled: str | None
-    canaries: dict[str, Any]  # version to how alike it answered
-    building: bool  # there is a generation that was begun
-    dropped: bool  # and one whose vectors are to be deleted
-
-
-def known(connection: sqlite3.Connection, published: set[str]) -> Known:
-    connection.execute("BEGIN")  # one moment for all of it
+def known(connection: sqlite3.Connection, published: Container[str]) -> Known:
     rows = connection.execute("SELECT state, version FROM generations").fetchall()
     states = dict(rows)
     return Known(
@@ -62,8 +39,15 @@ def known(connection: sqlite3.Connection, published: set[str]) -> Known:
         handled=fact(connection, HANDLED),
         canaries=canaries(connection),
         building=BUILDING in states,
-        dropped=DROPPED in states,
     )
+
+
+def active(connection: sqlite3.Connection) -> Active | None:
+    """The generation in service; None before the first start."""
+    row = connection.execute(
+        "SELECT number, version, fingerprint, form FROM generations WHERE state = ?", (ACTIVE,)
+    ).fetchone()
+    return None if row is None else Active(*row)
 
 
 def live_number(connection: sqlite3.Connection) -> int:
@@ -89,10 +73,25 @@ def insert(transaction: Transaction, manifest: Manifest, form: str, state: str) 
     return number
 
 
-def replace_active(transaction: Transaction, manifest: Manifest, form: str) -> int:
-    """The same version is live in another form from now on, and has no vectors yet; the number of that."""
-    transaction.connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
+def activate(transaction: Transaction, manifest: Manifest, form: str, *, examples: bool = False) -> int:
+    """The number of the generation that a start serves: the first one, or the same version in another form.
+
+    It has no vectors yet. examples: the example corpus is asked for.
+    """
+    execute = transaction.connection.execute
+    execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, ACTIVE))
+    if examples:
+        execute("INSERT INTO facts (name, value) VALUES (?, ?)", (EXAMPLES, WANTED))
     return insert(transaction, manifest, form, ACTIVE)
+
+
+def examples_wanted(connection: sqlite3.Connection) -> bool:
+    """True where the store was made for the example corpus and does not have it yet."""
+    return fact(connection, EXAMPLES) == WANTED
+
+
+def examples_loaded(transaction: Transaction) -> None:
+    transaction.connection.execute("UPDATE facts SET value = ? WHERE name = ?", (LOADED, EXAMPLES))
 
 
 def begin(transaction: Transaction, manifest: Manifest, form: str) -> int:
@@ -121,7 +120,7 @@ def go_live(transaction: Transaction, number: int, desired: str, *, rollback: bo
     """Make `number` the active generation, and the one that was active the one to go back to.
 
     Args:
-        wish: the id of the wish that this carries out.
+        desired: the id of the wish that this carries out.
         rollback: the version is gone back to: what came after it leaves the history, and the version that
             was live is not chosen again by itself.
 
@@ -209,6 +208,11 @@ def previous(connection: sqlite3.Connection, known: Container[str] | None = None
 def past(connection: sqlite3.Connection) -> set[str]:
     """Every version that was live once, as far as the history goes."""
     return {row[0] for row in connection.execute("SELECT version FROM history")}
+
+
+def has_dropped(connection: sqlite3.Connection) -> bool:
+    sql = "SELECT 1 FROM generations WHERE state = ? LIMIT 1"
+    return connection.execute(sql, (DROPPED,)).fetchone() is not None
 
 
 def purge(transaction: Transaction) -> bool:

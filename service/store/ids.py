@@ -21,10 +21,6 @@ def row_of(revision: int, passage: int = 0) -> int:
     return revision << PASSAGE_BITS | passage
 
 
-def revision_of(row: int) -> int:
-    return row >> PASSAGE_BITS
-
-
 def revisions_of(rows: RowNames) -> Revisions:
     return rows >> PASSAGE_BITS
 

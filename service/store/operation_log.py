@@ -7,6 +7,7 @@ so far; where it does not, loading the vectors anew is faster than that many ste
 import sqlite3
 
 from service.store.documents import sequence
+from service.store.generations import has_dropped, purge
 from service.store.writer import Transaction
 
 KEPT_OPERATIONS = 100_000  # the latest ones; as many vectors are loaded anew in about a second
@@ -17,6 +18,16 @@ def is_long(connection: sqlite3.Connection) -> bool:
     """Whether there is enough to trim for a step to be worth its commit."""
     [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
     return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
+
+
+def is_untidy(connection: sqlite3.Connection) -> bool:
+    """Whether `tidy` has something to do: vectors of a dropped generation, or a log that is long."""
+    return has_dropped(connection) or is_long(connection)
+
+
+def tidy(transaction: Transaction) -> bool:
+    """Delete some vectors of dropped generations, then some operations; whether there are more."""
+    return purge(transaction) or trim(transaction)
 
 
 def trim(transaction: Transaction) -> bool:

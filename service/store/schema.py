@@ -16,7 +16,9 @@
 A revision's number is never used twice (AUTOINCREMENT), so a late result can never land on another text.
 """
 
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 from service.errors import StartupError, machine_error
@@ -157,9 +159,23 @@ DATABASE = "simile.db"  # in the data directory
 BUSY_SECONDS = 30.0
 
 
-def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+@contextlib.contextmanager
+def starting(what: object) -> Iterator[None]:
+    """Work of a start on the file: what SQLite raises in the block is a StartupError, which names `what`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        fault = machine_error(error)
+        raise StartupError(f"{what}: {fault.message if fault else error}") from error
+
+
+def connect(
+    path: Path, kind: type[sqlite3.Connection] = sqlite3.Connection, *, read_only: bool = False
+) -> sqlite3.Connection:
     """A connection whose commits are on disk when they return. Transactions are begun by hand."""
-    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=kind
+    )
     try:
         harden(connection)
         # A vector of 1,536 bytes would waste much of a 4 KiB page. Only a new file takes this on.
@@ -180,15 +196,8 @@ def migrate(path: Path) -> bool:
         StartupError: the file was written by a newer version, is no database, or cannot be written.
 
     """
-    try:
-        connection = connect(path)
-        try:
-            return _migrate(connection, path)
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        problem = machine_error(error)
-        raise StartupError(f"{path}: {problem.message if problem else error}") from error
+    with starting(path), contextlib.closing(connect(path)) as connection:
+        return _migrate(connection, path)
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> bool:

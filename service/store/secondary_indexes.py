@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
-from service.errors import StartupError, machine_error
 from service.store import fulltext
 from service.store.documents import fact, number_of
 from service.store.filters import field_index
+from service.store.schema import starting
 
 log = logging.getLogger(__name__)
 
@@ -99,18 +99,9 @@ def bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str] = (
         StartupError: the disk fails.
 
     """
-    try:
+    with starting("The document store"), connection:
         connection.execute("BEGIN IMMEDIATE")
-        try:
-            _bring_up_to_date(connection, declared)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-    except sqlite3.Error as error:
-        problem = machine_error(error)
-        raise StartupError(problem.message if problem else f"The document store: {error}") from error
+        _bring_up_to_date(connection, declared)
 
 
 def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -> None:

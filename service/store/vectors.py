@@ -3,52 +3,21 @@
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.store.documents import Vector
 from service.store.ids import MAX_PASSAGES, PASSAGE_BITS, row_of
+from service.store.values import Embedding, Passage, Vector
 from service.store.writer import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """Part of a text, from character `start` to before `end` (None: all of it), and its vector."""
-
-    vector: NDArray[np.float32]
-    start: int
-    end: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """A document's vectors from one generation: of its text's head, and of the passages behind that.
-
-    `truncated` when the model saw the end of the text in none of them.
-    """
-
-    vector: NDArray[np.float32]
-    truncated: bool
-    tokens: int = 0  # that they were computed from now; of stored ones nobody knows
-    end: int | None = None  # where the head ends, in characters; None where it is all there is
-    others: tuple[Passage, ...] = ()
-
-    @property
-    def passages(self) -> tuple[Passage, ...]:
-        return (Passage(self.vector, 0, self.end), *self.others)
-
-    @property
-    def cut(self) -> bool:
-        """Whether splitting its text would show the model more of it."""
-        return self.truncated and not self.others
-
-
-def add(transaction: Transaction, generation: int, revision: int, embedding: Embedding) -> None:
+def add(
+    transaction: Transaction, generation: int, revision: int, embedding: Embedding, collection: str
+) -> None:
     remove(transaction, generation, [revision])
-    added = transaction.changes.added.setdefault(generation, [])
+    added = transaction.changes.added.setdefault((generation, collection), {})
     for number, passage in enumerate(embedding.passages):
         blob = np.ascontiguousarray(passage.vector, dtype="<f4").tobytes()
         transaction.connection.execute(
@@ -66,7 +35,7 @@ def add(transaction: Transaction, generation: int, revision: int, embedding: Emb
                 passage.end,
             ),
         )
-        added.append((row_of(revision, number), passage.vector))
+        added[row_of(revision, number)] = passage.vector
 
 
 def remove(transaction: Transaction, generation: int, revisions: Iterable[int]) -> None:

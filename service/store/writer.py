@@ -17,43 +17,14 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from service import outages
 from service.errors import Unhealthy, machine_error
-from service.store.documents import DEFAULT_COLLECTION
+from service.store.values import Changes
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 GROUP_JOBS = 256  # jobs of one commit at most
-
-
-@dataclass
-class Changes:
-    """What a commit did to the vectors: `added[generation]` are (name of a row, vector).
-
-    `removed` are revisions; `elsewhere` names the collection of those that are not of the default one.
-    `sequence` is the operation number after it, 0 when nothing was operated on.
-    """
-
-    added: dict[int, list[tuple[int, NDArray[np.float32]]]] = field(default_factory=dict)
-    removed: list[int] = field(default_factory=list)
-    elsewhere: dict[int, str] = field(default_factory=dict)
-    sequence: int = 0
-
-    def note(self, revision: int, collection: str) -> None:
-        """Say whose a revision is."""
-        if collection != DEFAULT_COLLECTION:
-            self.elsewhere[revision] = collection
-
-    def merge(self, later: "Changes") -> None:
-        for generation, rows in later.added.items():
-            self.added.setdefault(generation, []).extend(rows)
-        self.removed.extend(later.removed)
-        self.elsewhere.update(later.elsewhere)
-        self.sequence = max(self.sequence, later.sequence)
 
 
 @dataclass

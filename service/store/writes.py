@@ -11,28 +11,25 @@ from typing import NamedTuple
 
 from service.errors import Conflict
 from service.store import secondary_indexes, vectors
-from service.store.documents import DEFAULT_COLLECTION, Document, collections, number_of, sequence
+from service.store.documents import collections, number_of, sequence
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
 from service.store.generations import kept_numbers, live_number
-from service.store.vectors import Embedding
+from service.store.values import (
+    DEFAULT_COLLECTION,
+    DELETE_DOCUMENTS,
+    MAX_COLLECTIONS,
+    Document,
+    Embedding,
+    NeedsVectors,
+    Put,
+    Step,
+)
 from service.store.writer import Transaction
 
 # Of one job, so that other writes wait some tens of milliseconds for it and no longer.
-DELETE_DOCUMENTS, DELETE_CHARACTERS = 128, 1 << 18
+DELETE_CHARACTERS = 1 << 18
 DELETE_JUDGEMENTS = 4096
-MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
-
-
-class NeedsVectors(Exception):
-    """These documents (positions in the request) must first be embedded by the live generation.
-
-    Nothing was stored.
-    """
-
-    def __init__(self, positions: list[int]) -> None:
-        super().__init__(f"{len(positions)} documents lack a vector")
-        self.positions = positions
 
 
 def upsert(
@@ -43,18 +40,15 @@ def upsert(
     split: bool = False,
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
-) -> tuple[int, int]:
+) -> Put:
     """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
 
     Args:
         embedded: generation to position in `documents` to its embedding. A position may be absent where
-            the stored text is the same: the stored vectors are kept.
+            the stored text is the same: the stored vectors are kept. It may grow meanwhile.
         split: where those are of a text that was cut, it is to be embedded anew.
         collection: made when it is not there.
         max_collections: no more are made than this.
-
-    Returns:
-        How many texts are longer than the live model sees, and the operation sequence.
 
     Raises:
         NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged. It may
@@ -64,7 +58,8 @@ def upsert(
     """
     live = live_number(transaction.connection)
     others = kept_numbers(transaction.connection) - {live}
-    job = _Upsert(transaction, collection, live, others, split)
+    job = _Upsert(transaction, collection, live, others, split, set())
+    embedded = dict(embedded)  # on the event loop those that follow the live generation go on
     if number_of(transaction.connection, collection) is None:
         if len(collections(transaction.connection)) >= max_collections:
             raise Conflict(
@@ -83,7 +78,12 @@ def upsert(
             truncated += cut
     if lacking:
         raise NeedsVectors(lacking)
-    return truncated, _sequence(transaction)
+    return Put(truncated, _sequence(transaction), frozenset(job.gaps))
+
+
+def delete_one(transaction: Transaction, id: str, collection: str) -> tuple[int, int]:
+    """Delete the document `id`. Returns as `delete`."""
+    return delete(transaction, Predicate("id = ?", [id]), collection)
 
 
 def delete(
@@ -94,14 +94,6 @@ def delete(
     for revision in revisions:
         _remove(transaction, revision, collection)
     return len(revisions), _sequence(transaction)
-
-
-class Step(NamedTuple):
-    """Part of a deletion: revisions looked at, how many of them were still there, the operation sequence."""
-
-    done: int
-    deleted: int
-    sequence: int
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
@@ -156,6 +148,7 @@ class _Upsert(NamedTuple):
     live: int  # generation
     others: Iterable[int]
     split: bool
+    gaps: set[int]  # those of `others` that were left without a vector
 
 
 def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bool | None:
@@ -174,7 +167,9 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     embeddings: dict[int, Embedding] = {}
     for number in (job.live, *job.others):
         found = given.get(number) or (_kept(job, number, old[0]) if same_text else None)
-        if found is not None:
+        if found is None:
+            job.gaps.add(number)
+        else:
             embeddings[number] = found
     if job.live not in embeddings:
         return None
@@ -182,8 +177,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     if same_text and old[2] == metadata:
         for number, embedding in embeddings.items():
             if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
-                vectors.add(transaction, number, old[0], embedding)
-                transaction.changes.note(old[0], job.collection)
+                vectors.add(transaction, number, old[0], embedding, job.collection)
         return cut
     if old is not None:
         _remove(transaction, old[0], job.collection)
@@ -194,9 +188,8 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     assert revision is not None  # noqa: S101  an INSERT always has one
     secondary_indexes.add(transaction.connection, revision)
     execute("INSERT INTO operations (kind, revision) VALUES ('put', ?)", (revision,))
-    transaction.changes.note(revision, job.collection)
     for number, embedding in embeddings.items():
-        vectors.add(transaction, number, revision, embedding)
+        vectors.add(transaction, number, revision, embedding, job.collection)
     return cut
 
 
@@ -210,8 +203,7 @@ def _remove(transaction: Transaction, revision: int, collection: str) -> None:
             (revision,),
         )
     execute("INSERT INTO operations (kind, revision) VALUES ('delete', ?)", (revision,))
-    transaction.changes.removed.append(revision)
-    transaction.changes.note(revision, collection)
+    transaction.changes.removed.setdefault(collection, []).append(revision)
 
 
 def _kept(job: _Upsert, generation: int, revision: int) -> Embedding | None:

@@ -15,7 +15,9 @@ from models.encoder import Encoder, Tokens
 from models.engines.form import FP32
 from models.errors import TooLong
 from service.batching.batcher import Batcher
+from service.corpus.corpus import Corpus
 from service.observability.metrics import Metrics
+from service.store.sqlite import SqliteStore
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -112,3 +114,9 @@ class CountingEncoder:
 
     def as_encoder(self) -> Encoder:
         return cast("Encoder", self)
+
+
+def sqlite_of(corpus: Corpus) -> SqliteStore:
+    """The store behind a corpus, for a test that looks into it."""
+    assert isinstance(corpus.store, SqliteStore)
+    return corpus.store

@@ -19,8 +19,9 @@ from service.index.ivf_snapshots import IvfSnapshots
 from service.index.snapshots import MANIFEST, Origin
 from service.settings import INDEXES
 from service.store import vectors
-from service.store.documents import DEFAULT_COLLECTION, sequence
+from service.store.documents import sequence
 from service.store.ids import PASSAGE_BITS, Revisions, RowNames
+from service.store.values import DEFAULT_COLLECTION
 from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of
 
 HURT = 0.2  # how often the newest snapshot of the live generation is damaged before it is read

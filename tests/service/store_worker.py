@@ -38,14 +38,14 @@ from service.index.snapshots import Origin, tidy
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.backfill import add_vectors, lacking
-from service.store.documents import DEFAULT_COLLECTION, Document, collections, json_of, sequence, texts
+from service.store.documents import collections, sequence, texts
 from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
 from service.store.generations import begin, go_live, kept_numbers, live_number, purge
 from service.store.operation_log import trim
 from service.store.schema import connect, migrate
-from service.store.vectors import Embedding
-from service.store.writer import Changes, Transaction, Writer
+from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
+from service.store.writer import Transaction, Writer
 from service.store.writes import delete, upsert
 
 THREADS = 3
@@ -109,13 +109,15 @@ class Store:
         return Index.load(DIMENSION, stored, sequence(connection), Told(self._folder, number))
 
     def _follow(self, changes: Changes) -> None:
-        for number in {*self._indexes, *changes.added}:
-            added = changes.added.get(number, [])
-            rows = np.array([vector for _, vector in added], dtype=np.float32).reshape(-1, DIMENSION)
+        for number in {*self._indexes, *(number for number, _ in changes.added)}:
+            added = changes.added.get((number, DEFAULT_COLLECTION), {})
+            rows = np.array([*added.values()], dtype=np.float32).reshape(-1, DIMENSION)
             if number not in self._indexes:
                 self._indexes[number] = Index(DIMENSION, Told(self._folder, number))
-            names = np.array([name for name, _ in added], dtype=np.int64)
-            self._indexes[number].apply((names, rows), changes.removed, changes.sequence)
+            names = np.array([*added], dtype=np.int64)
+            self._indexes[number].apply(
+                (names, rows), changes.removed.get(DEFAULT_COLLECTION, ()), changes.sequence
+            )
 
     def let_go(self, transaction: Transaction) -> list[Index]:
         """The indexes of generations that are dropped, which are nobody's from now on."""

@@ -17,7 +17,6 @@ import os
 import re
 import secrets
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version as package_version
@@ -28,14 +27,9 @@ from models.files.fsync import sync
 from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
-from service.cli.commands.export import reading
 from service.errors import CommandError
 from service.settings import Settings, models_dir_of
-from service.store import secondary_indexes
-from service.store.documents import count_all, sequence
-from service.store.generations import ACTIVE, DROPPED
-from service.store.schema import DATABASE
-from service.store.schema_check import harden
+from service.store.offline import DATABASE, copy
 
 _ASIDE = ".simile-backup-"  # and eight hex digits: a backup in the making
 _ASIDE_NAME = re.compile(rf"{re.escape(_ASIDE)}[0-9a-f]{{8}}")
@@ -64,7 +58,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
         folder.parent.mkdir(parents=True, exist_ok=True)
         swept = _sweep(folder.parent)
         with _aside(folder.parent) as aside:
-            contents = _copy_store(data_dir / DATABASE, aside)
+            contents = _copy_store(data_dir, aside)
             if arguments.models:
                 models = Store(models_dir_of(settings, arguments.data_dir))
                 _copy_models(models, contents.versions, aside / MODELS)
@@ -114,33 +108,19 @@ def _sweep(parent: Path) -> int:
     return swept
 
 
-def _copy_store(path: Path, folder: Path) -> Contents:
-    """`VACUUM INTO`: consistent whoever writes meanwhile, and without what was deleted."""
-    with reading(path) as connection:
-        connection.execute("COMMIT")  # VACUUM takes a moment of its own
-        connection.execute("PRAGMA query_only = 0")
-        connection.execute("VACUUM INTO ?", (str(folder / DATABASE),))
-    with contextlib.closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as copy:
-        harden(copy)
-        secondary_indexes.optimize(copy)  # words of what was deleted go
-        copy.execute("VACUUM")
-        if (found := copy.execute("PRAGMA integrity_check(1)").fetchone()[0]) != "ok":
-            raise CommandError(f"{path} is damaged ({found}). `check --data` says more; nothing was kept.")
-        versions = copy.execute(
-            "SELECT version, state FROM generations WHERE state <> ? ORDER BY state <> ?, number DESC",
-            (DROPPED, ACTIVE),
-        ).fetchall()
-        if not versions or versions[0][1] != ACTIVE:
-            raise CommandError(f"{path} has no version in service: no service has started on it yet.")
-        return Contents(
-            simile=package_version("simile"),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            sequence=sequence(copy),
-            documents=count_all(copy),
-            judgements=int(copy.execute("SELECT count(*) FROM feedback").fetchone()[0]),
-            active=versions[0][0],
-            versions=list(dict.fromkeys(version for version, _ in versions)),
-        )
+def _copy_store(data_dir: Path, folder: Path) -> Contents:
+    facts, judgements = copy(data_dir, folder)
+    if not facts.active:
+        raise CommandError(f"{data_dir} has no version in service: no service has started on it yet.")
+    return Contents(
+        simile=package_version("simile"),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        sequence=facts.sequence,
+        documents=facts.documents,
+        judgements=judgements,
+        active=facts.active[0],
+        versions=facts.versions,
+    )
 
 
 def _copy_models(store: Store, versions: list[str], to: Path) -> None:

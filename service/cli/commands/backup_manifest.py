@@ -17,7 +17,7 @@ from models.files.bounded import read_bytes
 from models.manifest import is_version
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
-from service.store.schema import DATABASE, SCHEMA_VERSION
+from service.store.offline import DATABASE, SCHEMA_VERSION
 
 MANIFEST, MODELS = "manifest.json", "models"
 FORMAT = 1

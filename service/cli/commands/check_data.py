@@ -3,29 +3,21 @@
 A problem is what should not be, with what to do about it; a note is what mends itself. Nothing is changed.
 """
 
-import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from models.errors import ModelError
 from models.store import Store
-from service.cli.commands.export import reading
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.index.snapshots import damage
 from service.settings import Settings
-from service.store.documents import DEFAULT_COLLECTION, count_all, counts, sequence
-from service.store.generations import ACTIVE, DROPPED
-from service.store.schema import DATABASE
-from service.store.secondary_indexes import unequal
-from service.store.vectors import is_sound
+from service.store.offline import DATABASE, GenerationRow, OfflineStore, reading
 
 _SHOWN = 5  # examples of one kind of problem
 _RESTORE = "Restore a backup, or export what can be read and import it into a new directory."
 _EXPORT = "Export the documents and import them into a new directory; please report it."
 _ANEW = "They are embedded anew by the next start; check the disk."
-# A document's id; of another collection than the default one behind its name.
-_NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
 
 
 class Found(NamedTuple):
@@ -42,15 +34,20 @@ def run(settings: Settings) -> str:
         CommandError: something is wrong; the message lists all of it.
 
     """
-    path = settings.data_dir / DATABASE
-    with reading(path) as connection:
-        found = list(_look(connection, Store(settings.models_dir)))
+    with reading(settings.data_dir) as store:
+        found = list(_look(store, Store(settings.models_dir)))
         found += [
             Found(f"the index snapshot {one}. It is not used, and another is made; check the disk.")
             for one in damage(settings.snapshots_dir)
         ]
-        facts, shares = _facts(connection), _shares(connection)
-    lines = [f"{path}: {facts}", *shares]
+        facts, judged, vectors, counts = store.facts(), store.judged(), store.vectors(), store.counts()
+    path, judgements = settings.data_dir / DATABASE, sum(judged.values())
+    holds = f"{facts.documents} documents, {vectors} vectors, {judgements} judgements"
+    lines = [f"{path}: {holds}, operation {facts.sequence}"]
+    if len(counts) > 1:
+        lines += [
+            f"{name}: {documents} documents, {judged.get(name, 0)} judgements" for name, documents in counts
+        ]
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     problems = sum(one.problem for one in found)
     if problems:
@@ -58,95 +55,46 @@ def run(settings: Settings) -> str:
     return "\n".join([*lines, "All is sound."])
 
 
-def _facts(connection: sqlite3.Connection) -> str:
-    [vectors] = connection.execute("SELECT count(*) FROM vectors").fetchone()
-    [judgements] = connection.execute("SELECT count(*) FROM feedback").fetchone()
-    return (
-        f"{count_all(connection)} documents, {vectors} vectors, {judgements} judgements, operation "
-        f"{sequence(connection)}"
-    )
-
-
-def _shares(connection: sqlite3.Connection) -> list[str]:
-    """What each collection holds, where there are several."""
-    found = counts(connection)
-    judged = dict(connection.execute("SELECT collection, count(*) FROM feedback GROUP BY collection"))
-    lines = [f"{name}: {documents} documents, {judged.get(name, 0)} judgements" for name, documents in found]
-    return lines if len(lines) > 1 else []
-
-
-def _look(connection: sqlite3.Connection, store: Store) -> Iterator[Found]:
-    wrong = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-    if wrong:  # what else would be said stands on sand
+def _look(store: OfflineStore, models: Store) -> Iterator[Found]:
+    if wrong := store.damage(20):  # what else would be said stands on sand
         yield Found(f"the file is damaged: {'; '.join(wrong[:_SHOWN])}. {_RESTORE}")
         return
-    yield from _metadata(connection)
-    yield from _generations(connection, store)
-    yield from _vectors(connection)
-    for one in unequal(connection):
+    if ids := store.without_object():
+        yield Found(f"the metadata of {_some(ids)} is no JSON object. Send these documents again.")
+    yield from _generations(store.generations(), models)
+    yield from _vectors(store)
+    for one in store.unequal():
         yield Found(f"{one}. {_EXPORT}")
 
 
-def _metadata(connection: sqlite3.Connection) -> Iterator[Found]:
-    ids = [
-        row[0]
-        for row in connection.execute(
-            f"SELECT {_NAMED} FROM documents d "
-            "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
-        )
-    ]
-    if ids:
-        yield Found(f"the metadata of {_some(ids)} is no JSON object. Send these documents again.")
-
-
-def _generations(connection: sqlite3.Connection, store: Store) -> Iterator[Found]:
-    rows = connection.execute(
-        "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number",
-        (DROPPED,),
-    ).fetchall()
-    if [row[3] for row in rows].count(ACTIVE) != 1:
-        yield Found(f"not one generation is active, but {[row[3] for row in rows].count(ACTIVE)}. {_RESTORE}")
-    for number, version, fingerprint, state in rows:
+def _generations(rows: list[GenerationRow], models: Store) -> Iterator[Found]:
+    active = sum(row.is_active for row in rows)
+    if active != 1:
+        yield Found(f"not one generation is active, but {active}. {_RESTORE}")
+    for row in rows:
+        version = row.version
         try:
-            manifest = store.verify(version)
+            manifest = models.verify(version)
         except ModelError as error:
-            what = f"Put {version} back into {store.root}, or restore a backup made with --models."
-            if state == ACTIVE:
+            what = f"Put {version} back into {models.root}, or restore a backup made with --models."
+            if row.is_active:
                 yield Found(f"the model in service cannot be opened: {error} {what}")
             else:
-                yield Found(f"generation {number} ({state}) cannot be opened: {error}", problem=False)
+                yield Found(f"generation {row.number} ({row.state}) cannot be opened: {error}", problem=False)
             continue
-        if manifest.fingerprint != fingerprint:
+        if manifest.fingerprint != row.fingerprint:
             yield Found(f"{version} is not the model that made its vectors: its fingerprint differs.")
 
 
-def _vectors(connection: sqlite3.Connection) -> Iterator[Found]:
-    """Each vector's checksum and size, and whether it is anyone's."""
-    dimensions: dict[int, int] = dict(connection.execute("SELECT number, dimension FROM generations"))
-    [total] = connection.execute("SELECT count(*) FROM vectors").fetchone()
-    progress = Progress("vectors", total)
-    damaged: list[str] = []
-    lost = 0
-    rows = connection.execute(
-        f"SELECT v.generation, {_NAMED}, d.revision IS NULL, v.vector, v.checksum FROM vectors v "
-        "LEFT JOIN documents d ON d.revision = v.revision"
-    )
-    for at, (generation, id, ownerless, blob, checksum) in enumerate(rows, 1):
-        if ownerless or generation not in dimensions:
-            lost += 1
-        elif not is_sound(blob, checksum, dimensions[generation]):
-            damaged.append(id)
-        progress.tell(at, at)
+def _vectors(store: OfflineStore) -> Iterator[Found]:
+    """Faults of vectors: a wrong checksum or size, no document, or none where one should be."""
+    progress = Progress("vectors", store.vectors())
+    damaged, lost, lacking = store.vector_faults(progress.tell)
     progress.end()
     if damaged:
         yield Found(f"the vectors of {_some(damaged)} are damaged. {_ANEW}")
     if lost:
         yield Found(f"{lost} vectors are of no document. They take room only; please report it.")
-    [lacking] = connection.execute(
-        "SELECT count(*) FROM documents d JOIN generations g ON g.state = ? WHERE NOT EXISTS "
-        "(SELECT 1 FROM vectors v WHERE v.generation = g.number AND v.revision = d.revision)",
-        (ACTIVE,),
-    ).fetchone()
     if lacking:
         yield Found(f"{lacking} documents have no vector yet. The service embeds them.", problem=False)
 

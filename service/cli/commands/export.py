@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import os
 import secrets
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +24,10 @@ from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
-from service.store.documents import DEFAULT_COLLECTION, Record, collections, count, page
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
 from service.store.filters.predicate import Predicate
-from service.store.schema import DATABASE, MIGRATIONS, SCHEMA_VERSION
-from service.store.schema_check import foreign, harden
+from service.store.offline import reading
+from service.store.values import DEFAULT_COLLECTION, Record
 
 PAGE = 1000
 PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
@@ -55,8 +53,7 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.data_dir is None:
         found = _from_service(remote, arguments.filter, collection, every=arguments.all_collections)
     else:
-        database = arguments.data_dir / DATABASE
-        found = _from_store(database, arguments.filter, collection, every=arguments.all_collections)
+        found = _from_store(arguments.data_dir, arguments.filter, collection, every=arguments.all_collections)
     try:
         with written(arguments.file) as out:
             number = _write(found, out)
@@ -132,21 +129,21 @@ def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, A
 
 
 def _from_store(
-    path: Path, condition: str | None, collection: str | None, *, every: bool
+    data_dir: Path, condition: str | None, collection: str | None, *, every: bool
 ) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """As `_from_service`."""
+    """Pages of documents and their number, as from a service."""
     where = _compiled(condition)
-    with reading(path) as connection:
-        there = collections(connection)
+    with reading(data_dir) as store:
+        there = store.collections()
         if collection is not None and collection not in there:
-            raise CommandError(f"{path} has no collection {collection!r}; there are {', '.join(there)}.")
+            raise CommandError(f"{data_dir} has no collection {collection!r}; there are {', '.join(there)}.")
         names = there if every else [collection or DEFAULT_COLLECTION]
-        total = sum(count(connection, where, name) for name in names)
+        total = sum(store.count(where, name) for name in names)
         for name in names:
             mark = {"collection": name} if every else {}
             after, more = "", True
             while more:
-                part, more = page(connection, after, PAGE, where, PAGE_BYTES, name)
+                part, more = store.page(after, PAGE, where, PAGE_BYTES, name)
                 yield [mark | _raw(record) for record in part], total
                 after = part[-1].id if part else after
 
@@ -162,31 +159,3 @@ def _compiled(condition: str | None) -> Predicate | None:
         return None if condition is None else compile_filter(parse_filter(condition))
     except FilterError as error:
         raise CommandError(f"--filter: {error}") from error
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """The store at `path`, at one moment, while a service may be writing it.
-
-    Raises:
-        CommandError: there is none, it is of another schema, or it cannot be read.
-
-    """
-    if not path.is_file():
-        raise CommandError(f"There is no store at {path}. Name a data directory that a service has used.")
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
-            connection.execute("PRAGMA query_only = 1")
-            harden(connection)
-            [schema] = connection.execute("PRAGMA user_version").fetchone()
-            if schema != SCHEMA_VERSION:
-                what = "a newer Simile wrote it" if schema > SCHEMA_VERSION else "start the service once"
-                raise CommandError(
-                    f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
-                )
-            if (problem := foreign(connection, MIGRATIONS)) is not None:
-                raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
-            connection.execute("BEGIN")
-            yield connection
-    except sqlite3.Error as error:
-        raise CommandError(f"{path} cannot be read ({error}). `check --data` says more.") from error

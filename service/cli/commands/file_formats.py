@@ -20,7 +20,7 @@ import orjson
 
 from service.errors import CommandError
 from service.http.ndjson import MAX_LINE_BYTES, Lines
-from service.store.documents import COLLECTION_NAME
+from service.store.values import COLLECTION_NAME
 
 Format: TypeAlias = Literal["jsonl", "csv", "text"]
 Placed: TypeAlias = Literal["each", "one", "unsaid"]

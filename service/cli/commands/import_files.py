@@ -16,7 +16,7 @@ from service.cli.commands.file_formats import FORMATS, BadRow, Columns, Placed, 
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.http.body_budget import NDJSON
-from service.store.documents import COLLECTION_NAME
+from service.store.values import COLLECTION_NAME
 
 CHUNK_LINES = 4096
 CHUNK_BYTES = 8 << 20

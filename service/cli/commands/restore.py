@@ -10,28 +10,21 @@ again finishes. A backup of an older schema is brought to today's by the next st
 """
 
 import argparse
-import contextlib
 import os
 import shutil
-import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 from models.errors import ModelError
 from models.files.fsync import sync
 from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
-from service.errors import CommandError, StartupError
+from service.errors import CommandError, StartupError, Unusable
 from service.runtime.data_lock import ASIDE, DataDirLock
 from service.settings import INDEXES, Settings, models_dir_of
-from service.store.documents import sequence
-from service.store.generations import ACTIVE
-from service.store.last_known import FILE as LAST_KNOWN
-from service.store.schema import DATABASE, MIGRATIONS
-from service.store.schema_check import foreign, harden
+from service.store.offline import DATABASE, FILES, Facts, examine, fold_log
 
 REPLACED = "replaced-"  # and the time: what was there before
 
@@ -96,7 +89,7 @@ def _restore(
     aside.mkdir()
     copy_listed(folder, contents, aside)
     require_exact(aside, contents, folder)  # a disk may write other bytes than it was given
-    _check_store(aside / DATABASE, contents, folder)
+    _check_store(aside, contents, folder)
     copied = [version for version in contents.versions if (aside / MODELS / version).is_dir()]
     for version in copied:
         _check_model(Store(aside / MODELS), version, folder)
@@ -117,46 +110,31 @@ def _check_model(store: Store, version: str, named: Path) -> None:
         raise CommandError(f"{named}: {error} Nothing was restored.") from error
 
 
-def _check_store(database: Path, contents: Contents, named: Path) -> None:
+def _check_store(aside: Path, contents: Contents, named: Path) -> None:
     """Refuse a database whose tables, pages or numbers are not what the manifest promises."""
     try:
-        # Immutable: nothing is written beside it, and no log that lies there is played into it.
-        address = f"file:{quote(str(database.absolute()))}?mode=ro&immutable=1"
-        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
-            harden(connection)
-            problem = _wrong(connection, contents)
-    except (sqlite3.Error, ValueError) as error:
-        problem = f"it is damaged ({error})"
+        problem = _wrong(examine(aside, contents.schema_), contents)
+    except Unusable as error:
+        problem = str(error)
     if problem is not None:
         raise CommandError(f"{named}: {DATABASE} cannot be restored: {problem}. Nothing was restored.")
 
 
-def _wrong(connection: sqlite3.Connection, contents: Contents) -> str | None:
-    [version] = connection.execute("PRAGMA user_version").fetchone()
-    if version != contents.schema_ or not 0 < version <= len(MIGRATIONS):
-        return f"its schema is {version}, and the manifest says {contents.schema_}"
-    if (problem := foreign(connection, MIGRATIONS[:version])) is not None:
-        return problem
-    if (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        return f"it is damaged ({found})"
-    facts = {
-        "operations": (sequence(connection), contents.sequence),
-        "documents": (connection.execute("SELECT count(*) FROM documents").fetchone()[0], contents.documents),
-    }
-    for name, (there, said) in facts.items():
+def _wrong(facts: Facts, contents: Contents) -> str | None:
+    for name, there, said in (
+        ("operations", facts.sequence, contents.sequence),
+        ("documents", facts.documents, contents.documents),
+    ):
         if there != said:
             return f"it holds {there} {name}, and the manifest says {said}"
-    active = [
-        row[0] for row in connection.execute("SELECT version FROM generations WHERE state = ?", (ACTIVE,))
-    ]
-    if active != [contents.active]:
+    if facts.active != [contents.active]:
         return f"the manifest names {contents.active} as the version in service, and it names another"
     return None
 
 
 def _there(data_dir: Path) -> Iterator[Path]:
     """What belongs to the store in a data directory; indexes too, which are of another moment."""
-    for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", INDEXES, LAST_KNOWN):
+    for name in (*FILES, INDEXES):
         if (data_dir / name).exists():
             yield data_dir / name
 
@@ -168,9 +146,7 @@ def _move_aside(there: list[Path], data_dir: Path) -> Path:
     to.mkdir()
     log = [store.with_name(store.name + ending) for ending in ("-wal", "-shm")]
     if store in there:
-        # What the write-ahead log holds goes into the file. One that is too damaged for that keeps its log.
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(store)) as connection:
-            connection.execute("PRAGMA journal_mode = DELETE")
+        fold_log(store)
     for path in there:
         if path != store and path not in log and path.exists():
             path.rename(to / path.name)

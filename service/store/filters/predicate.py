@@ -30,6 +30,11 @@ class Predicate:
     lookups: tuple[Lookup, ...] = field(default=())
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no condition: every condition binds something."""
+        return not self.parameters
+
+    @property
     def indexed(self) -> bool:
         """Whether a part of it need not be scanned for."""
         return self.kind == "lookup" or any(part.indexed for part in self.parts)

@@ -18,13 +18,13 @@ from models.store import Store
 from service.corpus.corpus import Corpus
 from service.index.index_set import Indexes
 from service.settings import Settings
-from service.store.documents import Document
 from service.store.filters.predicate import Predicate
 from service.store.schema import MIGRATIONS
-from service.store.vectors import Embedding
+from service.store.values import Document, Embedding
 from service.store.writer import Transaction
 from service.store.writes import delete, drop_name, upsert
 from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.service.fakes import sqlite_of
 from tests.tiny import tiny_source
 
 TEXTS = {
@@ -128,16 +128,16 @@ def test_one_is_deleted_and_made_again_in_the_commit_of_other_writes(client: Tes
             embedded={live: {0: vector}},
             collection=collection,
         )
-        return corpus.writer.submit(job)
+        return sqlite_of(corpus).writer.submit(job)
 
-    held = corpus.writer.submit(lambda transaction: gate.wait(60))
+    held = sqlite_of(corpus).writer.submit(lambda transaction: gate.wait(60))
     jobs = [
         put("x", "zebra one", "tickets"),
         put("x", "zebra two", "notes"),
-        corpus.writer.submit(lambda transaction: drop(transaction, "tickets")),
+        sqlite_of(corpus).writer.submit(lambda transaction: drop(transaction, "tickets")),
         put("y", "zebra three", "tickets"),
         put("z", "zebra four", "new"),
-        corpus.writer.submit(lambda transaction: drop(transaction, "new")),
+        sqlite_of(corpus).writer.submit(lambda transaction: drop(transaction, "new")),
         put("x", "zebra five", "default"),
     ]
     gate.set()

@@ -10,12 +10,13 @@ from starlette.testclient import TestClient
 
 from service.errors import NotFound
 from service.runtime.runtime import Runtime
-from service.store.documents import DEFAULT_COLLECTION
-from service.store.feedback import Judgement, store
+from service.store.feedback import store
 from service.store.filters.predicate import Predicate
+from service.store.values import DEFAULT_COLLECTION, Judgement
 from service.store.writer import Transaction
 from service.store.writes import delete
 from tests.service.api.test_http_errors import refused
+from tests.service.fakes import sqlite_of
 
 TEXTS = {"a": "red river", "b": "green garden", "c": "blue bridge"}
 ODD = [
@@ -205,7 +206,7 @@ def test_judgements_of_a_deleted_document_can_be_forgotten_too(client: TestClien
 def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     client: TestClient, runtime: Runtime
 ) -> None:
-    writer = runtime.corpus.writer
+    writer = sqlite_of(runtime.corpus).writer
     gate = threading.Event()
 
     def hold(transaction: Transaction) -> None:

@@ -17,6 +17,7 @@ from service.http.error_responses import response
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from tests.service.conftest import new_settings, wait_until_ready
+from tests.service.fakes import sqlite_of
 
 
 def refused(response: object, status: int, error_type: str, *words: str) -> str:
@@ -470,7 +471,7 @@ def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
 ) -> None:
     document = {"documents": [{"id": "kept", "text": "red river"}]}
     assert client.post("/documents", json=document).status_code == 200
-    runtime._connection.execute("PRAGMA query_only = 1")
+    sqlite_of(runtime.corpus).connection.execute("PRAGMA query_only = 1")
     try:
         changed = {"documents": [{"id": "kept", "text": "green garden"}]}
         refused(client.post("/documents", json=changed), 507, "Storage", "disk")
@@ -478,7 +479,7 @@ def test_a_store_that_cannot_be_written_is_507_and_reading_goes_on(
         assert client.get("/documents/kept").json()["text"] == "red river"
         assert client.get("/search", params={"q": "river"}).json()["hits"][0]["text"] == "red river"
     finally:
-        runtime._connection.execute("PRAGMA query_only = 0")
+        sqlite_of(runtime.corpus).connection.execute("PRAGMA query_only = 0")
     assert client.delete("/documents/kept").json()["deleted"] == 1
 
 

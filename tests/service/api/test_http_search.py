@@ -15,6 +15,7 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.fulltext import FUNCTION_WORDS
 from service.store.schema import DATABASE
+from tests.service.fakes import sqlite_of
 
 WORDS = (
     "red green blue river stone market letter engine garden bridge paper window forest harbour cat dog"
@@ -251,7 +252,7 @@ def test_a_document_without_a_vector_is_a_conflict(client: TestClient, runtime: 
             "DELETE FROM vectors WHERE revision = (SELECT revision FROM documents WHERE id = 'bare')"
         )
 
-    runtime.corpus.writer.submit(forget).result()
+    sqlite_of(runtime.corpus).writer.submit(forget).result()
     response = client.get("/search", params={"id": "bare"})
     assert (response.status_code, response.json()["error_type"]) == (409, "Conflict")
     assert "has no vector" in response.json()["error"]

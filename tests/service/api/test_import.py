@@ -18,6 +18,7 @@ from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
 from service.api.slices import Slices
 from service.http import middleware
 from service.http.body_budget import StreamedBody
+from tests.service.fakes import sqlite_of
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.placed import Ids, serving
 from tests.service.process import Service
@@ -289,7 +290,7 @@ def test_a_disk_that_fails_in_the_middle_is_507_and_says_what_was_stored(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:
     with serving(tmp_path, tiny_models_dir) as place:
-        connection = place.runtime._connection
+        connection = sqlite_of(place.runtime.corpus).connection
         first = b"".join(line(f"a{at}", TEXTS[at]) for at in range(GROUP_DOCUMENTS * UNDER_WAY))
 
         def body() -> Iterator[bytes]:

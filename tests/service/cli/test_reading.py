@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from service.store.documents import count
-from service.store.reader import READERS, Documents, pause
+from service.store.reader import Readers
 from service.store.schema import migrate
+from service.store.turns import READERS, pause
 
 FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
@@ -28,7 +29,7 @@ def beside_sql(_: sqlite3.Connection) -> None:
 def test_more_abandoned_reads_than_threads_hold_up_nobody(tmp_path: Path, endless: object) -> None:
     path = tmp_path / "simile.db"
     migrate(path)
-    documents = Documents(path)
+    documents = Readers(path)
 
     async def read() -> int:
         for _ in range(2 * READERS):
@@ -45,7 +46,7 @@ def test_more_abandoned_reads_than_threads_hold_up_nobody(tmp_path: Path, endles
 def test_a_read_that_is_awaited_is_not_refused(tmp_path: Path) -> None:
     path = tmp_path / "simile.db"
     migrate(path)
-    documents = Documents(path)
+    documents = Readers(path)
 
     async def read() -> None:
         with pytest.raises(TimeoutError):

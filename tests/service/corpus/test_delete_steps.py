@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.corpus import corpus
 from service.settings import Settings
-from service.store import secondary_indexes
-from service.store.documents import Document
-from service.store.reader import Documents
+from service.store import secondary_indexes, sqlite
+from service.store.reader import Readers
 from service.store.schema import connect
+from service.store.sqlite import SqliteStore
+from service.store.values import DELETE_DOCUMENTS, Document, Step
 from service.store.writer import Transaction
-from service.store.writes import DELETE_CHARACTERS, DELETE_DOCUMENTS, Step, delete_some, upsert
+from service.store.writes import DELETE_CHARACTERS, delete_some, upsert
 from tests.service.conftest import new_settings, serving
 from tests.service.swapping import TEXTS
 
@@ -78,7 +78,7 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
 
     with serving(settings) as client, ThreadPoolExecutor(1) as pool:
         fill(client)
-        writer = client.app.state.runtime.corpus.writer  # type: ignore[attr-defined]
+        writer = client.app.state.runtime.corpus.store.writer  # type: ignore[attr-defined]
         began = threading.Event()
 
         def waits() -> bool:
@@ -94,8 +94,8 @@ def test_no_job_deletes_more_than_a_step_and_writes_come_between_two_of_them(
             order.append("step")
             return found
 
-        monkeypatch.setattr(corpus, "delete_some", step)
-        monkeypatch.setattr(corpus, "upsert", noted)
+        monkeypatch.setattr(SqliteStore, "delete_some", sqlite._writes(step))
+        monkeypatch.setattr(SqliteStore, "put", sqlite._writes(noted))
         deleting = pool.submit(client.delete, "/documents", params=ODD)
         assert began.wait(30)
         put(client, {"late": True})  # passes the filter, and came after the question
@@ -125,7 +125,7 @@ def test_a_step_of_long_texts_is_of_few_documents(
     with serving(settings) as client:
         for number in range(4):
             put(client, {f"long{number}": True}, text)
-        monkeypatch.setattr(corpus, "delete_some", step)
+        monkeypatch.setattr(SqliteStore, "delete_some", sqlite._writes(step))
         assert client.delete("/documents", params=ODD).json()["deleted"] == 4
     assert [step.deleted for step in steps] == [2, 2]
 
@@ -147,7 +147,7 @@ def test_a_step_that_fails_says_how_many_were_deleted_and_the_rest_can_be_delete
     with serving(settings) as client:
         fill(client)
         with monkeypatch.context() as patch:
-            patch.setattr(corpus, "delete_some", full)
+            patch.setattr(SqliteStore, "delete_some", sqlite._writes(full))
             refused = client.delete("/documents", params=ODD)
         assert refused.status_code == 507
         assert (
@@ -177,12 +177,12 @@ def test_a_collection_is_deleted_in_steps_and_stays_where_it_was_written_to_mean
                 document = Document("new", "a red river")
                 loop = client.portal.call  # type: ignore[union-attr]
                 threading.Thread(target=loop, args=(library_.put, [document], "notes")).start()
-                while not library_.writer._queue.qsize():  # it comes right behind this step
+                while not library_.store.writer._queue.qsize():  # it comes right behind this step
                     time.sleep(0.001)
             return STEP(transaction, revisions, collection)
 
         with monkeypatch.context() as patch:
-            patch.setattr(corpus, "delete_some", step)
+            patch.setattr(SqliteStore, "delete_some", sqlite._writes(step))
             assert client.delete(at).json()["deleted"] == MANY + 20
         assert left(client, at) == {"new"}
         assert client.delete(at).json()["deleted"] == 1
@@ -194,15 +194,13 @@ def test_a_filter_that_looks_through_all_documents_leaves_threads_for_others(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds: list[bool] = []
-    read = Documents.read
+    read = Readers.read
 
-    async def noted(
-        self: Documents, query: Callable[[sqlite3.Connection], Any], *, heavy: bool = False
-    ) -> Any:
+    async def noted(self: Readers, query: Callable[[sqlite3.Connection], Any], *, heavy: bool = False) -> Any:
         kinds.append(heavy)
         return await read(self, query, heavy=heavy)
 
-    monkeypatch.setattr(Documents, "read", noted)
+    monkeypatch.setattr(Readers, "read", noted)
     with serving(settings) as client:
         for filter in ('{"odd": true}', '{"undeclared": 1}'):
             assert client.delete("/documents", params={"filter": filter}).status_code == 200

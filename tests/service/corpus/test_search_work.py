@@ -18,11 +18,12 @@ from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store import documents, vectors
 from service.store import fulltext as lexical
-from service.store.documents import Record
-from service.store.reader import READERS
 from service.store.schema import DATABASE
+from service.store.snapshot import Snapshot
+from service.store.turns import READERS
+from service.store.values import Document, Record
 from tests.service.conftest import HOST
-from tests.service.fakes import run, until
+from tests.service.fakes import run, sqlite_of, until
 
 TEXTS = [f"river stone number{at} {'market' if at % 2 else 'garden'}" for at in range(40)]
 
@@ -101,14 +102,14 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
             assert left.wait(60)
         return nearest(connection, query, *rest)
 
-    monkeypatch.setattr(lexical, "nearest", held)
+    monkeypatch.setattr(Snapshot, "nearest_words", held)
     body = {"queries": [f"river {at}" for at in range(100)], "mode": mode, "k": 1}
     assert client.portal is not None
     try:
         assert client.portal.call(_left, client.app, body, third) == []
     finally:
         left.set()
-    turns = runtime.corpus.documents._turns
+    turns = sqlite_of(runtime.corpus).readers._turns
     run(lambda: until(lambda: turns._free == READERS))
     assert len(calls) == 3
 
@@ -202,7 +203,7 @@ def test_hits_that_are_too_large_are_counted_and_never_read(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[object] = []
-    monkeypatch.setattr(searching, "records", lambda *arguments, **_: read.append(arguments))
+    monkeypatch.setattr(documents, "records", lambda *arguments, **_: read.append(arguments))
     few = runtime.settings.model_copy(update={"max_answer_mb": 1})
     monkeypatch.setattr(runtime, "settings", few)
     text = "quagga " + "x" * 600_000
@@ -307,11 +308,11 @@ def test_passages_are_looked_up_row_by_row(settings: Settings) -> None:
 def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(settings: Settings) -> None:
     with sqlite3.connect(settings.data_dir / DATABASE) as connection:
         given = [
-            documents.Document("d00", TEXTS[0]),
-            documents.Document("d01", TEXTS[1] + "\0"),
-            documents.Document("d02", TEXTS[2][:-1] + "é"),
-            documents.Document("none", TEXTS[0]),
-            documents.Document("d03", TEXTS[3]),
+            Document("d00", TEXTS[0]),
+            Document("d01", TEXTS[1] + "\0"),
+            Document("d02", TEXTS[2][:-1] + "é"),
+            Document("none", TEXTS[0]),
+            Document("d03", TEXTS[3]),
         ]
         assert documents.unchanged(connection, given) == {0, 4}
         assert documents.unchanged(connection, given, "other") == set()

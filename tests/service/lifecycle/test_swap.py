@@ -69,7 +69,7 @@ class Place:
         """Builds of `version` stop behind so many documents, until the event is set."""
         embed, release, done = Builder._embed, threading.Event(), 0
 
-        async def held(builder: Builder, step: list[int]) -> None:
+        async def held(builder: Builder, step: dict[int, tuple[str, str]]) -> None:
             nonlocal done
             if builder._generation.version == version:
                 while done >= documents and not release.is_set():  # noqa: ASYNC110  tests are no tasks

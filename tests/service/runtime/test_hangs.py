@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.service.fakes import sqlite_of
 from tests.service.placed import Ids, Place, occupied, serving
 from tests.service.swapping import TEXTS
 
@@ -86,7 +87,7 @@ def test_a_writer_that_dies_leaves_no_write_waiting(
 
     with serving(tmp_path, tiny_models_dir, hang_seconds=1.0) as place:
         assert put(place, "a").is_success
-        writer = place.runtime.corpus.writer
+        writer = sqlite_of(place.runtime.corpus).writer
         inside, release = threading.Event(), threading.Event()
 
         def dying(jobs: object) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from service.store.documents import DEFAULT_COLLECTION
-from service.store.feedback import NO_KEY, Judgement, Selection, count, page, store
+from service.store.feedback import count, page, store
 from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
+from service.store.values import DEFAULT_COLLECTION, NO_KEY, Judgement, Selection
 from service.store.writer import Transaction
 from tests.service.api.test_feedback import TEXTS, judge, listed, pages, said
 from tests.service.api.test_http_errors import refused

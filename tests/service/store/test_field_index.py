@@ -18,12 +18,13 @@ from service.errors import StartupError
 from service.runtime import settings_check
 from service.settings import Settings, read
 from service.store import secondary_indexes
-from service.store.documents import DEFAULT_COLLECTION, FEW_REVISIONS, count, page
+from service.store.documents import FEW_REVISIONS, count, page
 from service.store.filters import field_index, planner
 from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
+from service.store.values import DEFAULT_COLLECTION
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.filtering import cases, matches
 

@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from service.store import filter_cache
-from service.store.documents import DEFAULT_COLLECTION, Document, json_of
 from service.store.filter_cache import FilterCache
 from service.store.filters.grammar import compile_filter
 from service.store.filters.planner import matching
@@ -20,7 +19,7 @@ from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
-from service.store.vectors import Embedding
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, json_of
 from service.store.writer import Transaction
 from service.store.writes import delete, upsert
 

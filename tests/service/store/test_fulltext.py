@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from models.tokens import normalize
 from service.store import fulltext, secondary_indexes
-from service.store.documents import DEFAULT_COLLECTION, fact
+from service.store.documents import fact
 from service.store.schema import MIGRATIONS, connect, migrate
 from service.store.secondary_indexes import LEXICAL_RULES, bring_up_to_date
+from service.store.values import DEFAULT_COLLECTION
 
 
 @pytest.fixture

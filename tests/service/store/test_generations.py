@@ -12,12 +12,10 @@ from service.corpus.corpus import Corpus
 from service.index.index import Index
 from service.lifecycle.builder import HARMLESS_TEXT
 from service.live import Generation, apply
-from service.store.documents import DEFAULT_COLLECTION
 from service.store.generations import previous
 from service.store.ids import row_of
 from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
-from service.store.vectors import Embedding
-from service.store.writer import Changes
+from service.store.values import DEFAULT_COLLECTION, Changes, Embedding
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, published
 
@@ -74,8 +72,9 @@ def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_wri
         place.fill()
         live = place.app.state.runtime.live.generation
         one, two = np.eye(2, live.encoder.dimension, dtype=np.float32)
-        changes = Changes({live.number: [(row_of(900), one), (row_of(901), one), (row_of(900), two)]})
-        changes.sequence = live.indexes.sequence + 1
+        place_of = (live.number, DEFAULT_COLLECTION)
+        changes = Changes({place_of: {row_of(900): one, row_of(901): one}})
+        changes.merge(Changes({place_of: {row_of(900): two}}, sequence=live.indexes.sequence + 1))
         apply(live, changes)
         np.testing.assert_array_equal(
             live.indexes.of(DEFAULT_COLLECTION).vectors([row_of(900), row_of(901)]), [two, one]

@@ -8,22 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from service.store import reader
+from service.store import turns
 from service.store.documents import count
 from service.store.filter_cache import FilterCache, _key, _Search
 from service.store.filters.predicate import Predicate
-from service.store.reader import HEAVY, READERS, Documents, Turn, Turns, pause
+from service.store.reader import HEAVY, Readers
 from service.store.schema import migrate
+from service.store.turns import READERS, Turn, Turns, pause
 from tests.service.fakes import run, until
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> Iterator[Documents]:
+def documents(tmp_path: Path) -> Iterator[Readers]:
     path = tmp_path / "simile.db"
     migrate(path)
-    documents = Documents(path)
+    documents = Readers(path)
     yield documents
     documents.close()
 
@@ -31,7 +32,7 @@ def documents(tmp_path: Path) -> Iterator[Documents]:
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every slice is over at once, so that nothing here depends on how fast the machine is."""
-    monkeypatch.setattr(reader, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
 
 
 class Long:
@@ -53,7 +54,7 @@ def in_sql(connection: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("endless", [Long, lambda: in_sql])
-def test_reads_without_end_let_a_short_one_through(documents: Documents, endless: object) -> None:
+def test_reads_without_end_let_a_short_one_through(documents: Readers, endless: object) -> None:
     async def read() -> None:
         long = [
             asyncio.ensure_future(documents.read(endless()))  # type: ignore[operator]
@@ -70,7 +71,7 @@ def test_reads_without_end_let_a_short_one_through(documents: Documents, endless
     run(read)
 
 
-def test_each_of_many_reads_goes_on(documents: Documents) -> None:
+def test_each_of_many_reads_goes_on(documents: Readers) -> None:
     async def read() -> None:
         reads = [Long() for _ in range(2 * READERS)]
         tasks = [asyncio.ensure_future(documents.read(one)) for one in reads]
@@ -82,7 +83,7 @@ def test_each_of_many_reads_goes_on(documents: Documents) -> None:
     run(read)
 
 
-def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Documents) -> None:
+def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Readers) -> None:
     running, most = 0, 0
     lock = threading.Lock()
 
@@ -104,7 +105,7 @@ def test_no_more_reads_run_at_a_time_than_there_are_readers(documents: Documents
     assert (documents._turns._free, documents._turns.waiting) == (READERS, 0)
 
 
-def test_the_services_own_reads_wait_for_no_client(documents: Documents) -> None:
+def test_the_services_own_reads_wait_for_no_client(documents: Readers) -> None:
     """Not even where a client's step takes for ever: all readers are held, and give no turn away."""
     go = threading.Event()
 
@@ -119,7 +120,7 @@ def test_the_services_own_reads_wait_for_no_client(documents: Documents) -> None
     run(read)
 
 
-def test_heavy_reads_leave_threads_for_others(documents: Documents) -> None:
+def test_heavy_reads_leave_threads_for_others(documents: Readers) -> None:
     async def read() -> None:
         reads = [Long() for _ in range(HEAVY + 3)]
         tasks = [asyncio.ensure_future(documents.read(one, heavy=True)) for one in reads]
@@ -133,7 +134,7 @@ def test_heavy_reads_leave_threads_for_others(documents: Documents) -> None:
     run(read)
 
 
-def test_an_abandoned_read_in_the_line_leaves_it(documents: Documents) -> None:
+def test_an_abandoned_read_in_the_line_leaves_it(documents: Readers) -> None:
     go = threading.Event()
     began: list[object] = []
 
@@ -171,7 +172,7 @@ def test_turns_go_in_the_order_of_the_line() -> None:
     assert turns.join(first)
 
 
-def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Documents) -> None:
+def test_who_waits_for_an_equal_filter_keeps_no_turn(documents: Readers) -> None:
     """All readers wait for a search that has none: it gets one, or all would wait until their deadlines."""
     kept, where = FilterCache(), Predicate("1", [])
     other = kept._searches[_key(where, "default")] = _Search(0)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from service.errors import Storage, Unhealthy
-from service.store.writer import Changes, Transaction, Writer
+from service.store.values import DEFAULT_COLLECTION, Changes
+from service.store.writer import Transaction, Writer
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ class Commits:
         self.removed: list[list[int]] = []
 
     def __call__(self, changes: Changes) -> None:
-        self.removed.append(changes.removed)
+        self.removed.append(changes.removed.get(DEFAULT_COLLECTION, []))
 
 
 def insert(value: int) -> "Job":
@@ -40,7 +41,7 @@ class Job:
 
     def __call__(self, transaction: Transaction) -> int:
         transaction.connection.execute("INSERT INTO t VALUES (?, NULL)", (self.value,))
-        transaction.changes.removed.append(self.value)
+        transaction.changes.removed.setdefault(DEFAULT_COLLECTION, []).append(self.value)
         return self.value
 
 

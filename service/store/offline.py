@@ -1,0 +1,224 @@
+"""The store of a data directory for commands: read, copied and checked, also while a service writes it."""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from service.errors import CommandError, Unusable
+from service.store import documents, secondary_indexes
+from service.store.generations import ACTIVE, DROPPED
+from service.store.last_known import FILE as LAST_KNOWN
+from service.store.schema import BUSY_SECONDS, MIGRATIONS
+from service.store.schema import DATABASE as DATABASE  # noqa: PLC0414  commands find it here
+from service.store.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
+from service.store.schema_check import foreign, harden
+from service.store.snapshot import Snapshot
+from service.store.values import DEFAULT_COLLECTION
+from service.store.vectors import is_sound
+
+FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
+# A document's id; of another collection than the default one behind its name.
+_NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
+
+
+class Facts(NamedTuple):
+    """Counts of a store, the versions in service, and all that have vectors in it, those in service first."""
+
+    sequence: int
+    documents: int
+    active: list[str]
+    versions: list[str]
+
+
+class GenerationRow(NamedTuple):
+    """A generation that is not dropped."""
+
+    number: int
+    version: str
+    fingerprint: str
+    state: str
+
+    @property
+    def is_active(self) -> bool:
+        return self.state == ACTIVE
+
+
+class VectorFaults(NamedTuple):
+    """Ids whose vectors are damaged, the number of vectors of no document, and of documents without any."""
+
+    damaged: list[str]
+    lost: int
+    lacking: int
+
+
+class OfflineStore(Snapshot):
+    """One moment of a store that is looked at from outside the service."""
+
+    counts = documents.counts
+    unequal = secondary_indexes.unequal
+
+    def number(self, sql: str, *parameters: object) -> int:
+        return int(self.execute(sql, parameters).fetchone()[0])
+
+    def facts(self) -> Facts:
+        versions = dict.fromkeys(row.version for row in reversed(self.generations()))
+        active = [row.version for row in self.generations() if row.is_active]
+        return Facts(
+            self.sequence(),
+            documents.count_all(self),
+            active,
+            list(dict.fromkeys([*active, *versions])),
+        )
+
+    def vectors(self) -> int:
+        return self.number("SELECT count(*) FROM vectors")
+
+    def judged(self) -> dict[str, int]:
+        """Judgements of each collection that has any."""
+        return dict(self.execute("SELECT collection, count(*) FROM feedback GROUP BY collection").fetchall())
+
+    def damage(self, most: int) -> list[str]:
+        """Faults of the file's pages, in SQLite's words."""
+        found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
+        return [] if found == ["ok"] else found
+
+    def without_object(self) -> list[str]:
+        """Ids of documents whose metadata is no JSON object."""
+        rows = self.execute(
+            f"SELECT {_NAMED} FROM documents d "
+            "WHERE NOT json_valid(metadata) OR json_type(metadata) <> 'object'"
+        )
+        return [id for (id,) in rows]
+
+    def generations(self) -> list[GenerationRow]:
+        rows = self.execute(
+            "SELECT number, version, fingerprint, state FROM generations WHERE state <> ? ORDER BY number",
+            (DROPPED,),
+        )
+        return [GenerationRow(*row) for row in rows]
+
+    def vector_faults(self, tell: Callable[[int, int], None]) -> VectorFaults:
+        """Look at every vector; `tell` is told how many were looked at."""
+        dimensions: dict[int, int] = dict(
+            self.execute("SELECT number, dimension FROM generations").fetchall()
+        )
+        damaged: list[str] = []
+        lost = 0
+        rows = self.execute(
+            f"SELECT v.generation, {_NAMED}, d.revision IS NULL, v.vector, v.checksum FROM vectors v "
+            "LEFT JOIN documents d ON d.revision = v.revision"
+        )
+        for at, (generation, id, ownerless, blob, checksum) in enumerate(rows, 1):
+            if ownerless or generation not in dimensions:
+                lost += 1
+            elif not is_sound(blob, checksum, dimensions[generation]):
+                damaged.append(id)
+            tell(at, at)
+        lacking = self.number(
+            "SELECT count(*) FROM documents d JOIN generations g ON g.state = ? WHERE NOT EXISTS "
+            "(SELECT 1 FROM vectors v WHERE v.generation = g.number AND v.revision = d.revision)",
+            ACTIVE,
+        )
+        return VectorFaults(damaged, lost, lacking)
+
+
+@contextlib.contextmanager
+def reading(data_dir: Path) -> Iterator[OfflineStore]:
+    """The store of a data directory, at one moment, while a service may be writing it.
+
+    Raises:
+        CommandError: there is none, it is of another schema, or it cannot be read.
+
+    """
+    path = data_dir / DATABASE
+    if not path.is_file():
+        raise CommandError(f"There is no store at {path}. Name a data directory that a service has used.")
+    try:
+        with _opened(path) as store:
+            store.execute("PRAGMA query_only = 1")
+            schema = store.number("PRAGMA user_version")
+            if schema != SCHEMA_VERSION:
+                what = "a newer Simile wrote it" if schema > SCHEMA_VERSION else "start the service once"
+                raise CommandError(
+                    f"{path} has schema {schema}, and this version knows {SCHEMA_VERSION}: {what}."
+                )
+            if (problem := foreign(store, MIGRATIONS)) is not None:
+                raise CommandError(f"{path} is not a store of Simile as it should be: {problem}.")
+            store.execute("BEGIN")
+            yield store
+    except sqlite3.Error as error:
+        raise CommandError(f"{path} cannot be read ({error}). `check --data` says more.") from error
+
+
+def copy(data_dir: Path, folder: Path) -> tuple[Facts, int]:
+    """Copy the store into `folder` at one moment, whoever writes it, and without what was deleted.
+
+    Returns:
+        The facts of the copy, and how many judgements it has.
+
+    Raises:
+        CommandError: as `reading`, or the store is damaged.
+
+    """
+    with reading(data_dir) as store:
+        store.execute("COMMIT")  # VACUUM takes a moment of its own
+        store.execute("PRAGMA query_only = 0")
+        store.execute("VACUUM INTO ?", (str(folder / DATABASE),))
+    with _opened(folder / DATABASE) as copied:
+        secondary_indexes.optimize(copied)  # words of what was deleted go
+        copied.execute("VACUUM")
+        if damage := copied.damage(1):
+            raise CommandError(
+                f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
+            )
+        return copied.facts(), sum(copied.judged().values())
+
+
+def examine(folder: Path, schema: int) -> Facts:
+    """The facts of a copied store. Nothing in it is run.
+
+    Raises:
+        Unusable: it is damaged, of another schema than `schema`, or holds more than Simile makes.
+
+    """
+    # Immutable: nothing is written beside it, and no log that lies there is played into it.
+    address = f"file:{quote(str((folder / DATABASE).absolute()))}?mode=ro&immutable=1"
+    try:
+        with _opened(address) as store:
+            problem = _not_as_made(store, schema)
+            facts = None if problem else store.facts()
+    except (sqlite3.Error, ValueError) as error:
+        raise Unusable(f"it is damaged ({error})") from error
+    if facts is None:
+        raise Unusable(problem)
+    return facts
+
+
+def _not_as_made(store: OfflineStore, schema: int) -> str | None:
+    version = store.number("PRAGMA user_version")
+    if version != schema or not 0 < version <= SCHEMA_VERSION:
+        return f"its schema is {version}, and the manifest says {schema}"
+    if (problem := foreign(store, MIGRATIONS[:version])) is not None:
+        return problem
+    found = store.execute("PRAGMA quick_check(1)").fetchone()[0]
+    return None if found == "ok" else f"it is damaged ({found})"
+
+
+def fold_log(path: Path) -> None:
+    """Bring what the write-ahead log holds into the file. One that is too damaged for that keeps its log."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+
+
+@contextlib.contextmanager
+def _opened(path: Path | str) -> Iterator[OfflineStore]:
+    with contextlib.closing(
+        sqlite3.connect(
+            path, BUSY_SECONDS, isolation_level=None, factory=OfflineStore, uri=isinstance(path, str)
+        )
+    ) as store:
+        harden(store)
+        yield store

@@ -1,0 +1,223 @@
+"""The seam of the store: all that the rest of the service knows of what is on disk.
+
+`Store` says what can be asked, and its docstring what each answer promises. Nothing above this folder sees a
+connection, SQL or a transaction; values.py has what goes in and comes out. sqlite.py stands behind it.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from math import inf
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.manifest import Manifest
+from service.store.filters.predicate import Predicate
+from service.store.ids import Revisions, RowNames
+from service.store.values import (
+    DEFAULT_COLLECTION,
+    MAX_COLLECTIONS,
+    NO_KEY,
+    Active,
+    Changes,
+    Document,
+    Embedding,
+    Judgement,
+    Known,
+    Lacking,
+    Limits,
+    Put,
+    Record,
+    Selection,
+    Step,
+    Vector,
+    Verdict,
+)
+
+T = TypeVar("T")
+
+
+class VectorSink(Protocol):
+    """The indexes of a generation, as the store fills them; each collection's rows come by rising name."""
+
+    dimension: int
+
+    def load(
+        self,
+        collections: Iterable[str],
+        read: Callable[[str], Iterable[tuple[RowNames, Vector]]],
+        sequence: int,
+    ) -> None: ...
+
+    def discard(self, revisions: Sequence[int]) -> None: ...
+
+
+class Snapshot(Protocol):
+    """One moment of the store, for one piece of work on a reading thread; it ends with the work."""
+
+    def renew(self) -> None:
+        """Go to the latest moment. A snapshot begins with its first answer, and again with the next one."""
+
+    def sequence(self) -> int: ...
+    def passing(self, where: Predicate, collection: str) -> Revisions: ...
+    def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
+
+    def answered(
+        self, times: Mapping[int, int], most: float = inf, *, text: bool = True, metadata: bool = True
+    ) -> dict[int, Record]: ...
+
+    def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None: ...
+    def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]: ...
+
+    def nearest_words(
+        self, query: str, depth: int, allowed: Revisions | None, collection: str
+    ) -> tuple[Revisions, NDArray[np.float32]]: ...
+
+
+class Documents(Protocol):
+    """Documents by collection."""
+
+    async def collections(self) -> list[tuple[str, int]]: ...
+    async def has_collection(self, name: str, /) -> bool: ...
+    async def document(self, id: str, collection: str, /) -> Record | None: ...
+
+    async def page(
+        self, after: str, limit: int, where: Predicate | None, most: float, collection: str, /
+    ) -> tuple[list[Record], bool]: ...
+
+    async def count(self, where: Predicate | None, collection: str, /) -> int: ...
+    async def passing(self, where: Predicate | None, collection: str, /) -> tuple[list[int], int]: ...
+    async def count_all(self) -> int: ...
+    async def sequence(self) -> int: ...
+    async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]: ...
+
+    async def heads(self, ids: Sequence[str], characters: int, collection: str, /) -> dict[str, str]: ...
+
+    async def ids_after(self, id: str, limit: int, collection: str, /) -> list[str]: ...
+
+    async def put(
+        self,
+        documents: Sequence[Document],
+        embedded: Mapping[int, Mapping[int, Embedding]],
+        *,
+        split: bool = False,
+        collection: str = DEFAULT_COLLECTION,
+        max_collections: int = MAX_COLLECTIONS,
+    ) -> Put: ...
+
+    async def delete_one(self, id: str, collection: str, /) -> tuple[int, int]: ...
+    async def delete_some(self, revisions: Sequence[int], collection: str, /) -> Step: ...
+    async def drop_judgements(self, collection: str, /) -> bool: ...
+    async def drop_collection(self, collection: str, /) -> None: ...
+    def filter(self, conditions: object, /) -> Predicate: ...
+    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T: ...
+    async def examples_wanted(self) -> bool: ...
+    async def examples_loaded(self) -> None: ...
+
+
+class Feedback(Protocol):
+    """Judgements of searches."""
+
+    async def judge(
+        self,
+        judgements: Sequence[Judgement],
+        collection: str,
+        key: str = NO_KEY,
+        limits: Limits | None = None,
+        /,
+    ) -> int: ...
+
+    async def judgements(
+        self, after: int, limit: int, selection: Selection, /
+    ) -> list[tuple[int, Judgement]]: ...
+
+    async def count_judgements(self, selection: Selection, /) -> int: ...
+    async def forget_judgements(self, selection: Selection, own: str | None = None, /) -> int: ...
+
+
+class Generations(Protocol):
+    """Vectors by generation, and which generation is live."""
+
+    def active(self) -> Active | None: ...
+    def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int: ...
+    async def known(self, published: Container[str], /) -> Known: ...
+    async def begin(self, manifest: Manifest, form: str, /) -> int: ...
+    async def abandon(self) -> None: ...
+
+    async def go_live(
+        self,
+        generation: int,
+        complete_through: int,
+        desired: str,
+        /,
+        *,
+        rollback: bool,
+        may: Callable[[], bool],
+        then: Callable[[int], None],
+    ) -> bool: ...
+
+    async def keep_decision(self, desired: str, /) -> None: ...
+    async def keep_verdict(self, version: str, verdict: Verdict, desired: str, /) -> None: ...
+    async def keep_canary(self, version: str, canary: Mapping[str, Any], /) -> None: ...
+    async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]: ...
+
+    async def next_texts(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
+
+    async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int: ...
+    async def add_stored(self, generation: int, after: int, limit: int, /) -> int | None: ...
+    async def skip(self, generation: int, revision: int, reason: str, /) -> None: ...
+    async def forget_skipped(self, generation: int, /) -> None: ...
+    async def load(self, generation: int, indexes: VectorSink, /) -> bool: ...
+    def reload(self, generation: int, indexes: VectorSink, /) -> bool: ...
+
+
+class Store(Documents, Feedback, Generations, Protocol):
+    """The store of one service.
+
+    Writes are durable when they return: put, delete_*, drop_*, judge, forget_*, begin, abandon, go_live,
+    keep_*, add_*, skip, load, tidy, examples_loaded. Each happens whole or not at all, and `on_commit` is
+    told of its rows before it returns. They run one after another, in the order in which they came. A
+    caller that is cancelled before its write's turn takes the write back. Storage or Unhealthy is raised
+    where the disk or the machine fails; nothing of that write was stored.
+
+    Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
+    ends. A read that begins after a write returned sees that write. Clients' reads take turns among
+    themselves, and end when their caller is cancelled: collections, has_collection, document, page,
+    count, passing, search, judgements, count_judgements. The other reads are short, and never wait for
+    those. Nothing blocks the event loop but active, activate, indexed and close, which belong to a start
+    and an end.
+
+    filter           parsed JSON of the grammar, as this store understands it, or FilterError
+    page             documents in id order, as many as fit in `limit` and in `most` bytes, but one at least;
+                     True when others follow
+    search           `work` of a snapshot, on a reading thread; it calls turns.pause between its steps
+    answered         documents of an answer by revision, given how often each is in it; TooMuch beyond `most`
+    vector_of        a document's revision, and its vector of that one generation: never another's
+    nearest_words    the `depth` best documents by their words and all that tie with the last, best first
+    put              NeedsVectors unless each document has a vector of the generation that is live at the
+                     commit; a text that is stored unchanged keeps its vectors
+    passing          the revisions that pass a filter; `delete_some` deletes the first of them, as many as one
+                     write should
+    go_live          one transaction: unless a living revision after `complete_through` lacks a vector of the
+                     generation, or it `may` not, its state and the others' change together. `then` is called
+                     with the last revision behind the commit, before any other write
+    next_texts       the next documents that a generation lacks, by rising revision; revisions only grow
+    add_vectors      vectors of revisions that still live; of others nothing is stored
+    add_stored       stored vectors into indexes, a step at a time through `on_commit`; what is damaged is
+                     deleted, so that it is lacking
+    load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
+    after_writes     `work` behind every write that came before
+    tidy             delete some of what nobody needs any more; True when there is more
+    """
+
+    async def tidy(self) -> bool: ...
+    def after_writes(self, work: Callable[[], None], /) -> None: ...
+    def indexed(self) -> tuple[list[str], set[int]]: ...
+
+    def start(
+        self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]
+    ) -> None: ...
+
+    async def keep_noting(self) -> None: ...
+    def check(self, seconds: float, /) -> str | None: ...
+    def close(self) -> None: ...

@@ -1,0 +1,216 @@
+"""Values that cross the seam of the store: what it is given, and what it answers. No SQL, no connection."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+DEFAULT_COLLECTION = "default"
+COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
+DELETE_DOCUMENTS = 128  # of one job, so that other writes wait some tens of milliseconds and no longer
+MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
+NO_KEY = ""  # the name that stands for no key
+FAILED, ROLLED_BACK = "failed", "rolled back"  # states of a verdict
+
+
+class TooMuch(Exception):
+    """More text than an answer may have."""
+
+
+class NeedsVectors(Exception):
+    """These documents (positions in the request) must first be embedded by the live generation.
+
+    Nothing was stored.
+    """
+
+    def __init__(self, positions: list[int]) -> None:
+        super().__init__(f"{len(positions)} documents lack a vector")
+        self.positions = positions
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it."""
+
+    id: str
+    text: str
+    metadata_json: str = "{}"
+
+
+def json_of(metadata: dict[str, Any]) -> str:
+    """`metadata` as it is stored."""
+    return orjson.dumps(metadata).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored document as it is sent: text and metadata are JSON, and not parsed."""
+
+    id: str
+    text_json: bytes
+    metadata_json: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes of both in an answer."""
+        return len(self.text_json) + len(self.metadata_json)
+
+    @property
+    def text(self) -> str:
+        text: str = orjson.loads(self.text_json)
+        return text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = orjson.loads(self.metadata_json)
+        return metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Part of a text, from character `start` to before `end` (None: all of it), and its vector."""
+
+    vector: Vector
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """A document's vectors from one generation: of its text's head, and of the passages behind that.
+
+    `truncated` when the model saw the end of the text in none of them.
+    """
+
+    vector: Vector
+    truncated: bool
+    tokens: int = 0  # that they were computed from now; of stored ones nobody knows
+    end: int | None = None  # where the head ends, in characters; None where it is all there is
+    others: tuple[Passage, ...] = ()
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        return (Passage(self.vector, 0, self.end), *self.others)
+
+    @property
+    def cut(self) -> bool:
+        """Whether splitting its text would show the model more of it."""
+        return self.truncated and not self.others
+
+
+class Put(NamedTuple):
+    """Result of a put.
+
+    truncated: texts that the live model does not see whole. gaps: generations, other than the live one, that
+    lack a vector of one of the texts.
+    """
+
+    truncated: int
+    sequence: int
+    gaps: frozenset[int]
+
+
+class Step(NamedTuple):
+    """Part of a deletion: revisions looked at, how many of them were still there, the operation sequence."""
+
+    done: int
+    deleted: int
+    sequence: int
+
+
+class Lacking(NamedTuple):
+    """The next documents that a generation has no vector of, by rising revision: their ids and texts.
+
+    Of the same moment: the last revision there is, and how many texts were skipped.
+    """
+
+    texts: dict[int, tuple[str, str]]
+    last_revision: int
+    skipped: int
+
+
+@dataclass
+class Changes:
+    """Rows that a commit added and removed, by collection.
+
+    `added[generation, collection]` are vectors by the name of their row; `removed[collection]` are revisions.
+    `sequence` is the operation number after it, 0 when nothing was operated on.
+    """
+
+    added: dict[tuple[int, str], dict[int, Vector]] = field(default_factory=dict)
+    removed: dict[str, list[int]] = field(default_factory=dict)
+    sequence: int = 0
+
+    def merge(self, later: "Changes") -> None:
+        for place, rows in later.added.items():
+            self.added.setdefault(place, {}).update(rows)
+        for collection, revisions in later.removed.items():
+            self.removed.setdefault(collection, []).extend(revisions)
+        self.sequence = max(self.sequence, later.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """The generation in service, as the store names it."""
+
+    number: int
+    version: str
+    fingerprint: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a version is not chosen again by itself: it failed, or was rolled back from."""
+
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Facts about versions, of one moment."""
+
+    live: str
+    verdicts: Mapping[str, Verdict]
+    past: set[str]
+    previous: str | None
+    handled: str | None
+    canaries: Mapping[str, Any]  # version to how alike it answered
+    building: bool  # there is a generation that was begun
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Whether the document `id` is relevant to `query`, as `key` said."""
+
+    query: str
+    id: str
+    relevant: bool
+    key: str = NO_KEY
+    collection: str = DEFAULT_COLLECTION
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many judgements of one key there may be: in all, of one query, of one document. 0: no bound."""
+
+    per_key: int = 0
+    per_query: int = 0
+    per_document: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The judgements that have all of these; None: whichever."""
+
+    collection: str | None = None
+    query: str | None = None
+    id: str | None = None
+    key: str | None = None
