@@ -129,8 +129,7 @@ def measure(vectors: Vectors, queries: Vectors, passing: tuple[float, ...], repe
         vectors.shape[1], ((names[at : at + LOAD_ROWS], vectors[at : at + LOAD_ROWS]) for at in starts)
     )
     loaded = time.perf_counter()
-    while (merger := index._merger) is not None:  # noqa: SLF001  nothing else tells when it has settled
-        merger.join()
+    index._merger.wait()  # noqa: SLF001  nothing else tells when it has settled
     settled = time.perf_counter()
     gc.collect()
     grown = machine.memory_mb(os.getpid())["now"] - before

@@ -228,7 +228,7 @@ def _rankings(
     hybrid = search.mode == "hybrid"
     # One more, because a document is the first of those that are like it.
     depth = search.candidates // 2 if hybrid else search.reach + 1
-    near = _dense(moment, queries, depth, allowed, firsts=not search.passages)
+    near = _dense(moment, queries, depth, allowed, heads_only=not search.passages)
     least = search.min_score
     for query, ranking in zip(queries, near, strict=True):
         pause()
@@ -240,7 +240,7 @@ def _rankings(
 
 
 def _dense(
-    moment: Moment, queries: Sequence[Query], depth: int, allowed: Revisions | None, *, firsts: bool
+    moment: Moment, queries: Sequence[Query], depth: int, allowed: Revisions | None, *, heads_only: bool
 ) -> Iterator[list[Ranked]]:
     """The ranking of each query, a few queries at a time."""
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
@@ -249,7 +249,7 @@ def _dense(
         pause()
         vectors = np.array([query.vector for query in queries[start : start + together]])
         began, start = clock(), start + together
-        found = moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts)
+        found = moment.index.search(vectors, depth, allowed, moment.view, heads_only=heads_only)
         short = clock() - began < SLICE_SECONDS
         together = min(2 * together, most) if short else max(1, together // 2)
         for scores, names in found:

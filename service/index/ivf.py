@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 
 from service.index.gpu import CPU, GpuIndex, GpuThread
 from service.index.kmeans import cluster
-from service.index.segments import Positions, Rows, Scores, Segment, Selection, Vectors, gathered, in_order
+from service.index.segments import (
+    Positions,
+    Rows,
+    Scores,
+    Segment,
+    Selection,
+    Vectors,
+    gathered,
+    heads_of,
+    in_order,
+    selector,
+)
 from service.store.ids import RowNames
 
 # Chosen on a million vectors of a mixture and on 100,000 real sentences; docs/PERFORMANCE.md has the figures.
@@ -53,7 +64,7 @@ class Training(NamedTuple):
 class Clustered(Segment):
     """Rows in the order of their names, in inverted lists; searches are approximate, scores are not."""
 
-    half = True
+    is_float16 = True
     labels: NDArray[np.int32]
 
     def __init__(
@@ -65,15 +76,17 @@ class Clustered(Segment):
         training: Training,
     ) -> None:
         codes = faiss.rev_swig_ptr(exact.codes.data(), exact.codes.size())
-        super().__init__(names, codes.view(np.float16).reshape(exact.ntotal, exact.d), exact)
+        vectors = codes.view(np.float16).reshape(exact.ntotal, exact.d)  # FAISS's memory
+        super().__init__(names, vectors, heads_of(names), None)
+        self._exact = exact
         self.labels = labels
         self.training = training
         self.placed: GpuIndex | None = None  # the same lists on a GPU; set once, when they are there
         self._lists = lists
 
-    def place(self, owner: GpuThread) -> None:
-        """Have the lists on a GPU, too, if there is room."""
-        self.placed = owner.place(self._lists)
+    def place(self, gpu: GpuThread) -> None:
+        """Put the lists on a GPU, too, if there is room."""
+        self.placed = gpu.place(self._lists)
 
     @property
     def device(self) -> str:
@@ -84,6 +97,14 @@ class Clustered(Segment):
     def nbytes(self) -> int:
         code_and_number = len(self.names) * (self._lists.d + 8)
         return super().nbytes + self.labels.nbytes + code_and_number
+
+    def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
+        scores, positions = self._exact.search(queries, k, params=_only(selection))
+        return scores, positions
+
+    def at_least(self, query: Vectors, score: float, selection: Selection) -> tuple[Scores, Positions]:
+        _, scores, positions = self._exact.range_search(query, score, params=_only(selection))
+        return scores, positions
 
     def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
         if selection.rows <= max(FEW_ROWS, FEW_SHARE * len(self.names)):
@@ -113,9 +134,8 @@ class Clustered(Segment):
     def _candidates(self, query: Vectors, count: int, selection: Selection, probes: int) -> Positions:
         """Of the selected rows in the nearest lists, the best by their codes."""
         swig: Any = faiss
-        narrowed = {} if selection.bitmap is None else {"sel": swig.IDSelectorBitmap(selection.bitmap)}
-        searched = swig.SearchParametersIVF(nprobe=probes, **narrowed)
-        _, [found] = self._lists.search(query, count, params=searched)
+        looked_at = swig.SearchParametersIVF(nprobe=probes, sel=selector(selection))
+        _, [found] = self._lists.search(query, count, params=looked_at)
         positions: Positions = found[found >= 0]
         return positions
 
@@ -157,6 +177,12 @@ class Clustered(Segment):
         _, nearest = self._lists.quantizer.search(queries, lists)
         met = np.cumsum(sizes[nearest], axis=1)
         return [min(lists, int(np.searchsorted(row, rows)) + 1) for row in met]
+
+
+def _only(selection: Selection) -> Any:
+    """The parameters of a FAISS search through the selected rows."""
+    swig: Any = faiss
+    return None if selection.bitmap is None else swig.SearchParameters(sel=selector(selection))
 
 
 def build(

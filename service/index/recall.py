@@ -60,7 +60,7 @@ class Watch:
         self.measured = Measured(float(np.mean(shares)), len(queries))
 
 
-def recall(view: View, queries: Vectors, k: int) -> float:
+def recall(view: View, queries: Vectors, k: int = K) -> float:
     """The mean share of the `k` nearest documents that an approximate search finds, 1 where there are none.
 
     A document that ties with the k-th is as good as another.

@@ -42,9 +42,8 @@ def refuse_twice(names: RowNames) -> None:
     """Raises ValueError when a row is named twice."""
     distinct, counts = np.unique(names, return_counts=True)
     if len(distinct) < len(names):
-        raise ValueError(f"{in_words(distinct[counts > 1])} came twice; a row has one vector.".capitalize())
-
-
-def in_words(names: RowNames) -> str:
-    """The first of `names`, for a message."""
-    return f"revision {revisions_of(names)[0]}, passage {passages_of(names)[0]}"
+        first = distinct[counts > 1][:1]
+        raise ValueError(
+            f"Revision {revisions_of(first)[0]}, passage {passages_of(first)[0]} came twice; "
+            "a row has one vector."
+        )

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 from models import cpus
 from models.store import Store

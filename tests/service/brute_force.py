@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from service.index import merge_policy, segments
 from service.index.index import Index
-from service.store.ids import PASSAGE_BITS, RowNames, revisions_of
+from service.store.ids import PASSAGE_BITS, RowNames, revision_of, revisions_of
 
 WAIT_SECONDS = 30.0
 Rows = dict[int, NDArray[np.float32]]
@@ -45,15 +45,27 @@ def found(
     return list(zip(scores.tolist(), revisions_of(names).tolist(), strict=True))
 
 
+def revisions(index: Index) -> list[int]:
+    """The living documents, in rising order."""
+    names = [name for part in index.view.parts for name in part.rows().names.tolist()]
+    return sorted({revision_of(name) for name in names})
+
+
+def stored_vectors(index: Index, names: Iterable[int]) -> NDArray[np.float32]:
+    """The vectors of the living rows of `names`, in that order; a KeyError when one is not there."""
+    found: dict[int, NDArray[np.float32]] = {}
+    for part in index.view.parts:
+        rows = part.rows()
+        found |= dict(zip(rows.names.tolist(), rows.vectors[rows.positions].astype(np.float32), strict=True))
+    return np.array([found[int(name)] for name in names], np.float32).reshape(-1, index.dimension)
+
+
 def settle(index: Index) -> None:
     """Wait until nothing is left to merge."""
-    while (merger := index._merger) is not None:
-        merger.join(WAIT_SECONDS)
-        assert not merger.is_alive(), "merging never ended"
+    assert index._merger.wait(WAIT_SECONDS), "merging never ended"
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, base_rows: int = merge_policy.BASE_ROWS) -> None:
     """A few dozen rows go through what tens of thousands go through."""
     monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
-    monkeypatch.setattr(merge_policy, "SMALL_ROWS", 8)
     monkeypatch.setattr(segments, "CHUNK_ROWS", 5)

@@ -22,6 +22,8 @@ from service.store import vectors
 from service.store.documents import sequence
 from service.store.ids import PASSAGE_BITS, Revisions, RowNames
 from service.store.values import DEFAULT_COLLECTION
+from tests.service.brute_force import revisions as living
+from tests.service.brute_force import stored_vectors
 from tests.service.store_worker import DIMENSION, FINGERPRINT, vector_of
 
 HURT = 0.2  # how often the newest snapshot of the live generation is damaged before it is read
@@ -147,11 +149,11 @@ def _check_lists(index: Index) -> None:
 
 def _check_answers(index: Index, revisions: Revisions, stored: NDArray[np.float32], seed: int) -> None:
     """Every row by its vector, and the nearest documents by the scores that numpy finds."""
-    assert index.revisions().tolist() == revisions.tolist()
-    rounded = [part.rows().names for part in index.view.parts if part.segment.half]
+    assert living(index) == revisions.tolist()
+    rounded = [part.rows().names for part in index.view.parts if part.segment.is_float16]
     half = np.isin(revisions << PASSAGE_BITS, np.concatenate([np.empty(0, np.int64), *rounded]))
     wanted = np.where(half[:, None], stored.astype(np.float16), stored)
-    np.testing.assert_array_equal(index.vectors(revisions << PASSAGE_BITS), wanted)
+    np.testing.assert_array_equal(stored_vectors(index, revisions << PASSAGE_BITS), wanted)
     if index.kind == APPROXIMATE:  # a view with a base scores all rows by half precision
         stored = stored.astype(np.float16).astype(np.float32)
     queries = np.random.default_rng(seed).standard_normal((QUERIES, DIMENSION)).astype(np.float32)

@@ -23,6 +23,7 @@ from service.store.schema import MIGRATIONS
 from service.store.values import Document, Embedding
 from service.store.writer import Transaction
 from service.store.writes import delete, drop_name, upsert
+from tests.service.brute_force import revisions
 from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.service.fakes import sqlite_of
 from tests.tiny import tiny_source
@@ -348,7 +349,7 @@ def test_a_write_to_one_touches_the_index_of_no_other() -> None:
     indexes.apply({"b": (np.array([3 << 16]), east)}, {"b": [2]}, sequence=4)
     assert indexes.of("a").view is before
     assert (indexes.sequence, indexes.of("b").view.sequence) == (4, 4)
-    assert indexes.of("b").revisions().tolist() == [3]
+    assert revisions(indexes.of("b")) == [3]
     indexes.apply({}, {"a": [1]}, sequence=5)
     assert {*indexes.collections} == {"default", "b"}
     assert indexes.sequence == 5

@@ -316,7 +316,6 @@ def test_info_says_where_the_index_is_and_another_version_is_there_too(
 
     monkeypatch.setattr("service.runtime.runtime.owner_of", given)
     monkeypatch.setattr(tiers, "BASE_ROWS", 50)
-    monkeypatch.setattr(tiers, "SMALL_ROWS", 8)
     published(tmp_path / "models", 3)
     place = Place(tmp_path)
     with place.serving(index_device="cuda:0") as client:

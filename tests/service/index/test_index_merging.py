@@ -1,4 +1,4 @@
-"""The index while its segments are merged, and while several threads use it."""
+"""The index while a base is made, and while several threads use it."""
 
 import logging
 import os
@@ -12,8 +12,9 @@ import pytest
 
 from service.index import ivf, merge_policy, recall
 from service.index.index import Index
-from service.index.niceness import NICE
-from service.index.segments import Part, Segment
+from service.index.merger import NICE
+from service.index.segments import Segment
+from service.index.view import Part
 from service.store.ids import revisions_of, row_of
 from tests.service.brute_force import (
     WAIT_SECONDS,
@@ -22,8 +23,10 @@ from tests.service.brute_force import (
     firsts,
     found,
     nearest,
+    revisions,
     settle,
     small_segments,
+    stored_vectors,
 )
 
 
@@ -34,8 +37,8 @@ class Paused(Index):
         super().__init__(dimension)
         self.reached, self.go = threading.Event(), threading.Event()
 
-    def _merge(self, sources: Sequence[Part]) -> Segment:
-        merged = super()._merge(sources)
+    def _merged(self, sources: Sequence[Part]) -> Segment:
+        merged = super()._merged(sources)
         self.reached.set()
         assert self.go.wait(WAIT_SECONDS)
         return merged
@@ -43,7 +46,8 @@ class Paused(Index):
 
 @pytest.fixture
 def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_segments(monkeypatch)
+    """A base from 25 rows on."""
+    small_segments(monkeypatch, base_rows=24)
 
 
 @pytest.fixture
@@ -55,14 +59,17 @@ def paused(tiny_segments: None) -> Iterator[Paused]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("tiny_segments")
-def test_ten_thousand_single_writes_leave_few_segments_and_no_dead_weight() -> None:
+@pytest.mark.parametrize("base_rows", [50_000, 500])
+def test_ten_thousand_single_writes_leave_few_parts_and_no_dead_weight(
+    base_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
     index, vectors = Index(4), coarse_vectors(10_000, 4, seed=1)
     for revision in range(10_000):
         index.apply((firsts([revision]), vectors[revision : revision + 1]), remove=[revision - 2000])
     settle(index)
-    assert index.revisions().tolist() == list(range(8000, 10_000))
-    assert index.segments <= 20
+    assert revisions(index) == list(range(8000, 10_000))
+    assert len(index.view.parts) <= 2
     assert index.nbytes < 1.5 * 2000 * (4 * 4 + 8)
     index.close()
 
@@ -78,13 +85,14 @@ def test_what_dies_or_is_replaced_while_a_merge_runs_stays_so(paused: Paused) ->
     rows |= dict(zip(range(30, 40), vectors[20:30], strict=True))
     rows = {revision: rows[revision] for revision in rows if not (8 <= revision < 16 or revision in {3, 20})}
     for _ in range(2):
-        assert paused.revisions().tolist() == sorted(rows)
-        np.testing.assert_array_equal(paused.vectors(firsts(rows)), list(rows.values()))
+        assert revisions(paused) == sorted(rows)
+        np.testing.assert_array_equal(stored_vectors(paused, firsts(rows)), list(rows.values()))
         for query in coarse_vectors(20, 4, seed=3):
             assert found(paused, query, 7) == nearest(rows, query, 7)
         paused.go.set()
         settle(paused)
-    assert paused.segments == 2
+    assert len(paused.view.parts) == 1
+    assert paused.kind == "IVF,SQ8"
 
 
 def test_writes_and_searches_go_on_while_a_merge_is_held_up(paused: Paused) -> None:
@@ -102,24 +110,24 @@ def test_a_failed_merge_is_logged_and_tried_again_and_no_search_notices(
     class FailsOnce(Index):
         failures = 0
 
-        def _merge(self, sources: Sequence[Part]) -> Segment:
+        def _merged(self, sources: Sequence[Part]) -> Segment:
             if not self.failures:
                 self.failures += 1
                 raise MemoryError("injected")
-            return super()._merge(sources)
+            return super()._merged(sources)
 
     index, vectors = FailsOnce(4), coarse_vectors(40, 4, seed=5)
     with caplog.at_level(logging.ERROR):
         for start in range(0, 32, 8):
             index.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
         settle(index)
-    assert "Merging index segments failed" in caplog.text
-    assert (index.failures, index.segments) == (1, 4)
+    assert "Merging the index failed" in caplog.text
+    assert (index.failures, index.kind) == (1, "exact")
     rows: Rows = dict(enumerate(vectors[:32]))
     assert found(index, vectors[0], 5) == nearest(rows, vectors[0], 5)
     index.apply((firsts([32]), vectors[32:33]))
     settle(index)
-    assert index.segments == 2
+    assert (len(index.view.parts), index.kind) == (2, "IVF,SQ8")
     assert found(index, vectors[0], 5) == nearest(rows | {32: vectors[32]}, vectors[0], 5)
 
 
@@ -129,7 +137,7 @@ def test_a_closed_index_takes_writes_and_answers_but_merges_no_more(paused: Paus
     for start in range(0, 80, 8):
         paused.apply((firsts(range(start, start + 8)), vectors[start : start + 8]))
     assert found(paused, vectors[0], 5) == nearest(dict(enumerate(vectors)), vectors[0], 5)
-    assert paused.segments == 10
+    assert paused.kind == "exact"
     assert not paused.reached.is_set()
 
 
@@ -138,10 +146,10 @@ def test_closing_cuts_a_running_merge_short(caplog: pytest.LogCaptureFixture) ->
     class ClosedMeanwhile(Paused):
         published = 0
 
-        def _merge(self, sources: Sequence[Part]) -> Segment:
+        def _merged(self, sources: Sequence[Part]) -> Segment:
             self.reached.set()
-            assert self._closing.wait(WAIT_SECONDS)
-            return Index._merge(self, sources)
+            assert self._merger.closing.wait(WAIT_SECONDS)
+            return Index._merged(self, sources)
 
         def _publish(self, sources: Sequence[Part], merged: Segment) -> None:
             self.published += 1
@@ -151,7 +159,7 @@ def test_closing_cuts_a_running_merge_short(caplog: pytest.LogCaptureFixture) ->
         index.apply((firsts(range(start, start + 8)), coarse_vectors(8, 4, seed=start)))
     assert index.reached.wait(WAIT_SECONDS)
     index.close()
-    assert (index.published, index.segments, index.documents) == (0, 4, 32)
+    assert (index.published, index.kind, index.documents) == (0, "exact", 32)
     assert not caplog.records
 
 
@@ -161,9 +169,9 @@ def test_merging_is_nicer_than_the_threads_that_answer() -> None:
     priorities: list[int] = []
 
     class Asks(Index):
-        def _merge(self, sources: Sequence[Part]) -> Segment:
+        def _merged(self, sources: Sequence[Part]) -> Segment:
             priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-            return super()._merge(sources)
+            return super()._merged(sources)
 
     index = Asks(4)
     for start in range(0, 32, 8):
@@ -237,7 +245,6 @@ class Mover:
 def test_readers_never_see_a_removed_row_or_half_a_step(
     base_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_policy, "SMALL_ROWS", 64)
     monkeypatch.setattr(merge_policy, "BASE_ROWS", base_rows)
     monkeypatch.setattr(ivf, "FEW_ROWS", 0)
     monkeypatch.setattr(ivf, "LOOKED_AT", 1.0)
@@ -260,7 +267,6 @@ def test_readers_never_see_a_removed_row_or_half_a_step(
 
 
 def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge_policy, "SMALL_ROWS", 16)
     index, kept = Index(4), 400
 
     def write(start: int) -> None:
@@ -273,6 +279,4 @@ def test_several_writers_at_once_lose_nothing(monkeypatch: pytest.MonkeyPatch) -
     for writer in writers:
         writer.join(WAIT_SECONDS)
     settle(index)
-    assert index.revisions().tolist() == [
-        start + odd for start in (0, 1000, 2000) for odd in range(1, kept, 2)
-    ]
+    assert revisions(index) == [start + odd for start in (0, 1000, 2000) for odd in range(1, kept, 2)]

@@ -41,15 +41,15 @@ def test_recall_is_the_share_of_the_true_nearest_that_a_search_finds(k: int) -> 
     found = [revisions_of(names)[:k] for _, names in index.search(queries, k)]
     shares = [np.isin(true, near).mean() for true, near in zip(best, found, strict=True)]
     assert 0.05 < np.mean(shares) < 0.95
-    assert index.recall(queries, k) == pytest.approx(np.mean(shares), abs=1e-9)
+    assert recall.recall(index.view, queries, k) == pytest.approx(np.mean(shares), abs=1e-9)
     index.close()
 
 
 def test_an_exact_search_finds_all_and_twins_of_the_last_are_as_good() -> None:
     index = Index(DIMENSION)
-    assert index.recall(unit_vectors(3, DIMENSION)) == 1.0
+    assert recall.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
     index.apply((firsts(range(60)), np.repeat(unit_vectors(2, DIMENSION), 30, axis=0)))
-    assert index.recall(unit_vectors(3, DIMENSION)) == 1.0
+    assert recall.recall(index.view, unit_vectors(3, DIMENSION)) == 1.0
 
 
 @pytest.mark.usefixtures("careless")
@@ -65,7 +65,7 @@ def test_the_latest_searches_are_measured_once_there_are_enough_and_anew_after_a
     settle(index)
     first = index.measured
     assert first is not None
-    assert first.recall == pytest.approx(index.recall(queries[: recall.LEAST]))
+    assert first.recall == pytest.approx(recall.recall(index.view, queries[: recall.LEAST]))
     assert first.queries == recall.LEAST
     index.search(queries, 3)
     settle(index)
@@ -74,7 +74,7 @@ def test_the_latest_searches_are_measured_once_there_are_enough_and_anew_after_a
     more = unit_vectors(400, DIMENSION, seed=2)
     index.apply((firsts(range(ROWS, ROWS + 400)), more))
     settle(index)
-    assert index.segments == 1
+    assert len(index.view.parts) == 1
     assert index.measured == recall.Measured(1.0, recall.KEPT)
     index.close()
 
@@ -83,7 +83,7 @@ def test_an_exact_index_measures_nothing() -> None:
     index = Index(DIMENSION)
     index.apply((firsts(range(60)), unit_vectors(60, DIMENSION)))
     index.search(unit_vectors(200, DIMENSION), 3)
-    assert index._merger is None
+    assert index._merger.wait(0)
     assert index.measured is None
 
 
@@ -92,12 +92,11 @@ def test_a_measurement_makes_way_for_a_merge_and_is_begun_again(monkeypatch: pyt
     index = based()
     monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.2)
     index.search(unit_vectors(100, DIMENSION), 3)
-    measuring = index._merger
-    assert measuring is not None
+    assert not index._merger.wait(0)
     index.apply((firsts(range(ROWS, ROWS + 400)), unit_vectors(400, DIMENSION, seed=2)))
     monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
     settle(index)
-    assert index.segments == 1
+    assert len(index.view.parts) == 1
     assert index.measured is not None
     index.close()
 
@@ -107,7 +106,7 @@ def test_a_measurement_ends_when_the_index_is_closed(monkeypatch: pytest.MonkeyP
     index = based()
     monkeypatch.setattr(recall, "PAUSE_SECONDS", 1000.0)
     index.search(unit_vectors(100, DIMENSION), 3)
-    assert index._merger is not None
+    assert not index._merger.wait(0)
     index.close()
     assert index.measured is None
 
@@ -116,7 +115,6 @@ def test_info_and_metrics_tell_the_recall_of_what_was_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_policy, "BASE_ROWS", 50)
-    monkeypatch.setattr(merge_policy, "SMALL_ROWS", 8)
     monkeypatch.setattr(recall, "LEAST", 5)
     monkeypatch.setattr(recall, "PAUSE_SECONDS", 0.0)
     published(tmp_path / "models", 3)

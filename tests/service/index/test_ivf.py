@@ -13,7 +13,7 @@ from service.index.index import Index
 from service.index.kmeans import cluster
 from service.index.segments import Selection
 from service.store.ids import revisions_of, row_of
-from tests.service.brute_force import WAIT_SECONDS, firsts, settle, unit_vectors
+from tests.service.brute_force import WAIT_SECONDS, firsts, settle, stored_vectors, unit_vectors
 
 ROWS, DIMENSION, K = 12_000, 32, 10
 HALF_ERROR = 2.0**-11  # relative, of a number stored as float16; so of a unit vector's cosine
@@ -71,7 +71,7 @@ def made() -> Iterator[Made]:
         patch.setattr(merge_policy, "BASE_ROWS", 5000)
         patch.setattr(ivf, "FEW_ROWS", 100)
         made = Made()
-        assert (made.index.kind, made.index.segments) == ("IVF,SQ8", 2)
+        assert (made.index.kind, len(made.index.view.parts)) == ("IVF,SQ8", 2)
         yield made
         made.index.close()
 
@@ -125,7 +125,7 @@ def test_equal_vectors_have_equal_scores_in_the_base_and_beside_it(monkeypatch: 
     index = Index.load(24, [(firsts(range(3000)), vectors)])
     settle(index)
     index.apply((firsts(range(3000, 3100)), vectors[:100]))
-    assert index.segments == 2
+    assert len(index.view.parts) == 2
     for k in (1, 5, 400):
         for scores, names in index.search(queries, k):
             of = dict(zip(revisions_of(names).tolist(), scores.tolist(), strict=True))
@@ -153,7 +153,6 @@ def test_a_steady_stream_of_writes_trains_when_the_rows_have_doubled_and_not_bef
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(merge_policy, "BASE_ROWS", 1000)
-    monkeypatch.setattr(merge_policy, "SMALL_ROWS", 50)
     trained: list[int] = []
     train = ivf._train
 
@@ -172,7 +171,7 @@ def test_a_steady_stream_of_writes_trains_when_the_rows_have_doubled_and_not_bef
     next_to = base._lists.quantizer.search(base.vectors.astype(np.float32), 1)[1][:, 0]
     assert (base.labels == next_to).mean() > 0.99, "rows lie in lists of other centres"
     assert index.rows == 5000
-    np.testing.assert_allclose(index.vectors(firsts(range(5000))), vectors, atol=HALF_ERROR)
+    np.testing.assert_allclose(stored_vectors(index, firsts(range(5000))), vectors, atol=HALF_ERROR)
     index.close()
 
 
@@ -184,14 +183,14 @@ def test_a_base_that_most_rows_have_left_becomes_exact_again(monkeypatch: pytest
     assert index.kind == "IVF,SQ8"
     index.apply(remove=range(600))
     settle(index)
-    assert (index.kind, index.segments, index.documents) == ("exact", 1, 400)
+    assert (index.kind, len(index.view.parts), index.documents) == ("exact", 1, 400)
     [(_, names)] = index.search(vectors[700:701], 1)
     assert names.tolist() == [row_of(700)]
     index.close()
 
 
 def test_a_base_takes_the_memory_that_its_kind_is_chosen_for(made: Made) -> None:
-    [base] = [part for part in made.index.view.parts if part.segment.half]
+    [base] = [part for part in made.index.view.parts if part.segment.is_float16]
     # float16 and 8 bits a number; the name and FAISS's, and the number of the list; a bit that says alive
     assert base.nbytes == 11_500 * (2 * DIMENSION + DIMENSION + 8 + 8 + 4) + 11_500 // 8 + 1
 
@@ -201,7 +200,7 @@ def test_closing_ends_a_training_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kmeans, "STEPS", 10**9)
     index = Index.load(16, [(firsts(range(1000)), unit_vectors(1000, 16))])
     time.sleep(0.2)
-    assert index._merger is not None
+    assert not index._merger.wait(0)
     started = time.monotonic()
     closing = threading.Thread(target=index.close)
     closing.start()

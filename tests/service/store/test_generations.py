@@ -16,6 +16,7 @@ from service.store.generations import previous
 from service.store.ids import row_of
 from service.store.schema import MIGRATIONS, SCHEMA_VERSION, connect, migrate
 from service.store.values import DEFAULT_COLLECTION, Changes, Embedding
+from tests.service.brute_force import stored_vectors
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import QUERIES, TEXTS, published
 
@@ -77,7 +78,7 @@ def test_a_row_that_is_loaded_and_written_in_one_commit_is_indexed_as_it_was_wri
         changes.merge(Changes({place_of: {row_of(900): two}}, sequence=live.indexes.sequence + 1))
         apply(live, changes)
         np.testing.assert_array_equal(
-            live.indexes.of(DEFAULT_COLLECTION).vectors([row_of(900), row_of(901)]), [two, one]
+            stored_vectors(live.indexes.of(DEFAULT_COLLECTION), [row_of(900), row_of(901)]), [two, one]
         )
 
 
