@@ -27,7 +27,6 @@ from service.api.inference import (
     Vectors,
     check_dimensions,
     inference_headers,
-    json_response,
     pinned,
     runtime_of,
     shorten,
@@ -35,6 +34,7 @@ from service.api.inference import (
 )
 from service.api.json_schemas import MANY_TEXTS, TEXT
 from service.api.openai import in_base64
+from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
 

@@ -11,17 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import known_parameters, parsed_body, validated
+from service.api.body import Slices, known_parameters, parsed_body, validated
 from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
-from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
+from service.api.inference import VERSION_HEADER, check_count, runtime_of
 from service.api.json_schemas import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
 from service.api.metadata import checked
 from service.api.ndjson_import import Imported, import_lines
-from service.api.pieces import JsonChunks, joined, listed
+from service.api.responses import JsonChunks, in_chunks, json_array, json_response
 from service.api.search import MILLION
 from service.api.search_params import where_of
-from service.api.slices import Slices
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.http.body_budget import NDJSON
@@ -206,7 +205,7 @@ async def list_documents(
         heavy=where is not None and not where.indexed,
     )
     following = shown[-1].id if more else None
-    rows = joined(listed(map(_as_json, shown)))
+    rows = in_chunks(json_array(map(_as_json, shown)))
     return JsonChunks([b'{"documents":', *rows, b',"next":' + orjson.dumps(following) + b"}"])
 
 
@@ -236,7 +235,7 @@ async def get_document(request: Request, id: str) -> Response:
     document = await runtime.corpus.documents.read(lambda connection: get(connection, id, collection))
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
-    return JsonChunks(joined(_as_json(document)))
+    return JsonChunks(_as_json(document))
 
 
 _SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CONDITIONS}}

@@ -10,8 +10,9 @@ from service.api.body import known_parameters, read_body, validated
 from service.api.collections import PARAMETER, existing, existing_named
 from service.api.contract import Role, describe
 from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
-from service.api.inference import check_count, json_response, runtime_of
+from service.api.inference import check_count, runtime_of
 from service.api.json_schemas import TEXT
+from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.http.routing import Direct

@@ -5,11 +5,9 @@ from collections.abc import Container, Mapping, Sequence, Sized
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import orjson
 from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, StrictInt, WithJsonSchema
-from starlette.responses import Response
 
 from service.api.json_schemas import DIMENSIONS, INPUTS
 from service.batching.request import Answer
@@ -224,10 +222,3 @@ def inference_headers(
 
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
-
-
-def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
-    """`value` as JSON, numpy arrays and numbers straight to text (float32 in its shortest form)."""
-    return Response(
-        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json"
-    )

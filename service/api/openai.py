@@ -17,12 +17,12 @@ from service.api.inference import (
     Vectors,
     check_dimensions,
     inference_headers,
-    json_response,
     pinned,
     rows_of,
     runtime_of,
     shorten,
 )
+from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
 

@@ -30,7 +30,7 @@ from service.api.inference import (
     texts_of,
 )
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
-from service.api.pieces import JsonChunks
+from service.api.responses import JsonChunks
 from service.api.search_params import (
     MAX_FIELDS,
     MAX_K,

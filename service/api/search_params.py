@@ -9,7 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
-from service.api.pieces import joined, listed
+from service.api.responses import in_chunks, json_array
 from service.batching.request import Answer, Timing
 from service.corpus.search import Hit, Query
 from service.errors import Conflict, Empty, Validation
@@ -69,11 +69,11 @@ class Shown:
     def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
         """The hits of the one query as chunks of JSON; for a reading thread."""
         [hits] = found
-        return joined(listed(map(self.of, hits)))
+        return in_chunks(json_array(map(self.of, hits)))
 
     def lists(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
         """The hits of each query as chunks of JSON; for a reading thread."""
-        return joined(listed(listed(map(self.of, hits)) for hits in found))
+        return in_chunks(json_array(json_array(map(self.of, hits)) for hits in found))
 
     def of(self, hit: Hit) -> Iterator[bytes]:
         """A hit as parts of JSON."""

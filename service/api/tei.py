@@ -17,7 +17,6 @@ from service.api.inference import (
     Rows,
     check_dimensions,
     inference_headers,
-    json_response,
     pinned,
     rows_of,
     runtime_of,
@@ -26,6 +25,7 @@ from service.api.inference import (
     with_prompt,
 )
 from service.api.json_schemas import INPUTS, MANY_TEXTS, TEXT
+from service.api.responses import json_response
 from service.batching.request import Answer
 from service.errors import Empty, Validation
 from service.http.routing import Direct
