@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+from annotated_types import Ge, Le
 from fastapi import Request
 from pydantic import BaseModel, RootModel, ValidationError
 
@@ -29,6 +30,7 @@ LARGE_BYTES = 1 << 18  # smaller bodies are parsed at once: in microseconds to 6
 SLICE_SECONDS = 0.005  # a few bodies may be worked on at once, and an answer needs some rounds of the loop
 MAX_FIELDS = 100  # of an object of ours; none has as many
 MAX_NAME_CHARACTERS = 80  # of a field's name, in a refusal
+_OUTSIDE = {"greater_than_equal", "less_than_equal"}  # pydantic's names of these problems
 # Weights of what counts for more than a number, by the time that the parser takes.
 CONTAINER_VALUES = 4  # a list or an object
 KEY_VALUES = 2
@@ -90,7 +92,17 @@ def validated(model: type[M], value: object, name: str = "") -> M:
         first = error.errors(include_url=False, include_context=False)[0]
         parts = [str(part)[:MAX_NAME_CHARACTERS] for part in (name, *first["loc"]) if part != ""]
         where = ".".join(parts) or "the body"
-        raise Validation(f"{where}: {first['msg']}.", param="".join(parts[:1]) or None) from error
+        words = _limits_of(model, first) or f": {first['msg']}"
+        raise Validation(f"{where}{words}.", param="".join(parts[:1]) or None) from error
+
+
+def _limits_of(model: type[BaseModel], problem: Mapping[str, Any]) -> str | None:
+    """The refusal of a number outside of a field with two limits; None for another problem."""
+    field = model.model_fields.get(str(problem["loc"][0])) if problem["type"] in _OUTSIDE else None
+    limits: dict[type, Any] = {type(kind): kind for kind in field.metadata} if field is not None else {}
+    if Ge not in limits or Le not in limits:
+        return None
+    return f" must be between {limits[Ge].ge} and {limits[Le].le}, not {problem['input']}"
 
 
 def require_json(request: Request) -> None:
@@ -165,6 +177,17 @@ class Slices:
         if time.perf_counter() - self._began > SLICE_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
+
+
+def parameters(request: Request, model: type[M]) -> M:
+    """The request's query parameters as `model`; a part of the path is none of them.
+
+    Raises:
+        Validation: a parameter is unknown, comes twice, or is wrong.
+
+    """
+    known_parameters(request, *(name for name in model.model_fields if name not in request.path_params))
+    return validated(model, dict(request.query_params))
 
 
 def known_parameters(request: Request, *names: str) -> None:

@@ -26,6 +26,7 @@ from service.api.inference import (
     Dimensions,
     Vectors,
     check_dimensions,
+    in_base64,
     inference_headers,
     pinned,
     runtime_of,
@@ -33,7 +34,6 @@ from service.api.inference import (
     texts_of,
 )
 from service.api.json_schemas import MANY_TEXTS, TEXT
-from service.api.openai import in_base64
 from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
@@ -136,7 +136,7 @@ async def embed(request: Request) -> Response:
             truncate=body.truncate != "NONE",
             left=body.truncate == "START",
         )
-        headers = inference_headers(generation, answer, texts, started)
+    headers = inference_headers(manifest.version, answer, texts, started)
     vectors = shorten(answer.vectors, body.output_dimension, normalize=True, name="output_dimension")
     content = {
         "response_type": "embeddings_by_type",
