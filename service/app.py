@@ -64,19 +64,18 @@ class App(FastAPI):
         runtime: Runtime = self.state.runtime
         settings = runtime.settings
         routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
-        straight = ExactRouter(routes, self.routes)
+        router = ExactRouter(routes, self.routes)
         hosts: Hosts = self.state.hosts
         shedder = LoadShedder(
             runtime.batcher.overloaded, self.state.access, self.routes, hosts, self.state.connections
         )
-        tellers = [write_line] if settings.access_log else []
+        observers = [write_line] if settings.access_log else []
         if runtime.tracing is not None:
-            tellers.append(runtime.tracing.tell)
-        edge = Edge(straight, settings, runtime.metrics, shedder, tellers)
+            observers.append(runtime.tracing.record)
+        edge = Edge(router, settings, runtime.metrics, shedder, observers)
         origins = allowed_origins(settings.cors_origins)
-        return (
-            Cors(edge, origins, hosts, TIMED) if origins else edge
-        )  # outermost, so that refusals can be read too
+        # Outermost, so that a page can read refusals too.
+        return Cors(edge, origins, hosts, TIMED) if origins else edge
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -125,6 +125,10 @@ class Settings(BaseSettings):
         return place_of(self.device, self.gpu_mem_mb)
 
     @property
+    def max_answer_bytes(self) -> int:
+        return self.max_answer_mb * 1_000_000
+
+    @property
     def snapshots_dir(self) -> Path:
         """What can be made again from the document store, and takes long."""
         return self.data_dir / INDEXES

@@ -26,15 +26,15 @@ from service.api.inference import (
     Dimensions,
     Vectors,
     check_dimensions,
+    in_base64,
     inference_headers,
-    json_response,
     pinned,
     runtime_of,
     shorten,
     texts_of,
 )
 from service.api.json_schemas import MANY_TEXTS, TEXT
-from service.api.openai import in_base64
+from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
 
@@ -136,7 +136,7 @@ async def embed(request: Request) -> Response:
             truncate=body.truncate != "NONE",
             left=body.truncate == "START",
         )
-        headers = inference_headers(generation, answer, texts, started)
+    headers = inference_headers(manifest.version, answer, texts, started)
     vectors = shorten(answer.vectors, body.output_dimension, normalize=True, name="output_dimension")
     content = {
         "response_type": "embeddings_by_type",

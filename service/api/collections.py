@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from service.api.body import known_parameters
 from service.api.contract import Role, describe, refusals
-from service.api.inference import json_response, runtime_of
+from service.api.inference import runtime_of
+from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct

@@ -3,7 +3,7 @@
 The OpenAPI document is made of these promises, and `make test-contract` holds the running service to them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -98,6 +98,7 @@ def describe(
     also: Sequence[str] = (),
     reads: Mapping[str, Any] | None = None,
     headers: Mapping[str, Any] | None = None,
+    query: type[BaseModel] | None = None,
     parameters: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of a route: all that the OpenAPI document says of it.
@@ -112,12 +113,13 @@ def describe(
         also: other media types of its answers.
         reads: the schemas of other media types that it reads.
         headers: of its answers.
-        parameters: those of the query that FastAPI does not read itself.
+        query: its query parameters, as fields.
+        parameters: others, as OpenAPI has them.
 
     """
     extra: dict[str, Any] = {"x-role": OPEN if role is None else role.value}
-    if parameters:
-        extra["parameters"] = [*parameters]
+    if query is not None or parameters:
+        extra["parameters"] = [*_parameters(query), *parameters]
     kinds: set[type[ServiceError]] = {*_ANY, *raises}
     if role is not None:
         kinds.update(_WITH_A_ROLE)
@@ -134,6 +136,19 @@ def describe(
         said["model"] = answer
     responses: dict[int | str, Any] = dict.fromkeys(statuses, said)
     return {"openapi_extra": extra, "responses": responses | refusals(kinds, family)}
+
+
+def _parameters(query: type[BaseModel] | None) -> Iterator[dict[str, Any]]:
+    """Fields as OpenAPI has query parameters: one that may be left out is never null."""
+    if query is None:
+        return
+    for name, schema in query.model_json_schema()["properties"].items():
+        if "anyOf" in schema:
+            [kind] = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
+            schema = {**kind, **schema}  # noqa: PLW2901
+            del schema["default"]
+        words = {"description": schema["description"]} if "description" in schema else {}
+        yield {"in": "query", "name": name, "schema": schema, **words}
 
 
 def _raw(kind: str) -> dict[str, str]:
@@ -178,15 +193,12 @@ def openapi(app: FastAPI) -> dict[str, Any]:
 
 
 def _finished(part: Any) -> Any:
-    """`part` of the document with what shapes.py leaves open."""
+    """`part` of the document with what json_schemas.py leaves open."""
     if isinstance(part, list):
         return [_finished(member) for member in part]
     if not isinstance(part, dict):
         return part
     done = {name: _finished(member) for name, member in part.items()}
-    if done.get("in") == "query" and "anyOf" in done["schema"]:  # left out, never null
-        [kind] = [kind for kind in done["schema"].pop("anyOf") if kind != {"type": "null"}]
-        done["schema"].update(kind)
     if NAMED in done:
         done["$ref"] = _REFERENCE.format(model=done.pop(NAMED))
     if HOLDS in done.get("schema", ()):

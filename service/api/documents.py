@@ -6,22 +6,29 @@ from functools import partial
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from service.api.body import known_parameters, parsed_body, validated
+from service.api.body import Slices, known_parameters, parameters, parsed_body, validated
 from service.api.collections import collection_of, existing
 from service.api.contract import COUNT, EMBEDS, VERSIONED, Role, describe
-from service.api.inference import VERSION_HEADER, check_count, json_response, runtime_of
-from service.api.json_schemas import CONDITIONS, HOLDS, METADATA, TEXT, FilterText
+from service.api.inference import VERSION_HEADER, check_count, runtime_of
+from service.api.json_schemas import (
+    CONDITIONS,
+    HOLDS,
+    MAX_ID_CHARACTERS,
+    METADATA,
+    TEXT,
+    Count,
+    FilterText,
+    Limit,
+)
 from service.api.metadata import checked
 from service.api.ndjson_import import Imported, import_lines
-from service.api.pieces import JsonChunks, joined, listed
-from service.api.search import MILLION
+from service.api.responses import JsonChunks, in_chunks, json_array, json_response
 from service.api.search_params import where_of
-from service.api.slices import Slices
 from service.auth.audit import audit
 from service.errors import Empty, NotFound, Overloaded, Storage, Validation
 from service.http.body_budget import NDJSON
@@ -45,12 +52,7 @@ class Anything(Convertor[str]):
 register_url_convertor("anything", Anything())
 router = APIRouter(prefix="/documents", route_class=Direct, tags=["documents"])
 
-MAX_ID_CHARACTERS = 512
-MAX_PAGE = 1000
 SMALL_CHARACTERS = 512
-
-Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_PAGE})]
-_Id = Annotated[str | None, Query()]
 
 
 class DocumentIn(BaseModel):
@@ -87,8 +89,14 @@ class Page(BaseModel):
     next: str | None
 
 
-class Count(BaseModel):
-    count: int
+class Filtered(BaseModel):
+    filter: FilterText = None
+
+
+class Listing(Filtered):
+    after: str = ""
+    limit: Limit = 100
+    id: str | None = None
 
 
 class Deleted(BaseModel):
@@ -182,43 +190,38 @@ def _anew(text: str) -> str:
     return text if len(text) > SMALL_CHARACTERS else text.encode().decode()
 
 
-@router.get("", **describe(Role.READ, None, Page, raises=[Overloaded, Storage]))
-async def list_documents(
-    request: Request, after: str = "", limit: Limit = 100, filter: FilterText = None, id: _Id = None
-) -> Response:
+@router.get("", **describe(Role.READ, None, Page, query=Listing, raises=[Overloaded, Storage]))
+async def list_documents(request: Request) -> Response:
     """Documents in id order, from the one after `after`; `next` is the `after` of the following page.
 
     With `id`, only the document of exactly this id, or none. It reaches every document, also one with the id
     `count`, whose path leads to the number of documents.
     """
     runtime = runtime_of(request)
-    known_parameters(request, "after", "limit", "filter", "id")
-    if not 1 <= limit <= MAX_PAGE:
-        raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
-    if id is not None and not {"after", "limit", "filter"}.isdisjoint(request.query_params):
+    asked = parameters(request, Listing)
+    if asked.id is not None and len(asked.model_fields_set) > 1:
         raise Validation("id names one document; after, limit and filter are for listing. Leave them out.")
-    where = where_of(runtime, filter)
+    where = where_of(runtime, asked.filter)
     collection, store = await existing(request, runtime), runtime.corpus.store
-    if id is None:
-        most = runtime.settings.max_answer_mb * MILLION
-        shown, more = await store.page(after, limit, where, most, collection)
+    if asked.id is None:
+        most = runtime.settings.max_answer_bytes
+        shown, more = await store.page(asked.after, asked.limit, where, most, collection)
     else:
-        found = await store.document(id, collection)
+        found = await store.document(asked.id, collection)
         shown, more = [] if found is None else [found], False
     following = shown[-1].id if more else None
-    rows = joined(listed(map(_as_json, shown)))
+    rows = in_chunks(json_array(map(_as_json, shown)))
     return JsonChunks([b'{"documents":', *rows, b',"next":' + orjson.dumps(following) + b"}"])
 
 
-@router.get("/count", **describe(Role.READ, None, Count, raises=[Storage]))
-async def count_documents(request: Request, filter: FilterText = None) -> Response:
+@router.get("/count", **describe(Role.READ, None, Count, query=Filtered, raises=[Storage]))
+async def count_documents(request: Request) -> Response:
     """How many documents pass the filter, or are stored in all.
 
     A document with the id `count` is read by `GET /documents?id=count`.
     """
     runtime = runtime_of(request)
-    known_parameters(request, "filter")
-    where = where_of(runtime, filter)
+    where = where_of(runtime, parameters(request, Filtered).filter)
     collection = await existing(request, runtime)
     found = await runtime.corpus.store.count(where, collection)
     return json_response({"count": found})
@@ -233,7 +236,7 @@ async def get_document(request: Request, id: str) -> Response:
     document = await runtime.corpus.store.document(id, collection)
     if document is None:
         raise NotFound(f"There is no document {id[:MAX_ID_CHARACTERS]!r}.")
-    return JsonChunks(joined(_as_json(document)))
+    return JsonChunks(_as_json(document))
 
 
 _SOME = {"in": "query", "name": "filter", "required": True, "schema": {HOLDS: CONDITIONS}}
@@ -248,8 +251,7 @@ async def delete_documents(request: Request) -> Response:
     crash, some are deleted, and sending it again deletes the rest.
     """
     runtime = runtime_of(request)
-    known_parameters(request, "filter")
-    where = where_of(runtime, request.query_params.get("filter"))
+    where = where_of(runtime, parameters(request, Filtered).filter)
     if where is None or where.is_empty:
         raise Validation("Deleting needs a filter with a condition, or an id: DELETE /documents/{id}.")
     deleted, sequence = await runtime.corpus.delete(where, await existing(request, runtime))

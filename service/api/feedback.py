@@ -2,16 +2,16 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
-from service.api.body import known_parameters, read_body, validated
-from service.api.collections import PARAMETER, existing, existing_named
+from service.api.body import parameters, read_body, validated
+from service.api.collections import existing, existing_named
 from service.api.contract import Role, describe
-from service.api.documents import MAX_ID_CHARACTERS, MAX_PAGE, Count, Limit
-from service.api.inference import check_count, json_response, runtime_of
-from service.api.json_schemas import TEXT
+from service.api.inference import check_count, runtime_of
+from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count, Limit
+from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, Empty, NotFound, Storage, Validation
 from service.http.routing import Direct
@@ -71,22 +71,30 @@ class Forgotten(BaseModel):
     deleted: int
 
 
-_After = Annotated[int, Query(json_schema_extra={"minimum": 0, "maximum": INT64 - 1})]
-_Name = Annotated[str | None, Query(json_schema_extra={"minLength": 1})]
+_Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
 # A text that no key's name and no collection's name can be.
 WITHOUT_KEY, EVERY_COLLECTION = "-", "*"
-_KEY = {
-    "in": "query",
-    "name": "key",
-    "description": f"The name of the key that judged; {WITHOUT_KEY} for judgements without one",
-    "schema": {"type": "string", "minLength": 1},
-}
-_COLLECTION = {
-    "in": "query",
-    "name": PARAMETER,
-    "description": f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
-    "schema": {"type": "string", "pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
-}
+
+
+class Selected(BaseModel):
+    key: _Name = Field(
+        None, description=f"The name of the key that judged; {WITHOUT_KEY} for judgements without one"
+    )
+    collection: str | None = Field(
+        None,
+        description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
+        json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
+    )
+
+
+class Listing(Selected):
+    after: int = Field(0, ge=0, le=INT64 - 1)
+    limit: Limit = 100
+
+
+class Forgetting(Selected):
+    query: _Name = None
+    id: _Name = None
 
 
 @router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Storage]))
@@ -132,51 +140,43 @@ def _key(request: Request) -> str:
     return NO_KEY if account is None else str(account.key.name)
 
 
-async def _selected(request: Request, runtime: Runtime, *names: str) -> Selection:
-    """What the query parameters `key` and `collection` leave of the judgements.
+async def _selected(request: Request, runtime: Runtime, asked: Selected) -> Selection:
+    """The judgements that query parameters select.
 
     Raises:
-        Validation: a parameter that is none of these nor one of `names`.
-        Empty: one that names nothing.
+        Empty: a parameter that names nothing.
         NotFound: there is no such collection.
 
     """
-    in_path = PARAMETER in request.path_params
-    known_parameters(request, *names, "key", *(() if in_path else (PARAMETER,)))
-    given = request.query_params
-    for name in {"query", "id", "key", PARAMETER} & given.keys():
+    for name in asked.model_fields_set:
         # An unset variable of the caller's: by the other name alone, more would go than was meant.
-        if not given[name]:
+        if getattr(asked, name) == "":
             raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
-    collection: str | None
-    if in_path or PARAMETER not in given:
+    collection: str | None = None
+    if asked.collection is None:
         collection = await existing(request, runtime)
-    elif given[PARAMETER] == EVERY_COLLECTION:
-        collection = None
-    else:
-        collection = await existing_named(given[PARAMETER], runtime)
-    key = given.get("key")
-    return Selection(collection, given.get("query"), given.get("id"), NO_KEY if key == WITHOUT_KEY else key)
+    elif asked.collection != EVERY_COLLECTION:
+        collection = await existing_named(asked.collection, runtime)
+    key = NO_KEY if asked.key == WITHOUT_KEY else asked.key
+    if isinstance(asked, Forgetting):
+        return Selection(collection, asked.query, asked.id, key)
+    return Selection(collection, None, None, key)
 
 
-@router.get(
-    "",
-    **describe(
-        Role.READ, None, FeedbackPage, raises=[Empty, NotFound, Storage], parameters=[_KEY, _COLLECTION]
-    ),
-)
-async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100) -> Response:
+_SELECTS = (Empty, NotFound, Storage)
+
+
+@router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=_SELECTS))
+async def list_feedback(request: Request) -> Response:
     """Judgements in the order in which they came, from the one behind the number `after`.
 
     `next` is the `after` of the following page. Judgements of deleted documents are left out; they are listed
     again, under their old numbers, when a document is stored under that id again.
     """
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime, "after", "limit")
-    if not 0 <= after < INT64:
-        raise Validation("after must be the number of a judgement (its sequence), or 0 to begin.")
-    if not 1 <= limit <= MAX_PAGE:
-        raise Validation(f"limit must be between 1 and {MAX_PAGE}, not {limit}.")
+    asked = parameters(request, Listing)
+    after, limit = asked.after, asked.limit
+    selection = await _selected(request, runtime, asked)
     found = await runtime.corpus.store.judgements(after, limit + 1, selection)
     shown = found[:limit]
     following = shown[-1][0] if len(found) > limit else None
@@ -194,33 +194,25 @@ async def list_feedback(request: Request, after: _After = 0, limit: Limit = 100)
     return json_response({"feedback": rows, "next": following})
 
 
-@router.get(
-    "/count",
-    **describe(Role.READ, None, Count, raises=[Empty, NotFound, Storage], parameters=[_KEY, _COLLECTION]),
-)
+@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=_SELECTS))
 async def count_feedback(request: Request) -> Response:
     """How many judgements are listed in all."""
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime)
+    selection = await _selected(request, runtime, parameters(request, Selected))
     found = await runtime.corpus.store.count_judgements(selection)
     return json_response({"count": found})
 
 
-@router.delete(
-    "",
-    **describe(
-        Role.WRITE, None, Forgotten, raises=[Empty, NotFound, Storage], parameters=[_KEY, _COLLECTION]
-    ),
-)
-async def delete_feedback(request: Request, query: _Name = None, id: _Name = None) -> Response:
+@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=_SELECTS))
+async def delete_feedback(request: Request) -> Response:
     """Delete the judgements of a query, of a document's id, of a key, or of these together.
 
     Also unlisted ones. A key of role write deletes its own, which `key` names; where another key's are among
     them, all stay and the answer is 403. A key of role admin deletes any.
     """
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime, "query", "id")
-    if query is None and id is None and selection.key is None:
+    selection = await _selected(request, runtime, parameters(request, Forgetting))
+    if selection.query is None and selection.id is None and selection.key is None:
         raise Validation("Deleting needs a query, an id or a key: DELETE /feedback?query=…&id=…&key=….")
     account = request.scope.get("account")
     own = None if account is None or Role.ADMIN in account.allows else account.key.name

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from service.api.contract import describe
-from service.api.inference import json_response
+from service.api.responses import json_response
 from service.errors import Unhealthy
 from service.http.routing import Direct
 from service.runtime.runtime import Runtime

@@ -1,20 +1,18 @@
 """What every embedding route shares: reading inputs, prompts, the pinned version, vectors as bytes."""
 
+import base64
 import time
 from collections.abc import Container, Mapping, Sequence, Sized
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import orjson
 from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, StrictInt, WithJsonSchema
-from starlette.responses import Response
 
 from service.api.json_schemas import DIMENSIONS, INPUTS
 from service.batching.request import Answer
 from service.errors import Empty, Unhealthy, Validation
-from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 
@@ -184,23 +182,24 @@ def unit(vectors: Vectors) -> Vectors:
     return scaled
 
 
+def in_base64(vectors: Vectors) -> list[str]:
+    """Each vector's bytes, little-endian float32, as base64."""
+    rows = vectors.astype("<f4", copy=False)
+    return [base64.b64encode(row.tobytes()).decode() for row in rows]
+
+
 def check_dimensions(dimensions: int | None, full: int, name: str = "dimensions") -> None:
     """Refuse a bad `dimensions` before any text is embedded."""
     shorten(np.empty((0, full), dtype=np.float32), dimensions, normalize=True, name=name)
 
 
-def version_headers(generation: Generation) -> dict[str, str]:
-    """Which version answered."""
-    return {VERSION_HEADER: generation.version}
-
-
 def inference_headers(
-    generation: Generation, answer: Answer, inputs: Sequence[Sized], started: float
+    version: str, answer: Answer, inputs: Sequence[Sized], started: float
 ) -> dict[str, str]:
-    """Which version answered, how long that took (TEI's names, whole milliseconds), and what it did not see.
+    """The version, the times (TEI's names, whole milliseconds), and how much was computed and cut.
 
     Args:
-        generation: the one that made `answer`.
+        version: the one that made `answer`.
         answer: from the batcher.
         inputs: the texts or rows of token ids, as they were sent.
         started: time.perf_counter() when the request arrived.
@@ -208,7 +207,7 @@ def inference_headers(
     """
     timing = answer.timing
     headers = {
-        VERSION_HEADER: generation.version,
+        VERSION_HEADER: version,
         "x-total-time": _milliseconds(time.perf_counter() - started),
         "x-tokenization-time": _milliseconds(timing.tokenize_seconds),
         "x-queue-time": _milliseconds(timing.queue_seconds),
@@ -224,10 +223,3 @@ def inference_headers(
 
 def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
-
-
-def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
-    """`value` as JSON, numpy arrays and numbers straight to text (float32 in its shortest form)."""
-    return Response(
-        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json"
-    )

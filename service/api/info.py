@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from models.encoder import Encoder
 from service.api.contract import Role, describe
-from service.api.inference import json_response, runtime_of
+from service.api.inference import runtime_of
+from service.api.responses import json_response
 from service.http.routing import Direct
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "int8"}

@@ -1,12 +1,21 @@
-"""JSON schemas of what is checked by hand, and so by no pydantic model: texts, token ids, filters, metadata.
+"""Fields that routes share, and JSON schemas of what is checked by hand: texts, ids, filters, metadata.
 
-They say what is well-formed. What depends on the served model (its vocabulary, its prompts, its dimension)
-or on a setting is refused all the same.
+The schemas say what is well-formed. What depends on the served model (its vocabulary, its prompts, its
+dimension) or on a setting is refused all the same.
 """
 
 from typing import Annotated, Any
 
-from fastapi import Query
+from pydantic import BaseModel, Field
+
+MAX_ID_CHARACTERS = 512
+MAX_PAGE = 1000
+Limit = Annotated[int, Field(ge=1, le=MAX_PAGE)]  # of a page
+
+
+class Count(BaseModel):
+    count: int
+
 
 # What contract.py turns into a reference to one of SHAPES, and into a parameter whose text is JSON: pydantic
 # and FastAPI have no words for either.
@@ -29,7 +38,7 @@ _VALUE = {NAMED: "MetadataValue"}
 METADATA: dict[str, Any] = {"type": "object", "propertyNames": _PLAIN, "additionalProperties": _VALUE}
 
 FILTER: dict[str, Any] = {NAMED: "Filter"}
-FilterText = Annotated[str | None, Query(json_schema_extra={HOLDS: FILTER})]
+FilterText = Annotated[str | None, Field(json_schema_extra={HOLDS: FILTER})]
 CONDITIONS: dict[str, Any] = {"allOf": [FILTER], "minProperties": 1}  # a filter that is not empty
 _FILTERS: dict[str, Any] = {"type": "array", "items": CONDITIONS, "minItems": 1}
 # A name, or several joined by dots; the first does not begin as an operator does.

@@ -14,7 +14,8 @@ from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.retrainings import read_runs
 from models.store import Kind, Store
 from service.api.contract import Role, describe
-from service.api.inference import json_response, runtime_of
+from service.api.inference import runtime_of
+from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.routing import Direct

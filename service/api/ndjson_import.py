@@ -10,9 +10,10 @@ from fastapi import Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from service.api.body import Slices
 from service.api.bulk_import import MAX_ERRORS, Import
-from service.api.inference import VERSION_HEADER, json_response
-from service.api.slices import Slices
+from service.api.inference import VERSION_HEADER
+from service.api.responses import json_response
 from service.errors import Empty, ServiceError, TooLarge, Validation
 from service.http.body_budget import StreamedBody
 from service.http.ndjson import MAX_LINE_BYTES, Line, Lines

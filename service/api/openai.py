@@ -1,7 +1,6 @@
 """OpenAI's embeddings, and its list of models: what is served here under the names that its clients know."""
 
 import asyncio
-import base64
 import time
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -14,15 +13,15 @@ from service.api.body import read_body
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
     Inputs,
-    Vectors,
     check_dimensions,
+    in_base64,
     inference_headers,
-    json_response,
     pinned,
     rows_of,
     runtime_of,
     shorten,
 )
+from service.api.responses import json_response
 from service.errors import Validation
 from service.http.routing import Direct
 
@@ -84,6 +83,7 @@ async def embeddings(request: Request) -> Response:
     rows = rows_of(body.input, runtime.settings, "input")
     dimensions = body.dimensions or None
     with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+        version = generation.version
         check_dimensions(dimensions, generation.encoder.dimension)
         try:
             answer = await runtime.batcher.embed(
@@ -92,7 +92,7 @@ async def embeddings(request: Request) -> Response:
         except Validation as error:  # one of the texts, whoever found it
             error.param = error.param or "input"
             raise
-        headers = inference_headers(generation, answer, rows, started)
+    headers = inference_headers(version, answer, rows, started)
     vectors = shorten(answer.vectors, dimensions, normalize=True)
     shown = in_base64(vectors) if body.encoding_format == "base64" else vectors
     tokens = sum(answer.tokens)
@@ -102,7 +102,7 @@ async def embeddings(request: Request) -> Response:
             {"object": "embedding", "index": index, "embedding": embedding}
             for index, embedding in enumerate(shown)
         ],
-        "model": generation.version,
+        "model": version,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     return json_response(content, headers)
@@ -123,9 +123,3 @@ async def models(request: Request) -> Response:
         for manifest in manifests
     ]
     return json_response({"object": "list", "data": data})
-
-
-def in_base64(vectors: Vectors) -> list[str]:
-    """Each vector's bytes, little-endian float32, as base64."""
-    rows = vectors.astype("<f4", copy=False)
-    return [base64.b64encode(row.tobytes()).decode() for row in rows]

@@ -5,42 +5,24 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Query, Request
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    WithJsonSchema,
-)
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 from starlette.responses import Response
 
-from service.api.body import known_parameters, read_body
+from service.api.body import parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import (
-    VERSION_HEADER,
-    inference_headers,
-    pinned,
-    runtime_of,
-    texts_of,
-)
+from service.api.inference import inference_headers, pinned, runtime_of, texts_of
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
-from service.api.pieces import JsonChunks
+from service.api.responses import JsonChunks
 from service.api.search_params import (
     MAX_FIELDS,
-    MAX_K,
-    MAX_OFFSET,
-    MODES,
+    Options,
     Shown,
     answered,
     check_characters,
     check_kind,
-    check_options,
     given_id,
     queries_of,
     shown_of,
@@ -56,11 +38,6 @@ from service.store.values import TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
 
-MILLION = 1_000_000
-
-_K: dict[str, Any] = {"minimum": 1, "maximum": MAX_K}
-_OFFSET: dict[str, Any] = {"minimum": 0, "maximum": MAX_OFFSET}
-_MODE: dict[str, Any] = {"enum": [*MODES]}
 _ID: dict[str, Any] = {"type": "string", "minLength": 1}
 _LIKE: dict[str, Any] = {
     "type": "object",
@@ -77,25 +54,33 @@ _FIELDS: dict[str, Any] = {
     "items": {"type": "string", "pattern": r"^(text|metadata(\.[^.]+)*)$"},
     "maxItems": MAX_FIELDS,
 }
-
-
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
+_SHOWS = "What a hit shows beside id and score"
 
 
-class SearchRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class SearchParameters(Options):
+    q: str | None = Field(None, description="What to look for", json_schema_extra=TEXT)
+    id: str | None = Field(
+        None, description="In place of q: a document whose like to look for", json_schema_extra=_ID
+    )
+    fields: str | None = Field(
+        None,
+        description=f"{_SHOWS}, separated by commas: text, metadata, metadata.NAME; absent: all",
+        json_schema_extra={"pattern": rf"^(({_PATH})(,({_PATH}))*)?$"},
+    )
+    filter: FilterText = None
+    passages: Literal["true", "false"] = Field("true", description=_PASSAGES)
+
+
+class SearchRequest(Options):
+    model_config = ConfigDict(extra="forbid", strict=True)
     queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
-    k: StrictInt = Field(10, json_schema_extra=_K)
-    offset: StrictInt = Field(0, json_schema_extra=_OFFSET, description="Hits to leave out before the first")
     fields: Annotated[list[StrictStr], Field(fail_fast=True), WithJsonSchema(_FIELDS)] | None = Field(
-        None, description="What a hit shows beside id and score: text, metadata, metadata.NAME; null: all"
+        None, description=f"{_SHOWS}: text, metadata, metadata.NAME; null: all"
     )
     filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
-    mode: StrictStr = Field("dense", json_schema_extra=_MODE)
-    min_score: StrictFloat | StrictInt | None = Field(None, description="With mode dense only")
-    passages: StrictBool = Field(True, description=_PASSAGES)
-    prompt_name: StrictStr | None = None
-    model: StrictStr | None = Field(None, description="Needed for vector queries: the version that made them")
+    passages: bool = Field(True, description=_PASSAGES)
+    model: str | None = Field(None, description="Needed for vector queries: the version that made them")
 
 
 class PassageFound(BaseModel):
@@ -128,77 +113,42 @@ class SearchAnswers(BaseModel):
 _SEARCHES: dict[str, Any] = {"raises": (*EMBEDS, NotFound, Storage), "headers": TIMED}
 
 
-@router.get("/search", **describe(Role.READ, None, SearchAnswer, **_SEARCHES))
-async def search_one(
-    request: Request,
-    q: Annotated[str | None, Query(description="What to look for", json_schema_extra=TEXT)] = None,
-    id: Annotated[
-        str | None,
-        Query(description="In place of q: a document whose like to look for", json_schema_extra=_ID),
-    ] = None,
-    k: Annotated[int, Query(json_schema_extra=_K)] = 10,
-    offset: Annotated[
-        int, Query(description="Hits to leave out before the first", json_schema_extra=_OFFSET)
-    ] = 0,
-    fields: Annotated[
-        str | None,
-        Query(
-            description="What a hit shows beside id and score, separated by commas: text, metadata, "
-            "metadata.NAME; absent: all",
-            json_schema_extra={"pattern": rf"^(({_PATH})(,({_PATH}))*)?$"},
-        ),
-    ] = None,
-    filter: FilterText = None,
-    mode: Annotated[str, Query(json_schema_extra=_MODE)] = "dense",
-    min_score: Annotated[float | None, Query(description="With mode dense only")] = None,
-    passages: Annotated[Literal["true", "false"], Query(description=_PASSAGES)] = "true",
-    prompt_name: str | None = None,
-) -> Response:
+@router.get("/search", **describe(Role.READ, None, SearchAnswer, query=SearchParameters, **_SEARCHES))
+async def search_one(request: Request) -> Response:
     """The documents that answer one query best: give `q` or `id`."""
     runtime = runtime_of(request)
     started = time.perf_counter()
-    known_parameters(
-        request, "q", "id", "k", "offset", "fields", "filter", "mode", "min_score", "passages", "prompt_name"
-    )
-    split = passages == "true"
-    check_options(k, offset, mode, min_score, prompt_name, passages=split)
-    query = _one(q, id, mode, prompt_name)
+    asked = parameters(request, SearchParameters)
+    split = asked.passages == "true"
+    asked.check(passages=split)
+    query = _one(asked)
     check_characters([query], runtime.settings.max_query_characters)
-    shown = shown_of(None if fields is None else [field for field in fields.split(",") if fields])
-    search = _search(
-        runtime,
-        collection=await existing(request, runtime),
-        k=k,
-        offset=offset,
-        mode=mode,
-        where=where_of(runtime, filter),
-        min_score=min_score,
-        passages=split,
-        shown=shown,
-    )
+    shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
+    search = await _search(request, runtime, asked, asked.filter, shown, passages=split)
     version = pinned(request, None, ())
     with runtime.live.borrow(version) as generation:
-        await _check_whole(runtime, generation, version, mode)
-        queries, answer = await answered(runtime, generation, [query], mode, None, prompt_name)
+        served = generation.version
+        await _check_whole(runtime, generation, version, asked.mode)
+        queries, answer = await answered(runtime, generation, [query], asked, None)
         hits = await _hits(runtime, generation, queries, search, shown.one_list)
-        headers = inference_headers(generation, answer, [query.text], started)
-    found: dict[str, Any] = {"query": q} if id is None else {"id": id}
+    headers = inference_headers(served, answer, [query.text], started)
+    found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
-        "model": headers[VERSION_HEADER],
-        "mode": mode,
+        "model": served,
+        "mode": asked.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
-def _one(q: str | None, id: str | None, mode: str, prompt_name: str | None) -> searching.Query:
-    if (q is None) == (id is None):
+def _one(asked: SearchParameters) -> searching.Query:
+    if (asked.q is None) == (asked.id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
-    if id is None:
-        [text] = texts_of([q], 1, "q")
+    if asked.id is None:
+        [text] = texts_of([asked.q], 1, "q")
         return searching.Query(text)
-    check_kind("document", mode, prompt_name)
-    return searching.Query(like=given_id(id, "id"))
+    check_kind("document", asked)
+    return searching.Query(like=given_id(asked.id, "id"))
 
 
 @router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
@@ -206,41 +156,49 @@ async def search_many(request: Request) -> Response:
     """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
     runtime = runtime_of(request)
     started = time.perf_counter()
-    body = await read_body(request, SearchRequest)
-    check_options(body.k, body.offset, body.mode, body.min_score, body.prompt_name, passages=body.passages)
-    queries = queries_of(body.queries, runtime.settings.max_inputs, body.mode, body.prompt_name)
+    asked = await read_body(request, SearchRequest)
+    asked.check(passages=asked.passages)
+    queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
     check_characters(queries, runtime.settings.max_query_characters)
-    shown = shown_of(body.fields)
-    search = _search(
-        runtime,
-        collection=await existing(request, runtime),
-        k=body.k,
-        offset=body.offset,
-        mode=body.mode,
-        where=where_of(runtime, body.filter),
-        min_score=body.min_score,
-        passages=body.passages,
-        shown=shown,
-    )
+    shown = shown_of(asked.fields)
+    search = await _search(request, runtime, asked, asked.filter, shown, passages=asked.passages)
     _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
-    model = None if queries[0].vector is not None else body.model
+    model = None if queries[0].vector is not None else asked.model
     version = pinned(request, model, runtime.controller.published)
     texts = [query.text for query in queries]
     with runtime.live.borrow(version) as generation:
-        await _check_whole(runtime, generation, version, body.mode)
-        queries, answer = await answered(
-            runtime, generation, queries, body.mode, body.model, body.prompt_name
-        )
+        served = generation.version
+        await _check_whole(runtime, generation, version, asked.mode)
+        queries, answer = await answered(runtime, generation, queries, asked, asked.model)
         results = await _hits(runtime, generation, queries, search, shown.lists)
-        headers = inference_headers(generation, answer, texts, started)
-    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
+    headers = inference_headers(served, answer, texts, started)
+    answered_by = orjson.dumps({"model": served})[:-1]
     return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
 
 
-def _search(runtime: Runtime, *, shown: Shown, **options: Any) -> Search:
-    most = runtime.settings.max_answer_mb * MILLION
-    return Search(most=most, with_text=shown.text, with_metadata=shown.metadata, **options)
+async def _search(
+    request: Request, runtime: Runtime, asked: Options, filter: object, shown: Shown, *, passages: bool
+) -> Search:
+    """The search that the options describe.
+
+    Raises:
+        NotFound: there is no such collection.
+        Validation: the filter is none.
+
+    """
+    return Search(
+        collection=await existing(request, runtime),
+        k=asked.k,
+        offset=asked.offset,
+        mode=asked.mode,
+        where=where_of(runtime, filter),
+        min_score=asked.min_score,
+        passages=passages,
+        most=runtime.settings.max_answer_bytes,
+        with_text=shown.text,
+        with_metadata=shown.metadata,
+    )
 
 
 async def _hits(

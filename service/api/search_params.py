@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
-from service.api.pieces import joined, listed
+from service.api.responses import in_chunks, json_array
 from service.batching.request import Answer, Timing
 from service.corpus.search import Hit, Query
 from service.errors import Conflict, Empty, Validation
@@ -24,7 +25,6 @@ MAX_K = 1000
 MAX_OFFSET = 10_000
 MAX_FIELDS = 100
 TOGETHER = 100  # times as many characters as one query may have, for the queries of a request
-MODES = ("dense", "lexical", "hybrid")
 METADATA = "metadata"
 
 
@@ -39,23 +39,29 @@ def where_of(runtime: Runtime, filter: object) -> Predicate | None:
         raise Validation(f"filter: {error}") from error
 
 
-def check_options(
-    k: int, offset: int, mode: str, min_score: float | None, prompt_name: str | None, *, passages: bool
-) -> None:
-    if not 1 <= k <= MAX_K:
-        raise Validation(f"k must be between 1 and {MAX_K}, not {k}.")
-    if not 0 <= offset <= MAX_OFFSET:
-        raise Validation(f"offset must be between 0 and {MAX_OFFSET}, not {offset}.")
-    if mode not in MODES:
-        raise Validation(f"mode must be one of {', '.join(MODES)}, not {mode[:80]!r}.")
-    if min_score is not None and mode != "dense":
-        raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
-    if min_score is not None and not np.isfinite(min_score):
-        raise Validation("min_score must be a finite number.")
-    if not passages and mode == "lexical":
-        raise Validation("Mode lexical looks for words in whole texts, not in passages. Leave passages out.")
-    if prompt_name is not None and mode == "lexical":
-        raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
+class Options(BaseModel):
+    """Options that `GET /search` and `POST /search` share."""
+
+    k: int = Field(10, ge=1, le=MAX_K)
+    offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
+    mode: Literal["dense", "lexical", "hybrid"] = "dense"
+    min_score: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
+        None, description="With mode dense only"
+    )
+    prompt_name: str | None = None
+
+    def check(self, *, passages: bool) -> None:
+        """Refuse options that contradict each other."""
+        if self.min_score is not None and self.mode != "dense":
+            raise Validation(
+                f"min_score is a cosine, and the scores of mode {self.mode} are none. Leave it out."
+            )
+        if not passages and self.mode == "lexical":
+            raise Validation(
+                "Mode lexical looks for words in whole texts, not in passages. Leave passages out."
+            )
+        if self.prompt_name is not None and self.mode == "lexical":
+            raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +75,11 @@ class Shown:
     def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
         """The hits of the one query as chunks of JSON; for a reading thread."""
         [hits] = found
-        return joined(listed(map(self.of, hits)))
+        return in_chunks(json_array(map(self.of, hits)))
 
     def lists(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
         """The hits of each query as chunks of JSON; for a reading thread."""
-        return joined(listed(listed(map(self.of, hits)) for hits in found))
+        return in_chunks(json_array(json_array(map(self.of, hits)) for hits in found))
 
     def of(self, hit: Hit) -> Iterator[bytes]:
         """A hit as parts of JSON."""
@@ -131,20 +137,20 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
     return Shown("text" in fields, whole or bool(paths), () if whole else tuple(paths))
 
 
-def queries_of(given: Sequence[Any], limit: int, mode: str, prompt_name: str | None) -> list[Query]:
+def queries_of(given: Sequence[Any], limit: int, asked: Options) -> list[Query]:
     """Texts, vectors or `{"id": …}`, all of one kind; `answered` looks into the vectors.
 
     Raises:
         Empty: no query, or an empty one.
-        Validation: a mixture, something else, too many, or a kind that `mode` cannot do with.
+        Validation: a mixture, something else, too many, or a kind that the mode cannot do with.
 
     """
     check_count(given, limit, "queries")
     if isinstance(given[0], list):
-        check_kind("vector", mode, prompt_name)
+        check_kind("vector", asked)
         return [Query(vector=vector) for vector in given]
     if isinstance(given[0], dict):
-        check_kind("document", mode, prompt_name)
+        check_kind("document", asked)
         return [Query(like=_id_of(query, at)) for at, query in enumerate(given)]
     return [Query(text) for text in texts_of(given, limit, "queries")]
 
@@ -182,23 +188,20 @@ def given_id(id: str, name: str) -> str:
     return id
 
 
-def check_kind(noun: str, mode: str, prompt_name: str | None) -> None:
+def check_kind(noun: str, asked: Options) -> None:
     """Refuse for a query without words what needs words."""
-    if mode != "dense":
+    if asked.mode != "dense":
         raise Validation(f"A {noun} has no words to look for. Use mode dense, or send a text.")
-    if prompt_name is not None:
+    if asked.prompt_name is not None:
         raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
 
 
 async def answered(
-    runtime: Runtime,
-    generation: Generation,
-    queries: list[Query],
-    mode: str,
-    model: str | None,
-    prompt_name: str | None,
+    runtime: Runtime, generation: Generation, queries: list[Query], asked: Options, model: str | None
 ) -> tuple[list[Query], Answer]:
-    """`queries` with the vectors that `mode` needs, and what the batcher says of them.
+    """`queries` with the vectors that the mode needs, and what the batcher says of them.
+
+    model: the version that made the vectors among them.
 
     Raises:
         Validation: a vector that cannot be compared, or no `model` for it; an unknown prompt.
@@ -209,23 +212,17 @@ async def answered(
     if queries[0].vector is not None:
         vectors = vectors_of([query.vector for query in queries], model, generation)
         return [Query(vector=vector) for vector in vectors], none
-    if mode == "lexical" or queries[0].like is not None:
+    if asked.mode == "lexical" or queries[0].like is not None:
         return queries, none
-    answer = await embed_queries(runtime, generation, [query.text for query in queries], prompt_name)
+    texts: Any = [query.text for query in queries]
+    manifest = generation.manifest
+    if asked.prompt_name is None:
+        texts = [manifest.search_prompt + text for text in texts]
+    else:
+        texts = with_prompt(texts, asked.prompt_name, manifest.prompts)
+    answer = await runtime.batcher.embed(generation.encoder, texts)
     embedded = zip(queries, answer.vectors, strict=True)
     return [query._replace(vector=vector) for query, vector in embedded], answer
-
-
-async def embed_queries(
-    runtime: Runtime, generation: Generation, queries: list[str], prompt_name: str | None
-) -> Answer:
-    """Queries behind the named prompt, or behind the model's own search prompt."""
-    manifest = generation.manifest
-    if prompt_name is None:
-        rows: Any = [manifest.search_prompt + query for query in queries]
-    else:
-        rows = with_prompt(queries, prompt_name, manifest.prompts)
-    return await runtime.batcher.embed(generation.encoder, rows)
 
 
 def vectors_of(queries: list[Any], model: str | None, generation: Generation) -> NDArray[np.float32]:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictStr, WithJsonSchema
 from starlette.responses import Response
 
+from models.encoder import Encoder
 from service.api.body import read_body, validated
 from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import (
@@ -17,7 +18,6 @@ from service.api.inference import (
     Rows,
     check_dimensions,
     inference_headers,
-    json_response,
     pinned,
     rows_of,
     runtime_of,
@@ -26,10 +26,10 @@ from service.api.inference import (
     with_prompt,
 )
 from service.api.json_schemas import INPUTS, MANY_TEXTS, TEXT
+from service.api.responses import json_response
 from service.batching.request import Answer
 from service.errors import Empty, Validation
 from service.http.routing import Direct
-from service.live import Generation
 from service.runtime.runtime import Runtime
 
 router = APIRouter(route_class=Direct, tags=["embedding"])
@@ -135,13 +135,14 @@ async def root(request: Request) -> Response:
 
 
 async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started: float) -> Response:
-    rows = rows_of(body.inputs, runtime.settings)
     options = _options(body)
+    rows = rows_of(body.inputs, runtime.settings)
     with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+        manifest = generation.manifest
         for given in (options, body.parameters or options):  # also one that does not count
-            check_dimensions(given.dimensions, generation.encoder.dimension)
-        answer = await _encode(runtime, generation, rows, options, normalize=options.normalize)
-        headers = inference_headers(generation, answer, rows, started)
+            check_dimensions(given.dimensions, manifest.dimension)
+        answer = await _encode(runtime, generation.encoder, rows, options, normalize=options.normalize)
+    headers = inference_headers(manifest.version, answer, rows, started)
     vectors = shorten(answer.vectors, options.dimensions, normalize=options.normalize)
     if RAW in request.headers.get("accept", ""):
         headers["x-embedding-shape"] = f"{vectors.shape[0]},{vectors.shape[1]}"
@@ -165,8 +166,9 @@ async def _similarity(
     texts = [*left, *right]
     options = body.parameters or Parameters()
     with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
-        answer = await _encode(runtime, generation, texts, options, normalize=True)
-        headers = inference_headers(generation, answer, texts, started)
+        answer = await _encode(runtime, generation.encoder, texts, options, normalize=True)
+        version = generation.version
+    headers = inference_headers(version, answer, texts, started)
     a, b = answer.vectors[: len(left)], answer.vectors[len(left) :]
     # One left side broadcasts over every right one.
     return json_response(np.einsum("nd,nd->n", np.broadcast_to(a, b.shape), b), headers)
@@ -193,11 +195,11 @@ def _sides(body: SimilarityRequest, limit: int) -> tuple[list[str], list[str]]:
 
 
 async def _encode(
-    runtime: Runtime, generation: Generation, rows: Rows, options: Parameters, *, normalize: bool
+    runtime: Runtime, encoder: Encoder, rows: Rows, options: Parameters, *, normalize: bool
 ) -> Answer:
     return await runtime.batcher.embed(
-        generation.encoder,
-        with_prompt(rows, options.prompt_name, generation.manifest.prompts),
+        encoder,
+        with_prompt(rows, options.prompt_name, encoder.prompts),
         truncate=options.truncate is not False,
         left=options.truncation_direction == "Left",
         normalize=normalize,

@@ -20,12 +20,12 @@ from models.encoder import BadInput, Encoder, Piece
 from service.api.body import read_body
 from service.api.contract import VERSIONED, Role, describe
 from service.api.inference import (
+    VERSION_HEADER,
     id_rows,
     pinned,
     prompt_of,
     runtime_of,
     texts_of,
-    version_headers,
 )
 from service.api.json_schemas import IDS, TEXTS
 from service.errors import Conflict, ServiceError, Tokenizer, Validation
@@ -82,7 +82,7 @@ async def tokenize(request: Request) -> Response:
         prompt = prompt_of(body.prompt_name, encoder.prompts)
         _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
         content = await _aside(_tokens(encoder, prompt, texts, body.add_special_tokens))
-        return Response(content, 200, version_headers(generation), "application/json")
+        return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
 
 
 @router.post("/decode", **describe(Role.READ, DecodeRequest, Texts, **_SAYS))
@@ -94,7 +94,7 @@ async def decode(request: Request) -> Response:
     with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
         encoder = generation.encoder
         content = await _aside(_texts(encoder, body.ids, settings, body.skip_special_tokens))
-        return Response(content, 200, version_headers(generation), "application/json")
+        return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")
 
 
 def _check_characters(count: int, settings: Settings) -> None:

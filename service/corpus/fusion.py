@@ -4,9 +4,9 @@
 
 Each ranking's scores are brought to the range from 0, the least that is possible, to 1, the best of this
 query, and weighed. A document without the query's words has a bm25 of 0. A document that is missing from the
-dense ranking has the least cosine of that ranking: it is no nearer than the last of them, and with 0 a document
-found by its words alone would never reach the first page. So a score is at most 1, and the first of both
-rankings has it.
+dense ranking has the least cosine of that ranking: it is no nearer than the last of them, and with 0 a
+document found by its words alone would never reach the first page. So a score is at most 1, and the first of
+both rankings has it.
 
 This is the convex combination of Bruch, Gai and Ingber (An Analysis of Fusion Functions for Hybrid Retrieval,
 2023), with their weight. Reciprocal rank fusion (Cormack et al. 2009), which knows places and no scores, was

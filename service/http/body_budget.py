@@ -16,10 +16,6 @@ NDJSON = "application/x-ndjson"
 ROOM_SECONDS = 0.05  # between two looks whether there is room again
 
 
-def is_ndjson(content_type: bytes) -> bool:
-    return content_type.partition(b";")[0].strip().lower() == NDJSON.encode()
-
-
 class BodyBudget:
     """Those of one service: `admitted_bytes` are read and not yet answered."""
 

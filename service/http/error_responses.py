@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
@@ -73,11 +72,4 @@ def install(app: FastAPI) -> None:
             ) from error
         raise Validation(str(error.detail)) from error
 
-    async def on_validation(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101
-        first = error.errors()[0]
-        where = [str(part) for part in first["loc"][1:]]
-        raise Validation(f"{'.'.join(where)}: {first['msg']}.", param="".join(where[:1]) or None) from error
-
     app.add_exception_handler(HTTPException, on_http)
-    app.add_exception_handler(RequestValidationError, on_validation)

@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import memory, outages
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
-from service.http.body_budget import MEGABYTE, BodyBudget, StreamedBody, is_ndjson
-from service.http.deferred import Deferred
+from service.http.body_budget import MEGABYTE, NDJSON, BodyBudget, StreamedBody
 from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
@@ -51,11 +50,11 @@ class Edge:
         settings: Settings,
         metrics: Metrics,
         shedder: LoadShedder,
-        tellers: Sequence[Callable[[RequestRecord], None]] = (),
+        observers: Sequence[Callable[[RequestRecord], None]] = (),
     ) -> None:
-        """tellers: who is told of each answered request."""
+        """observers: called with the record of each answered request."""
         self._app = app
-        self.tellers = tellers
+        self.observers = observers
         self._settings = settings
         self._metrics = metrics
         self._shedder = shedder
@@ -79,17 +78,16 @@ class Edge:
                 await exchange.refuse(refusal)
         finally:
             self._in_flight -= 1
-            exchange.let_go()
-            exchange.count(self._metrics)
+            exchange.end(self._metrics)
             if exchange.read_bytes + exchange.sent_bytes >= HEAVY_BYTES:
                 memory.give_back()
-            if self.tellers:
-                seen = exchange.seen()
-                for tell in self.tellers:
+            if self.observers:
+                record = exchange.record()
+                for observe in self.observers:
                     try:
-                        tell(seen)
-                    except Exception:  # the request was answered; that nobody heard of it is no failure of it
-                        log.exception("A request could not be told of")
+                        observe(record)
+                    except Exception:  # the request itself was answered
+                        log.exception("A request could not be logged or traced")
 
     def deadline_seconds(self, asked_ms: str | None) -> float:
         """Seconds that a request may take: the caller's `x-timeout-ms`, at most the server's own."""
@@ -106,8 +104,9 @@ class Exchange:
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
-        self._asked = scope["method"]
-        if self._asked == "HEAD":  # answered as GET is; the server leaves the body out
+        asked = scope["method"]
+        self._method = asked if asked in METHODS else "other"
+        if asked == "HEAD":  # answered as GET is; the server leaves the body out
             scope = {**scope, "method": "GET"}
         self._scope = scope
         self._receive = receive
@@ -117,30 +116,31 @@ class Exchange:
         self._timeout_ms = headers.get(b"x-timeout-ms")
         self._request_id = scope["request_id"] = request_id_of(headers.get(b"x-request-id"))
         self._flow: StreamedBody | None = None
-        if is_ndjson(headers.get(b"content-type", b"")):
+        if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == NDJSON.encode():
             self._flow = scope["flow"] = StreamedBody(edge.bodies)
         self._body_read = asyncio.Event()
         if self._length in {None, b"0"} and b"transfer-encoding" not in headers:
             self._body_read.set()  # there is none, and no route will ask for it
         self._gone = False
+        self._watching: asyncio.Task[None] | None = None
         self._status = 0
         self._error_type = ""
         self._started = time.monotonic()
-        self._answered: dict[bytes, bytes] = {}  # the answer's headers, for who is told
+        self._answered: dict[bytes, bytes] = {}  # the answer's headers, where they are observed
         self._steps: list[Step] = []
         self.read_bytes = 0
         self.sent_bytes = 0
         request_id.set(self._request_id)
         self._share = Share(edge.answers)
         share.set(self._share)
-        if edge.tellers:
+        if edge.observers:
             steps.set(self._steps)
 
     async def run(self, app: ASGIApp) -> None:
         """Run `app`; answer what it refuses, what took too long, and what broke."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
-        watch = Deferred(WATCH_AFTER_SECONDS, lambda: self._watch(task))
+        watch = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._begin_watch, task)
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             seconds = self._edge.deadline_seconds(timeout_ms)
@@ -175,6 +175,8 @@ class Exchange:
             await self.refuse(refusal)
         finally:
             watch.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
 
     async def _read(self) -> Message:
         bodies = self._edge.bodies
@@ -195,18 +197,10 @@ class Exchange:
                 self._body_read.set()
         return message
 
-    def let_go(self) -> None:
-        """It is answered: its body and its answer are held no more."""
-        self._share.let_go()
-        if self._flow is None:
-            self._edge.bodies.admitted_bytes -= self.read_bytes
-        else:
-            self._flow.release(self._flow.held_bytes)
-
     async def _write(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
-            if self._edge.tellers:
+            if self._edge.observers:
                 self._answered = dict(message.get("headers", ()))
             account: Account | None = self._scope.get("account")
             if account is not None:
@@ -251,6 +245,9 @@ class Exchange:
                 while left > 0 and (message := await self._receive()).get("more_body", False):
                     left -= len(message["body"])
 
+    def _begin_watch(self, task: asyncio.Task[Any]) -> None:
+        self._watching = asyncio.create_task(self._watch(task))
+
     async def _watch(self, task: asyncio.Task[Any]) -> None:
         """Cancel `task` when its client hangs up: nobody waits for the work."""
         await self._body_read.wait()  # until then the route itself is listening
@@ -264,20 +261,21 @@ class Exchange:
         """The route's template, so that a path never becomes a label."""
         return getattr(self._scope.get("route"), "path", UNMATCHED)
 
-    @property
-    def _method(self) -> str:
-        return self._asked if self._asked in METHODS else "other"
-
-    def count(self, metrics: Metrics) -> None:
-        """One more request answered."""
+    def end(self, metrics: Metrics) -> None:
+        """Count the answered request; its body and its answer are held no more."""
         status = self._status or GONE
         metrics.requests.labels(self._method, self._route, str(status)).inc()
         metrics.request_seconds.labels(self._route).observe(time.monotonic() - self._started)
         if self._error_type:
             metrics.errors.labels(self._error_type).inc()
+        if self._flow is None:
+            self._edge.bodies.admitted_bytes -= self.read_bytes
+        else:
+            self._flow.release(self._flow.held_bytes)
+        self._share.let_go()
 
-    def seen(self) -> RequestRecord:
-        """What may be told of it."""
+    def record(self) -> RequestRecord:
+        """The request and its answer, as observers see them."""
         headers = dict(self._scope["headers"])
         account: Account | None = self._scope.get("account")
         version = self._answered.get(b"x-model-version")

@@ -47,21 +47,21 @@ class RequestRecord:
     steps: list[Step]
 
 
-def write_line(seen: RequestRecord) -> None:
+def write_line(record: RequestRecord) -> None:
     """One line of the access log."""
     fields = {
-        "request_id": seen.request_id,
-        "method": seen.method,
-        "route": seen.route,
-        "status": seen.status,
-        "seconds": round(seen.seconds, 6),
-        "bytes": seen.bytes,
+        "request_id": record.request_id,
+        "method": record.method,
+        "route": record.route,
+        "status": record.status,
+        "seconds": round(record.seconds, 6),
+        "bytes": record.bytes,
     }
     others = {
-        "error_type": seen.error_type,
-        "key": seen.key,
-        "model_version": seen.version,
-        "tokens": seen.tokens,
+        "error_type": record.error_type,
+        "key": record.key,
+        "model_version": record.version,
+        "tokens": record.tokens,
     }
     fields |= {name: value for name, value in others.items() if value is not None}
     log.info("answered", extra={"fields": fields})

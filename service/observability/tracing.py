@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5.0  # for the last spans to be sent, when the service stops
 
 
 class Tracing:
-    """Of one service: `start`, then `tell` for each request, then `stop`.
+    """Of one service: `start`, then `record` for each request, then `stop`.
 
     Raises:
         StartupError: the extra is not installed.
@@ -70,36 +70,36 @@ class Tracing:
             raise StartupError(f"An OTEL_ variable has a value that cannot be used: {error}") from error
         self._tracer = self._provider.get_tracer("simile", package_version("simile"))
 
-    def tell(self, seen: RequestRecord) -> None:
+    def record(self, record: RequestRecord) -> None:
         """Make the spans of an answered request, under the span that its caller names, if any."""
-        carrier = {"traceparent": seen.traceparent, "tracestate": seen.tracestate}
+        carrier = {"traceparent": record.traceparent, "tracestate": record.tracestate}
         epoch = time.time() - time.monotonic()
         attributes: dict[str, str | int | None] = {
-            "http.request.method": seen.method,
-            "http.route": seen.route,
-            "http.response.status_code": seen.status,
-            "http.request.body.size": seen.bytes,
-            "simile.request_id": seen.request_id,
-            "error.type": seen.error_type,
-            "simile.key": seen.key,
-            "simile.model_version": seen.version,
-            "simile.tokens": seen.tokens,
+            "http.request.method": record.method,
+            "http.route": record.route,
+            "http.response.status_code": record.status,
+            "http.request.body.size": record.bytes,
+            "simile.request_id": record.request_id,
+            "error.type": record.error_type,
+            "simile.key": record.key,
+            "simile.model_version": record.version,
+            "simile.tokens": record.tokens,
         }
         span = self._tracer.start_span(
-            f"{seen.method} {seen.route}",
+            f"{record.method} {record.route}",
             self._propagator.extract(carrier),
             trace.SpanKind.SERVER,
             {name: value for name, value in attributes.items() if value is not None},
-            start_time=_nanoseconds(epoch + seen.started),
+            start_time=_nanoseconds(epoch + record.started),
         )
-        if seen.status >= 500:
+        if record.status >= 500:
             span.set_status(trace.StatusCode.ERROR)
         within = trace.set_span_in_context(span)
-        for step in seen.steps:
+        for step in record.steps:
             began = epoch + step.started
             child = self._tracer.start_span(step.name, within, start_time=_nanoseconds(began))
             child.end(_nanoseconds(began + step.seconds))
-        span.end(_nanoseconds(epoch + seen.started + seen.seconds))
+        span.end(_nanoseconds(epoch + record.started + record.seconds))
 
     def stop(self) -> None:
         """Send what is left, for some seconds at most. Blocks."""

@@ -2,6 +2,7 @@
 
 show()      once, at the start: gauges that are one number of one object
 show_machine()    likewise, those of the machine: disk and memory
+show_schedule()   likewise, those of the schedule of retrainings, which is another process: its file is read
 scrape()    at each scrape: series of the versions in memory, then everything as text
 sample()    for as long as the service runs: how late the event loop is
 """
@@ -11,11 +12,14 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import generate_latest
 
+from models.retrainings import read_runs
 from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics
@@ -55,6 +59,31 @@ def _disk(folder: Path, what: str) -> float:
 def _memory_limit() -> float:
     limit = memory.limit()
     return math.nan if limit is None else limit
+
+
+def show_schedule(metrics: Metrics, models: Path) -> None:
+    """Point the gauges at MODELS_DIR/schedule.json, which is read at each scrape."""
+    metrics.retrain_last.set_function(lambda: _seconds(_last(models).get("ended")))
+    metrics.retrain_status.set_function(lambda: _number(_last(models).get("status")))
+    metrics.retrain_running.set_function(lambda: read_runs(models).get("running") is not None)
+    metrics.retrain_next.set_function(lambda: _seconds(read_runs(models).get("next_run")))
+
+
+def _last(models: Path) -> dict[str, Any]:
+    found = read_runs(models).get("last_run")
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds(moment: object) -> float:
+    """Since 1970; NaN when there is none."""
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except ValueError:
+        return math.nan
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int) else math.nan
 
 
 def _recall(live: Live) -> float:

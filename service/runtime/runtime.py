@@ -35,7 +35,6 @@ from service.runtime import gauges
 from service.runtime.data_lock import DataDirLock
 from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
-from service.runtime.scheduled import show_schedule
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
 from service.store.protocol import Store as Documents
@@ -150,7 +149,7 @@ class Runtime:
         gauges.show(self.metrics, self.live, self.health, self.not_ready)
         gauges.show_machine(self.metrics, {"data": self.settings.data_dir, "models": self.store.root})
         self.metrics.swap_waiting.set_function(lambda: self.controller.waits)
-        show_schedule(self.metrics, self.store.root)
+        gauges.show_schedule(self.metrics, self.store.root)
         self._tasks.append(asyncio.create_task(gauges.sample(self.metrics)))
         try:
             for _ in range(WARM_BATCHES):  # the first is slow; the others teach the pace

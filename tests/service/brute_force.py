@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from service.index import merge_policy, segments
 from service.index.index import Index
-from service.store.ids import PASSAGE_BITS, RowNames, revision_of, revisions_of
+from service.store.ids import PASSAGE_BITS, RowNames, revisions_of
 
 WAIT_SECONDS = 30.0
 Rows = dict[int, NDArray[np.float32]]
@@ -48,7 +48,7 @@ def found(
 def revisions(index: Index) -> list[int]:
     """The living documents, in rising order."""
     names = [name for part in index.view.parts for name in part.rows().names.tolist()]
-    return sorted({revision_of(name) for name in names})
+    return sorted({name >> PASSAGE_BITS for name in names})
 
 
 def stored_vectors(index: Index, names: Iterable[int]) -> NDArray[np.float32]:

@@ -188,7 +188,7 @@ def test_fusing_by_hand() -> None:
         4: 0.1,
     }
     assert fuse({}, {4: 3.0}) == {4: np.float32(0.2)}
-    # Found by its words alone: as near as the last of those that the vectors found, so it is ahead of them all.
+    # Found by its words alone: as near as the last that the vectors found, so it is ahead of them all.
     only_worded = fuse({1: 0.5, 2: 0.35}, {3: 7.0})
     assert only_worded == {1: np.float32(0.8), 2: np.float32(0.72), 3: np.float32(0.92)}
     assert fuse({1: -1.0}, {}) == {}

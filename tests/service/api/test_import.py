@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from models.encoder import Encoder
 from service.api import ndjson_import
+from service.api.body import Slices
 from service.api.bulk_import import GROUP_DOCUMENTS, UNDER_WAY
-from service.api.slices import Slices
 from service.http import middleware
 from service.http.body_budget import StreamedBody
 from tests.service.fakes import sqlite_of
@@ -387,7 +387,7 @@ def test_others_have_a_turn_while_lines_come_that_hold_nothing(
 
 def test_a_slice_that_is_over_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 0.001, 0.1, 0.1, 0.101])
-    monkeypatch.setattr("service.api.slices.time", SimpleNamespace(perf_counter=lambda: next(now)))
+    monkeypatch.setattr("service.api.body.time", SimpleNamespace(perf_counter=lambda: next(now)))
     turns: list[None] = []
 
     async def work() -> None:

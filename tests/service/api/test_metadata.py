@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 
 from service import memory
 from service.api import body as bodies
-from service.api.json_body import LARGE_BYTES
+from service.api.body import LARGE_BYTES
 from service.api.metadata import MAX_DEPTH, checked
-from service.api.pieces import CHUNK_BYTES, joined, listed
+from service.api.responses import CHUNK_BYTES, in_chunks, json_array
 from service.errors import Validation
 from tests.service.fakes import run
 
@@ -135,12 +135,12 @@ def test_large_bodies_are_parsed_one_at_a_time_and_small_ones_wait_for_none(
 
 def test_answers_are_cut_into_chunks() -> None:
     values = [b"1" * size for size in (1, 5, CHUNK_BYTES, 7, 3 * CHUNK_BYTES, 2)]
-    chunks = joined(listed([value] for value in values))
+    chunks = in_chunks(json_array([value] for value in values))
     assert b"".join(chunks) == b"[" + b",".join(values) + b"]"
     assert all(chunk in values or len(chunk) <= CHUNK_BYTES for chunk in chunks)
-    assert joined([]) == []
-    assert joined([b""]) in ([], [b""])
-    assert joined(listed([])) == [b"[]"]
+    assert in_chunks([]) == []
+    assert in_chunks([b""]) in ([], [b""])
+    assert in_chunks(json_array([])) == [b"[]"]
 
 
 # Memory

@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.http.corking import BufferedTransport
 from service.http.load_shedding import PATHS, LoadShedder
+from service.http.protocol import BufferedTransport
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 

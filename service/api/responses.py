@@ -1,20 +1,29 @@
-"""JSON answers out of parts that are JSON already, so that a large one never holds the event loop.
+"""JSON answers: values as JSON, and large answers out of parts that are JSON already.
 
-A stored text and its metadata come as JSON from the reading thread (documents.py). They are put together
-there without being parsed or copied, and sent a chunk at a time, no faster than the client reads.
+A stored text and its metadata come as JSON from the reading thread (store/documents). They are put together
+there without being parsed or copied, and sent a chunk at a time, no faster than the client reads: a large
+answer never holds the event loop.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
+import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 CHUNK_BYTES = 1 << 18
 
 
-def listed(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """The parts of a JSON array, from the parts of each of its values."""
+def json_response(value: object, headers: Mapping[str, str] | None = None, *, status: int = 200) -> Response:
+    """`value` as JSON, numpy arrays and numbers straight to text (float32 in its shortest form)."""
+    return Response(
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status, headers, "application/json"
+    )
+
+
+def json_array(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """Parts of a JSON array, from the parts of each of its values."""
     yield b"["
     for at, value in enumerate(values):
         if at:
@@ -23,8 +32,8 @@ def listed(values: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     yield b"]"
 
 
-def joined(parts: Iterable[bytes]) -> list[bytes]:
-    """`parts` as chunks to be sent: small ones together, a large one as it is."""
+def in_chunks(parts: Iterable[bytes]) -> list[bytes]:
+    """`parts` as chunks to send: small parts together, a large one as it is."""
     chunks: list[bytes] = []
     held: list[bytes] = []
     held_bytes = 0
@@ -38,13 +47,13 @@ def joined(parts: Iterable[bytes]) -> list[bytes]:
 
 
 class JsonChunks(Response):
-    """An answer of chunks that are JSON together."""
+    """An answer of parts that are JSON together, sent in chunks."""
 
     media_type = "application/json"
 
-    def __init__(self, chunks: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
-        self._chunks = chunks
-        size = sum(map(len, chunks))
+    def __init__(self, parts: Iterable[bytes], headers: Mapping[str, str] | None = None) -> None:
+        self._chunks = in_chunks(parts)
+        size = sum(map(len, self._chunks))
         super().__init__(None, 200, {**(headers or {}), "content-length": str(size)})
 
     async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
