@@ -35,7 +35,7 @@ def main() -> None:
         written = put(options.page.read_text(encoding="utf-8"), section(results))
     except ValueError as error:
         sys.exit(f"{options.page}: {error}")
-    options.page.with_name(PICTURE).write_text(bars(results), encoding="utf-8")
+    options.page.with_name(PICTURE).write_text(bars(results).svg(), encoding="utf-8")
     options.page.write_text(written, encoding="utf-8")
     print(f"Written: {options.page} and {PICTURE} beside it.")
 

@@ -1,13 +1,14 @@
-"""The picture of a run: texts a second of everybody under three loads, as bars in SVG."""
+"""The picture of a run: texts a second of everybody under three loads, as bars."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
+
+from matplotlib.patches import Patch
 
 from benchmarks.floors import BULK, LONG, MANY, MIX_AT_ONCE, SENTENCES_AT_ONCE
 from benchmarks.forms import CACHED
 from benchmarks.report import JUDGED
 from benchmarks.results import Results, Spread
-from training.evaluation.report.svg import ink, page, stroke, words
+from training.evaluation.report.plots import LIGHT, Picture, titled
 
 OURS, PEER, LIBRARY, RAW = 0, 1, 3, 7  # colours, by the palette's numbers
 PANELS = (
@@ -15,9 +16,6 @@ PANELS = (
     (BULK, SENTENCES_AT_ONCE, "4 clients, 32 sentences each"),
     (LONG, MIX_AT_ONCE, "32 clients, a text of 8 to 256 tokens each"),
 )
-WIDTH = 760.0
-LEFT, RIGHT, TOP, EDGE = 268.0, 690.0, 44.0, 16.0
-ROW, THICK, HEAD, GAP = 21.0, 13.0, 22.0, 14.0
 LEGEND = (
     (OURS, "Simile, over HTTP"),
     (PEER, "another server, over HTTP"),
@@ -32,23 +30,36 @@ class Bar(NamedTuple):
     colour: int
 
 
-def bars(results: Results) -> str:
+def bars(results: Results) -> Picture:
     """One panel a load, bars from zero, the fastest first; each panel has its own scale."""
-    body: list[str] = []
-    told: list[str] = []
-    top = TOP
-    for load, at_once, title in PANELS:
-        rows = sorted(_rows(results, load, at_once), key=lambda bar: -bar.found.median)
-        if not rows:
-            continue
-        body += _panel(rows, title, top)
-        told += [f"{title}: " + ", ".join(f"{bar.name} {bar.found.median:.0f}" for bar in rows)]
-        top += HEAD + ROW * len(rows) + GAP
-    for at, (colour, said) in enumerate(LEGEND):
-        left, above = EDGE + at % 2 * 340, top + at // 2 * 18
-        body += [_bar(left, above, 12, colour), words((left + 18, above + 11), said, "small")]
-    description = "Texts a second. " + "; ".join(told) + "."
-    return page("Texts a second, in one run", description, (WIDTH, top + 36 + EDGE), body)
+    panels = {
+        title: sorted(rows, key=lambda bar: bar.found.median)
+        for load, at_once, title in PANELS
+        if (rows := _rows(results, load, at_once))
+    }
+    sizes = [len(rows) for rows in panels.values()]
+    figure = titled("Texts a second, in one run", 1 + 0.45 * len(sizes) + 0.25 * sum(sizes))
+    places = figure.subplots(len(sizes), squeeze=False, height_ratios=[1 + size for size in sizes])[:, 0]
+    for axes, (title, rows) in zip(places, panels.items(), strict=True):
+        axes.set_title(title, loc="left", fontsize="medium")
+        drawn = axes.barh(
+            [bar.name for bar in rows],
+            [bar.found.median for bar in rows],
+            color=[LIGHT[bar.colour] for bar in rows],
+        )
+        marks = ["" if bar.found.clean else " (c)" for bar in rows]
+        labels = [f"{bar.found.median:,.0f}{mark}" for bar, mark in zip(rows, marks, strict=True)]
+        axes.bar_label(drawn, labels, padding=4)
+        axes.margins(x=0.1)
+        axes.set_xticks([])
+        axes.grid(visible=False)
+    patches = [Patch(color=LIGHT[colour], label=said) for colour, said in LEGEND]
+    figure.legend(handles=patches, loc="outside lower left", ncols=2)
+    told = (
+        f"{title}: " + ", ".join(f"{bar.name} {bar.found.median:.0f}" for bar in reversed(rows))
+        for title, rows in panels.items()
+    )
+    return Picture(figure, "Texts a second. " + "; ".join(told) + ".")
 
 
 def _rows(results: Results, load: str, at_once: str) -> list[Bar]:
@@ -61,24 +72,3 @@ def _rows(results: Results, load: str, at_once: str) -> list[Bar]:
         elif alone := results.spread((name, at_once)):
             found.append(Bar(name, alone, RAW if name.startswith("raw") else LIBRARY))
     return found
-
-
-def _panel(rows: Sequence[Bar], title: str, top: float) -> list[str]:
-    most = max(bar.found.median for bar in rows)
-    parts = [words((EDGE, top + 12), title, "")]
-    for at, bar in enumerate(rows):
-        above = top + HEAD + ROW * at
-        long = (RIGHT - LEFT) * bar.found.median / most
-        parts += [words((LEFT - 8, above + THICK - 2), bar.name, "", "end")]
-        parts += [_bar(LEFT, above, long, bar.colour)]
-        mark = "" if bar.found.clean else " (c)"
-        parts += [words((LEFT + long + 6, above + THICK - 2), f"{bar.found.median:,.0f}{mark}", "small")]
-    below = top + HEAD + ROW * len(rows) - ROW + THICK + 3
-    return [*parts, stroke([(LEFT, top + HEAD - 3), (LEFT, below)], "axis")]
-
-
-def _bar(left: float, top: float, long: float, colour: int) -> str:
-    return (
-        f'<rect class="{ink(colour)}" x="{left:.1f}" y="{top:.1f}" width="{max(long, 1):.1f}" '
-        f'height="{THICK:g}"/>'
-    )

@@ -1,18 +1,19 @@
 """The report, its promises, its picture and its place in the page, from runs whose figures are known."""
 
-import re
 from xml.etree import ElementTree as ET
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from benchmarks import floors, report
 from benchmarks.contestant import Measured
 from benchmarks.page import BEGIN, END, PAGE, put, section
-from benchmarks.picture import LEFT, RIGHT, bars
+from benchmarks.picture import bars
 from benchmarks.turns import Cell
 from tests.benchmarks.runs import BUSY, rates, results
+from training.evaluation.report.plots import LIGHT
 
-SVG = "{http://www.w3.org/2000/svg}"
 RUN: dict[Cell, list[Measured | None]] = {
     ("GEMM fp32, NumPy", "products"): rates(200),
     ("raw fp32", "sentences"): rates(1000, cpu_ms=1.5),
@@ -112,32 +113,25 @@ def test_who_is_missing_is_named_with_the_reason() -> None:
 
 
 def test_the_picture_is_whole_and_its_bars_are_as_long_as_the_figures() -> None:
-    tree = ET.fromstring(bars(results(RUN)))
-    found = [
-        (bar.attrib["class"], float(bar.attrib["width"]))
-        for bar in tree.iter(f"{SVG}rect")
-        if bar.attrib.get("x") == f"{LEFT:.1f}"
+    drawn = bars(results(RUN))
+    panels = [
+        [
+            (LIGHT.index(to_hex(bar.get_facecolor())), bar.get_width())
+            for bar in axes.patches
+            if isinstance(bar, Rectangle)
+        ]
+        for axes in drawn.figure.axes
     ]
-    # The fastest first; a panel's own longest bar is as wide as the panel.
-    assert [kind for kind, _ in found[:4]] == ["f7", "f0", "f1", "f3"]
-    assert found[-1][0] == "f1"
-    whole = RIGHT - LEFT
-    long = [width / whole for _, width in found]
-    assert [*long[:4], long[-1]] == pytest.approx([1, 0.8, 0.5, 0.4, 50 / 600], abs=1e-3)
-    assert [text.text for text in tree.iter(f"{SVG}text") if text.text == "400 (c)"]
-    description = tree.find(f"{SVG}desc")
-    assert description is not None
-    assert "raw fp32 1000, Simile fp32 800, infinity, ONNX 500" in str(description.text)
-    assert "by wrk" not in bars(results(RUN))
-    assert "asked before" not in bars(results(RUN))
-
-
-def test_the_picture_is_readable_on_light_and_on_dark() -> None:
-    style = bars(results(RUN)).partition("<style>")[2].partition("</style>")[0]
-    light, _, dark = style.partition("@media (prefers-color-scheme: dark)")
-    for scheme in (light, dark):
-        assert re.search(r"\.paper \{ fill: #\w{6}; \}", scheme)
-        assert re.search(r"\.f0 \{ fill: #\w{6}; \}", scheme)
+    # From the bottom, so that the fastest is on top; each panel has its own scale.
+    assert panels[0] == [(3, 400), (1, 500), (0, 800), (7, 1000)]
+    assert panels[-1] == [(1, 50), (0, 400), (7, 600)]
+    assert len({axes.get_xlim() for axes in drawn.figure.axes}) > 1
+    assert [text.get_text() for text in drawn.figure.axes[0].texts] == ["400 (c)", "500", "800", "1,000"]
+    assert "raw fp32 1000, Simile fp32 800, infinity, ONNX 500" in drawn.description
+    svg = drawn.svg()
+    ET.fromstring(svg)
+    assert "by wrk" not in svg
+    assert "asked before" not in svg
 
 
 def test_a_run_is_put_between_the_marks_of_the_page_and_nowhere_else() -> None:

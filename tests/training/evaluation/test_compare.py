@@ -1,6 +1,7 @@
 """python -m training compare: models as rows, seeds as mean ± sd, and what keeps them from being compared."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.training.evaluation.written import save, scores, searched, shape, sim
 from training.__main__ import main
 from training.errors import TrainingError
 from training.evaluation.report.files import read_models
+from training.evaluation.report.plots import LIGHT
 
 SPEARMAN = "Similarity: Spearman"
 
@@ -164,7 +166,7 @@ def test_models_share_the_pictures_and_seeds_a_colour(tmp_path: Path) -> None:
     folder = _compared(tmp_path, contents).parent
     assert "a: uniformity -2.000, alignment 0.250.<" in (folder / "plane.svg").read_text()
     spectrum = (folder / "spectrum.svg").read_text()
-    assert (spectrum.count('class="line c0"'), spectrum.count('class="line c1"')) == (2, 1)
+    assert [_lines(spectrum, colour) for colour in LIGHT[:3]] == [2, 1, 0]
     # a's pairs: four at -0.9 and four at 0.975.
     assert "a: mean cosine by gold score 0-1 at 0.04" in (folder / "cosines.svg").read_text()
     assert not (folder / "dev.svg").exists()
@@ -180,7 +182,14 @@ def test_runs_are_lines_of_one_picture(tmp_path: Path) -> None:
         more += ["--run", str(tmp_path / seed)]
     report = _compared(tmp_path, {"a": scores({"stsb": 0.5})}, *more)
     assert [cells[5] for cells in tables(report)["Training"].values()] == ["best dev", "50.00", "50.00"]
-    assert (report.parent / "dev.svg").read_text().count('<polyline class="line') == 2
+    svg = (report.parent / "dev.svg").read_text()
+    assert ["x: 50.00 at step 10" in svg, "y: 50.00 at step 10" in svg] == [True, True]
+    assert [_lines(svg, colour) for colour in LIGHT[:3]] == [1, 1, 0]
+
+
+def _lines(svg: str, colour: str) -> int:
+    """How many of a panel have this colour; the legend's own are not clipped."""
+    return len(re.findall(rf'clip-path="[^"]*" style="fill: none; [^"]*stroke: {colour}', svg))
 
 
 @pytest.mark.parametrize(

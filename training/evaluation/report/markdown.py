@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from models.files.fsync import replace_text
 from training.errors import TrainingError
 from training.paths import expanded
 
+if TYPE_CHECKING:
+    from training.evaluation.report.plots import Picture
+
 FILE_NAME = "report.md"
-
-
-class Picture(NamedTuple):
-    alternative: str  # text
-    svg: str
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = (0,)) -> str:
@@ -37,8 +35,8 @@ def listed(remarks: Iterable[str]) -> str:
     return "\n".join(f"- {escape(remark)}" for remark in remarks)
 
 
-def picture(file: str, alternative: str) -> str:
-    return f"![{escape(alternative)}]({file})"
+def picture(file: str, drawn: Picture) -> str:
+    return f"![{escape(drawn.title)}]({file})"
 
 
 def report_folder(name: str) -> Path:
@@ -60,7 +58,7 @@ def report_folder(name: str) -> Path:
 def write(folder: Path, sections: Iterable[str], pictures: Mapping[str, Picture]) -> Path:
     """The pictures first: the report names none that is not there."""
     for file, drawn in pictures.items():
-        replace_text(folder / file, drawn.svg)
+        replace_text(folder / file, drawn.svg())
     text = "\n\n".join(section for section in sections if section)
     replace_text(folder / FILE_NAME, f"{text}\n")
     return folder / FILE_NAME

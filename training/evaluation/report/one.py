@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from training.evaluation.data import BY_KEY
 from training.evaluation.report.courses import Course
 from training.evaluation.report.files import Scores
-from training.evaluation.report.markdown import Picture, escape, listed, picture, table, write
-from training.evaluation.report.plots import Curve, Mark, cosines, dev_scores, plane, spectra
+from training.evaluation.report.markdown import escape, listed, picture, table, write
 from training.evaluation.report.table import (
     COLUMNS,
     SEARCH,
@@ -27,6 +27,9 @@ from training.evaluation.report.table import (
     title,
     transfer_remarks,
 )
+
+if TYPE_CHECKING:
+    from training.evaluation.report.plots import Picture
 
 _SIMILARITY = ("Spearman", "mean of subsets", "weighted", "Pearson")
 GEOMETRY = {"alignment": 4, "uniformity": 4, "mean_cosine": 4, "top_energy": 4, "effective_rank": 1}
@@ -54,6 +57,15 @@ def write_report(folder: Path, scores: Scores, courses: Sequence[Course]) -> Pat
 
 def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) -> dict[str, Picture]:
     """By file name. A model without a figure is not on its picture; a picture of nothing is not made."""
+    from training.evaluation.report.plots import (  # noqa: PLC0415  matplotlib
+        Curve,
+        Mark,
+        cosines,
+        dev_scores,
+        plane,
+        spectra,
+    )
+
     shapes = {
         name: [each["geometry"] for each in seeds if "geometry" in each] for name, seeds in models.items()
     }
@@ -64,19 +76,19 @@ def pictures(models: Mapping[str, Sequence[Scores]], courses: Sequence[Course]) 
         if known := [place for place in places if None not in place]:
             marks += [Mark(name, known)]
     if marks:
-        found["plane.svg"] = Picture("Alignment and uniformity", plane(marks))
+        found["plane.svg"] = plane(marks)
     spectrums = [(name, each["spectrum"]) for name, seeds in shapes.items() for each in seeds]
     if curves := [Curve(name, points) for name, values in spectrums if (points := _above_zero(values))]:
-        found["spectrum.svg"] = Picture("Singular values, from the largest", spectra(curves))
+        found["spectrum.svg"] = spectra(curves)
     counts = {
         name: _together([each["histogram"] for each in seeds]) for name, seeds in shapes.items() if seeds
     }
     if counts:
-        found["cosines.svg"] = Picture("Cosines of pairs by gold score", cosines(counts))
+        found["cosines.svg"] = cosines(counts)
     watched = [(course, _points(course)) for course in courses]
     if any(points for _, points in watched):
         lines = [Curve(course.name, points, _best(course)) for course, points in watched if points]
-        found["dev.svg"] = Picture("STS-B dev over the steps", dev_scores(lines))
+        found["dev.svg"] = dev_scores(lines)
     return found
 
 
@@ -89,7 +101,7 @@ def shown(drawn: Mapping[str, Picture]) -> Iterator[str]:
     }
     for file, words in said.items():
         if file in drawn:
-            yield f"{picture(file, drawn[file].alternative)}\n\n{words}"
+            yield f"{picture(file, drawn[file])}\n\n{words}"
 
 
 def training(courses: Sequence[Course], drawn: Mapping[str, Picture]) -> Iterator[str]:
@@ -118,7 +130,7 @@ def training(courses: Sequence[Course], drawn: Mapping[str, Picture]) -> Iterato
     ]
     yield table((*header, "sentences/s", "device"), rows, words=(0, 1, 2, 10))
     if "dev.svg" in drawn:
-        yield f"{picture('dev.svg', drawn['dev.svg'].alternative)}\n\nThe ring is the best step."
+        yield f"{picture('dev.svg', drawn['dev.svg'])}\n\nThe ring is the best step."
 
 
 def absent(scores: Scores) -> str:

@@ -1,43 +1,93 @@
-"""The pictures of a report, as SVG: the plane of alignment and uniformity, spectra, cosines, dev scores.
+"""The pictures of reports, by matplotlib: alignment and uniformity, spectra, cosines, dev scores.
 
-Each function gives the text of one file, whose description says in words what the picture shows. A model has
-a number, from 0, which is its colour; files of several seeds are given under one name and share it.
+A picture has a description, which says in words what it shows. A model has a number, from 0, which is its
+colour and its dashes; files of several seeds are given under one name and share it. matplotlib takes a second
+to import, so this module is imported where a picture is drawn.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
 
-from training.evaluation.report.svg import (
-    LINE_HEIGHT,
-    Box,
-    Panel,
-    Place,
-    apart,
-    axes,
-    colour,
-    dashes,
-    dot,
-    ink,
-    label,
-    page,
-    shortened,
-    stroke,
-    text_width,
-    ticks,
-    upward,
-    words,
-)
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-_WIDTH, _HEIGHT = 760.0, 440.0
-_LEFT, _TOP, _BOTTOM, _EDGE = 74.0, 44.0, 54.0, 16.0  # margins
+# Each with a contrast of 4.5 or more against its background, on light and on dark pages.
+LIGHT = ("#1f5fbf", "#a8400a", "#1d6e36", "#7a3fc4", "#a82a72", "#6a5700", "#0a6877", "#4f575f")
+DARK = ("#7fb4f8", "#f29a63", "#6cc98a", "#c3a3f5", "#f08fc2", "#d8be4c", "#58cbd8", "#b9c1c9")
+_PAPER, _INK, _NOTE, _GRID = "#ffffff", "#1c2026", "#5b636c", "#dde1e6"
+ON_DARK = dict(zip(LIGHT, DARK, strict=True)) | {
+    _PAPER: "#15191f",
+    _INK: "#e4e8ec",
+    _NOTE: "#9aa3ad",
+    _GRID: "#353c45",
+}
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 2)), (0, (7, 2, 1.5, 2)))  # beside the colour, which not all can tell
+_MARKERS = "os^D"
+_LONGEST = 28  # letters of a name in a picture; its description has the whole one
 # Uniformity of vectors that are spread evenly over a sphere of many dimensions: cosines go to 0, and the log
 # of the mean of exp(4 cos - 4) to -4. Of all distributions the even one has the least (Wang & Isola 2020).
-_EVEN = -4.0
-_RADIUS = 5.0
+EVEN = -4.0
+
+mpl.rcParams.update(
+    {
+        "svg.fonttype": "none",  # text stays text
+        "svg.hashsalt": "simile",  # the same picture is the same file
+        "text.parse_math": False,  # a name may have dollar signs
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+        "axes.axisbelow": True,
+        "axes.edgecolor": _NOTE,
+        "axes.facecolor": "none",
+        "axes.formatter.useoffset": False,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "figure.facecolor": _PAPER,
+        "font.sans-serif": ["DejaVu Sans"],  # matplotlib brings it
+        "font.size": 9,
+        "grid.color": _GRID,
+        "legend.frameon": False,
+        "xtick.color": _NOTE,
+        "xtick.labelcolor": _INK,
+        "ytick.color": _NOTE,
+        "ytick.labelcolor": _INK,
+    }
+)
+Place = tuple[float, float]
+
+
+class Picture(NamedTuple):
+    figure: Figure
+    description: str  # for those who do not see it
+
+    @property
+    def title(self) -> str:
+        return self.figure.get_suptitle()
+
+    def svg(self) -> str:
+        """The file's text. It has its own background, and colours for light and for dark pages."""
+        drawn = io.StringIO()
+        with warnings.catch_warnings():  # of letters that matplotlib's font lacks: the reader's has them
+            warnings.simplefilter("ignore", UserWarning)
+            self.figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+        opening, _, body = drawn.getvalue().partition("<svg ")[2].partition(">")
+        return (
+            f'<svg role="img" aria-labelledby="title description" {opening}>\n'
+            f'<title id="title">{escape(clean(self.title))}</title>\n'
+            f'<desc id="description">{escape(clean(self.description))}</desc>\n'
+            f"<style>\n@media (prefers-color-scheme: dark) {{\n{_dark_rules()}\n}}\n</style>{body}"
+        )
 
 
 class Mark(NamedTuple):
@@ -58,67 +108,71 @@ class Curve(NamedTuple):
     best: Place | None = None  # marked
 
 
-def plane(marks: Sequence[Mark]) -> str:
-    """Uniformity across, alignment up. A mark is the mean of its seeds, which are small dots beside it."""
-    places = list(chain.from_iterable(mark.seeds for mark in marks))
-    x = min(_EVEN - 0.3, *(at[0] - 0.2 for at in places)), 0.2
-    y = 0.0, max(0.5, *(1.15 * at[1] for at in places))
-    panel = Panel(Box(_LEFT, _TOP, _WIDTH - _EDGE, _HEIGHT - _BOTTOM), x, y)
-    names = "uniformity, lower is more evenly spread", "alignment, lower is nearer"
-    body = [axes(panel, ticks(*x), ticks(*y), names)]
-    even = panel.place((_EVEN, 0))[0]
-    body += [stroke([(even, panel.box.top), (even, panel.box.bottom)], "lead")]
-    body += [words((even + 5, panel.box.top + 10), "spread evenly, many dimensions", "small note")]
-    equal = panel.place((0, 0))
-    body += [dot(equal, _RADIUS, "note"), words((equal[0], equal[1] - 10), "all equal", "small note", "end")]
-    dots = [panel.place(mark.at) for mark in marks]
-    wide = text_width("spread evenly, many dimensions")
-    taken = [
-        *(Box(x - _RADIUS, y - _RADIUS, x + _RADIUS, y + _RADIUS) for x, y in (*dots, equal)),
-        Box(even, panel.box.top, even + wide, panel.box.top + LINE_HEIGHT),
-        Box(equal[0] - 60, equal[1] - 22, equal[0], equal[1]),
-    ]
-    for number, (mark, at) in enumerate(zip(marks, dots, strict=True)):
+def titled(title: str, height: float = 4.4) -> Figure:
+    """An empty page; `height` is in inches."""
+    figure = Figure((7.6, height), layout="constrained")
+    figure.suptitle(title, x=0.02, ha="left", weight="bold")
+    return figure
+
+
+def clean(text: str) -> str:
+    """The text without control characters and halves of characters, which XML cannot hold."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def shortened(name: str) -> str:
+    name = clean(name)
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+
+
+def plane(marks: Sequence[Mark]) -> Picture:
+    """Uniformity across, alignment up. A mark is the mean of its seeds, which are small marks beside it."""
+    figure = titled("Alignment and uniformity on STS-B")
+    axes = figure.add_subplot(xlabel="uniformity, lower is more evenly spread")
+    axes.set_ylabel("alignment, lower is nearer")
+    axes.axvline(EVEN, color=_NOTE, linewidth=0.8, linestyle=":")
+    axes.annotate("spread evenly, many dimensions", (EVEN, 1), xycoords=("data", "axes fraction"))
+    axes.plot(0, 0, "o", color=_NOTE)
+    axes.annotate("all equal", (0, 0), (-6, 6), textcoords="offset points", ha="right", color=_NOTE)
+    shown: dict[str, Artist] = {}
+    for number, mark in enumerate(marks):
+        colour, marker = LIGHT[number % len(LIGHT)], _MARKERS[number % len(_MARKERS)]
         if len(mark.seeds) > 1:
-            body += [dot(panel.place(seed), _RADIUS / 2, f"{ink(number)} faint") for seed in mark.seeds]
-        body += [dot(at, _RADIUS, ink(number)), *_name(mark.name, number, at, panel.box, taken)]
-    said = "; ".join(
-        f"{mark.name}: uniformity {mark.at[0]:.3f}, alignment {mark.at[1]:.3f}" for mark in marks
-    )
-    return page("Alignment and uniformity on STS-B", f"{said}.", (_WIDTH, _HEIGHT), body)
+            axes.plot(*zip(*mark.seeds, strict=True), marker, color=colour, alpha=0.45, markersize=4)
+        [shown[mark.name]] = axes.plot(*mark.at, marker, color=colour)
+    _name(figure, shown)
+    said = (f"{mark.name}: uniformity {mark.at[0]:.3f}, alignment {mark.at[1]:.3f}" for mark in marks)
+    return Picture(figure, _sentence(said))
 
 
-def spectra(curves: Sequence[Curve]) -> str:
+def spectra(curves: Sequence[Curve]) -> Picture:
     """Points are (place from 1, value by the largest), without zeros, which have no place on a log axis."""
-    values = [value for curve in curves for _, value in curve.points]
-    low = 10.0 ** min(math.floor(math.log10(min(values))), -1)
-    decades = round(-math.log10(low))
-    y = [10.0**-power for power in range(decades + 1)]
-    if decades < 3:
-        y += [part * power for power in y[1:] for part in (2, 5)]
-    x = 1.0, max(2.0, *(curve.points[-1][0] for curve in curves))
-    names = "direction, from the largest", "singular value, by the largest (log)"
-    body = _lines(curves, (x, [1, *ticks(0, x[1])[1:]]), ((low, 1.0), y), names, log=True)
-    said = "; ".join(f"{curve.name}: {_falls(curve.points)}" for curve in curves)
-    return page("Spectrum of the sentences of STS-B", f"{said}.", (_WIDTH, _HEIGHT), body)
+    figure = titled("Spectrum of the sentences of STS-B")
+    axes = figure.add_subplot(xlabel="direction, from the largest", yscale="log")
+    axes.set_ylabel("singular value, by the largest (log)")
+    _lines(figure, axes, curves)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    decades = -math.log10(min(value for curve in curves for _, value in curve.points))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    return Picture(figure, _sentence(f"{curve.name}: {_falls(curve.points)}" for curve in curves))
 
 
-def dev_scores(curves: Sequence[Curve]) -> str:
+def dev_scores(curves: Sequence[Curve]) -> Picture:
     """Points are (step, Spearman times 100); the best step has a ring."""
-    values = [value for curve in curves for _, value in curve.points]
-    middle, half = (min(values) + max(values)) / 2, max(0.55 * (max(values) - min(values)), 0.5)
-    y = middle - half, middle + half
-    x = 0.0, max(1.0, *(curve.points[-1][0] for curve in curves))
-    body = _lines(curves, (x, ticks(*x)), (y, ticks(*y)), ("step", "STS-B dev, Spearman times 100"))
-    said = "; ".join(
+    figure = titled("STS-B dev over the training")
+    axes = figure.add_subplot(xlabel="step", ylabel="STS-B dev, Spearman times 100")
+    _lines(figure, axes, curves)
+    said = (
         f"{curve.name}: {curve.points[-1][1]:.2f} at step {curve.points[-1][0]:g}"
         + (f", the best {curve.best[1]:.2f} at step {curve.best[0]:g}" if curve.best else "")
         for curve in curves
     )
-    return page("STS-B dev over the training", f"{said}.", (_WIDTH, _HEIGHT), body)
+    return Picture(figure, _sentence(said))
 
 
-def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
     """Of each model, pairs by gold score in equal steps of the cosine from -1 to 1, as shares of their bin.
 
     A small picture for each bin, one below the other, so that the shift from one to the next is seen.
@@ -128,87 +182,69 @@ def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
         name: {grade: _shares(histogram.get(grade, ())) for grade in bins}
         for name, histogram in models.items()
     }
-    most = max((value for each in shares.values() for share in each.values() for value in share), default=0)
-    step = ticks(0, max(most, 0.01), 3)[1]
-    top = step * math.ceil(most / step - 1e-9) or step
-    right, high = _WIDTH - (_EDGE if len(models) == 1 else _room(models)), 74.0
-    body: list[str] = []
-    for row, grade in enumerate(reversed(bins)):
-        above = _TOP + row * (high + 18)
-        panel = Panel(Box(_LEFT, above, right, above + high), (-1, 1), (0, 100 * top))
-        last = row == len(bins) - 1
-        across = ("cosine of the pair", "") if last else ("", "")
-        body += [axes(panel, [-1, -0.5, 0, 0.5, 1] if last else [], [0, 100 * top], across)]
-        body += [words((_LEFT + 8, above + 12), f"gold score {grade}", "note")]
-        for number, each in enumerate(shares.values()):
-            outline = [panel.place(at) for at in _steps(each[grade])]
+    figure = titled("Cosines of STS-B's pairs by gold score", 1 + 1.1 * len(bins))
+    rows = figure.subplots(len(bins), sharex=True, sharey=True, squeeze=False)[:, 0]
+    shown: dict[str, Artist] = {}
+    for grade, axes in zip(reversed(bins), rows, strict=True):
+        axes.set_title(f"gold score {grade}", loc="left", fontsize="medium", color=_NOTE)
+        for number, (name, each) in enumerate(shares.items()):
+            steps = [100 * share for share in each[grade]] or [0.0]
+            edges = [-1 + 2 * at / len(steps) for at in range(len(steps) + 1)]
+            look = _look(number)
             if len(models) == 1:
-                points = " ".join(f"{x:.1f},{y:.1f}" for x, y in outline)
-                body += [f'<polygon class="{ink(number)} faint" points="{points}"/>']
-            body += [stroke(outline, colour(number), dashes(number))]
-    height = _TOP + len(bins) * (high + 18) + 30
-    body += [upward(height / 2, "% of the bin")]
-    for number, name in enumerate(models if len(models) > 1 else ()):
-        y = _TOP + 12 + number * LINE_HEIGHT
-        body += [stroke([(right + 12, y - 4), (right + 36, y - 4)], colour(number), dashes(number))]
-        body += [label((right + 42, y), name, ink(number))]
-    said = "; ".join(f"{name}: {_middles(each)}" for name, each in shares.items())
-    return page("Cosines of STS-B's pairs by gold score", f"{said}.", (_WIDTH, height), body)
+                axes.stairs(steps, edges, fill=True, color=look["color"], alpha=0.45)
+            shown[name] = axes.stairs(steps, edges, **look)
+    figure.supxlabel("cosine of the pair", fontsize="medium")
+    figure.supylabel("% of the bin", fontsize="medium")
+    if len(models) > 1:
+        _name(figure, shown)
+    return Picture(figure, _sentence(f"{name}: {_middles(each)}" for name, each in shares.items()))
 
 
-def _lines(
-    curves: Sequence[Curve],
-    x: tuple[tuple[float, float], Sequence[float]],
-    y: tuple[tuple[float, float], Sequence[float]],
-    names: tuple[str, str],
-    *,
-    log: bool = False,
-) -> list[str]:
-    """Curves over axes given as (range, ticks), each with its name to the right of where it ends."""
+def intervals(gains: Sequence[Mapping[str, Any]]) -> Picture:
+    """A line for each gain from the low end of its interval to the high one, and zero between them."""
+    figure = titled("Gains with their intervals", 1 + 0.5 * len(gains))
+    axes = figure.add_subplot(xlabel="candidate less active")
+    axes.axvline(0, color=_NOTE, linewidth=0.8, linestyle=":")
+    for row, gain in enumerate(gains):
+        axes.plot((gain["low"], gain["high"]), (row, row), color=_NOTE)
+        axes.plot(gain["difference"], row, "o", color=_INK)
+        if gain["shown"]:
+            axes.annotate("better", (gain["high"], row), (6, -3), textcoords="offset points")
+    axes.set_yticks(range(len(gains)), [shortened(gain["name"]) for gain in gains])
+    axes.set_ylim(len(gains) - 0.5, -0.5)
+    said = (
+        f"{gain['name']}: {gain['difference']:+.4f}, from {gain['low']:+.4f} to {gain['high']:+.4f}"
+        for gain in gains
+    )
+    return Picture(figure, _sentence(said))
+
+
+def _lines(figure: Figure, axes: Axes, curves: Sequence[Curve]) -> None:
     numbers = {name: number for number, name in enumerate(dict.fromkeys(curve.name for curve in curves))}
-    right = _WIDTH - _room(numbers)
-    panel = Panel(Box(_LEFT, _TOP, right, _HEIGHT - _BOTTOM), x[0], y[0], log=log)
-    body = [axes(panel, x[1], y[1], names)]
-    for curve in curves:
-        number = numbers[curve.name]
-        points = [panel.place(at) for at in curve.points]
-        body += [stroke(points, colour(number), dashes(number))]
-        if len(points) == 1:
-            body += [dot(points[0], 3, ink(number))]
-        if curve.best:
-            ring = dot(panel.place(curve.best), _RADIUS, colour(number))
-            body += [ring.replace("/>", ' fill="none"/>')]
-    ends = {curve.name: panel.place(curve.points[-1]) for curve in curves}
-    heights = apart([at[1] for at in ends.values()], _TOP + 4, panel.box.bottom)
-    for (name, end), height in zip(ends.items(), heights, strict=True):
-        body += [stroke([end, (right + 10, height)], "lead")]
-        body += [label((right + 13, height + 4), name, ink(numbers[name]))]
-    return body
+    shown: dict[str, Artist] = {}
+    for name, points, best in curves:
+        look = _look(numbers[name])
+        marker = "o" if len(points) == 1 else ""  # a line of one point would not be seen
+        [shown[name]] = axes.plot(*zip(*points, strict=True), marker=marker, **look)
+        if best:
+            axes.plot(*best, "o", color=look["color"], fillstyle="none", markersize=10)
+    _name(figure, shown)
 
 
-def _name(name: str, number: int, at: Place, inside: Box, taken: list[Box]) -> Iterator[str]:
-    """Beside its dot, on the first side and height where nothing is yet; with a thin line when it is far."""
-    wide, (x, y) = text_width(shortened(name)), at
-    for turn in range(2 * len(taken) + 2):
-        down = math.ceil(turn / 2) * (LINE_HEIGHT if turn % 2 else -LINE_HEIGHT)
-        for side, anchor in ((1, "start"), (-1, "end")):
-            edge = x + side * (_RADIUS + 4)
-            left, right = sorted((edge, edge + side * wide))
-            box = Box(left, y + down - 9, right, y + down + 5)
-            beyond = box.left < inside.left or box.right > inside.right
-            beyond = beyond or box.top < inside.top or box.bottom > inside.bottom
-            if not beyond and not any(box.meets(other) for other in taken):
-                taken.append(box)
-                if turn:
-                    yield stroke([at, (edge, y + down)], "lead")
-                yield label((edge, y + down + 4), name, ink(number), anchor)
-                return
-    yield label((x + _RADIUS + 4, y + 4), name, ink(number))
+def _name(figure: Figure, shown: Mapping[str, Artist]) -> None:
+    names = map(shortened, shown)
+    figure.legend(list(shown.values()), list(names), loc="outside right upper")
 
 
-def _room(names: Sequence[str] | Mapping[str, object]) -> float:
-    """What the longest name takes to the right of a panel."""
-    return max(text_width(shortened(name)) for name in names) + 50
+def _look(number: int) -> dict[str, Any]:
+    """The line of the model with this number: another pattern where the colours begin again."""
+    pattern = _DASHES[(number + number // len(LIGHT)) % len(_DASHES)]
+    return {"color": LIGHT[number % len(LIGHT)], "linestyle": pattern}
+
+
+def _sentence(said: Iterable[str]) -> str:
+    return "; ".join(said) + "."
 
 
 def _falls(points: Sequence[Place]) -> str:
@@ -223,15 +259,6 @@ def _shares(counts: Sequence[int]) -> list[float]:
     return [count / total if total else 0.0 for count in counts]
 
 
-def _steps(shares: Sequence[float]) -> list[Place]:
-    """The outline of a histogram over -1 to 1, in percent, from the axis and back to it."""
-    wide = 2 / len(shares) if shares else 0.0
-    outline = [(-1.0, 0.0)]
-    for at, share in enumerate(shares):
-        outline += [(-1 + at * wide, 100 * share), (-1 + (at + 1) * wide, 100 * share)]
-    return [*outline, (1.0, 0.0)]
-
-
 def _middles(bins: Mapping[str, Sequence[float]]) -> str:
     """The mean cosine of each bin, each step counted at its middle."""
     said = []
@@ -239,3 +266,12 @@ def _middles(bins: Mapping[str, Sequence[float]]) -> str:
         middle = sum(share * (-1 + (2 * at + 1) / len(shares)) for at, share in enumerate(shares))
         said += [f"{grade} at {middle:.2f}" if any(shares) else f"{grade} without pairs"]
     return "mean cosine by gold score " + ", ".join(said)
+
+
+def _dark_rules() -> str:
+    """Every colour that matplotlib has written into an element, in its other shade."""
+    return "\n".join(
+        f'[style*="{part}: {light}"] {{ {part}: {dark} !important; }}'
+        for light, dark in ON_DARK.items()
+        for part in ("fill", "stroke")
+    )
