@@ -89,15 +89,17 @@ class Admission:
         A call larger than the whole limit is let in when nothing waits, or it could never be served. Its own
         size is no wait of others, who take turns with it.
         """
-        waiting = self._scheduler.tokens(lane)
+        waiting = self._scheduler.lanes[lane].tokens
         if waiting and waiting + cost > self.max_tokens:
             raise Overloaded(
                 f"{waiting} tokens wait already; with this request about {waiting + cost} would, and the "
                 f"limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
                 retry_after_seconds=self._throughput.seconds_for(waiting),
             )
+        if not self.max_seconds or lane is not Lane.INTERACTIVE:
+            return
         seconds = self.wait_seconds()
-        if self.max_seconds and lane is Lane.INTERACTIVE and seconds > self.max_seconds:
+        if seconds > self.max_seconds:
             raise Overloaded(
                 f"This request would wait about {seconds:.1f} s for its turn, and {self.max_seconds:g} s "
                 "are allowed (SIMILE_MAX_QUEUE_SECONDS). Send again later.",
@@ -106,4 +108,4 @@ class Admission:
 
     def wait_seconds(self) -> float:
         """Seconds that an interactive call that comes now would wait for its turn, about."""
-        return self._throughput.seconds_for(self._scheduler.turn_tokens(Lane.INTERACTIVE))
+        return self._throughput.seconds_for(self._scheduler.lanes[Lane.INTERACTIVE].turn_tokens)

@@ -83,7 +83,7 @@ class Executor:
     def _tokenize(self, worker: Worker, items: list[Item]) -> None:
         """Give each item its `ids`; one that is refused stays without."""
         characters = sum(len(item.source) for item in items)
-        worker.begin(self._throughput.tokenizing_may_take(characters))
+        begin_step(worker, self._throughput.tokenizing_may_take(characters))
         started = time.monotonic()
         refused = tokenize(items)
         seconds = time.monotonic() - started
@@ -105,7 +105,7 @@ class Executor:
         call = items[0].call
         lengths = [len(item.ids) for item in items]
         cost = cost_of(lengths, self._sizes.costs(call.encoder))
-        worker.begin(self._throughput.batch_may_take(cost))
+        begin_step(worker, self._throughput.batch_may_take(cost))
         together = {"alone": True} if self._single_text.takes(items) else {}
         started = time.monotonic()
         try:
@@ -115,10 +115,10 @@ class Executor:
         else:
             seconds = time.monotonic() - started
             self._answer(items, vectors, started, seconds)
+            self._count(call, lengths, [started - item.call.arrived for item in items], seconds)
             # Else it is no pace of one worker's, or none of the version in service.
             if not together and call.lane is not Lane.CANDIDATE:
                 self._throughput.measured(cost, seconds)
-            self._count(call, lengths, [started - item.call.arrived for item in items], seconds)
             return
         if together:
             self._single_text.failed(call.encoder, failure)
@@ -178,3 +178,9 @@ class Executor:
         series.tokens.inc(tokens)
         for waited in queued:
             series.queue_seconds.observe(waited)
+
+
+def begin_step(worker: Worker, may_take_seconds: float) -> None:
+    """`worker` begins a step of the job that it has in hand."""
+    worker.may_take_seconds = may_take_seconds
+    worker.step += 1

@@ -60,11 +60,6 @@ class Worker:
         self._seen = 0
         self._seconds = 0.0  # that the step in hand has taken
 
-    def begin(self, may_take_seconds: float) -> None:
-        """A step of the job in hand begins."""
-        self.may_take_seconds = may_take_seconds
-        self.step += 1
-
     def spend(self, seconds: float) -> bool:
         """`seconds` more have passed. True when the step in hand is overdue and was not before."""
         if self.job is None or self.step != self._seen:
