@@ -17,7 +17,6 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -83,17 +82,14 @@ class Batcher:
     def start(self) -> None:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = self._executor.loop = asyncio.get_running_loop()
+        lanes = self._scheduler.lanes
         for lane in Lane:
-            self._metrics.queue_tokens.labels(lane).set_function(partial(self._waiting, lane, "tokens"))
-            self._metrics.queue_texts.labels(lane).set_function(partial(self._waiting, lane, "texts"))
+            self._metrics.queue_tokens.labels(lane).set_function(lambda lane=lane: lanes[lane].tokens)
+            self._metrics.queue_texts.labels(lane).set_function(lambda lane=lane: lanes[lane].texts)
         self._metrics.queue_wait.set_function(self._admission.wait_seconds)
         self._metrics.queue_limit_tokens.set(self._admission.max_tokens)
         self._metrics.queue_limit_seconds.set(self._admission.max_seconds or math.inf)
         self._workers.start()
-
-    def _waiting(self, lane: Lane, unit: str) -> int:
-        queue = self._scheduler.lanes[lane]
-        return queue.tokens if unit == "tokens" else queue.texts
 
     def overloaded(self) -> Overloaded | None:
         """The refusal of any interactive call that comes now, None when one may join."""

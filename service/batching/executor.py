@@ -9,23 +9,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from models.errors import BadInput
 from service.batching.admission import ThroughputEstimate
 from service.batching.cache import InFlight
 from service.batching.planner import Sizes, cost_of
 from service.batching.request import EmbedCall, Item, Job, Lane
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
-from service.batching.tokenizing import refusal, tokenize
+from service.batching.tokenizing import tokenize
 from service.batching.workers import Worker
-from service.errors import Backend, ServiceError
+from service.errors import Backend, ServiceError, Tokenizer
 from service.observability.logs import told
 from service.observability.metrics import Metrics
 
@@ -89,11 +87,10 @@ class Executor:
         seconds = time.monotonic() - started
         for item in items:
             item.tokenize_seconds = seconds / len(items)
-        for item, error in refused:
-            if not isinstance(error, BadInput):
-                log.error("The tokenizer failed", exc_info=error)
+        for item, refusal in refused:
+            if refusal.kind is Tokenizer:
                 self.failures[item.call.encoder] = "the tokenizer failed; the log says how"
-            self.on_loop(self._in_flight.fail, [item], partial(refusal, error))
+            self.on_loop(self._in_flight.fail, [item], refusal.at)
         for (encoder, lane), count in Counter((item.call.encoder, item.call.lane) for item in items).items():
             if (series := self._metrics.inference(encoder.manifest.version, lane)) is not None:
                 series.tokenise_seconds.observe(seconds * count / len(items))

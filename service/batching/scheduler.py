@@ -34,6 +34,7 @@ class Scheduler:
         workers: Sequence[Worker] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.lanes: dict[Lane, FairQueue] = {}
         self.stopping = False
         self._sizes = sizes
         self._workers = workers
@@ -45,7 +46,7 @@ class Scheduler:
         self._empty()
 
     def _empty(self) -> None:
-        self.lanes = {lane: FairQueue(self._sizes) for lane in Lane}
+        self.lanes.update((lane, FairQueue(self._sizes)) for lane in Lane)
         self._last_interactive = float("-inf")
         self._since_background = 0
         self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # the one whose turn it is comes first
