@@ -1,7 +1,7 @@
 """Admission of calls to the queue, and the throughput that it is judged by.
 
 A call is refused when it would wait too long for its turn, or make the queue too large. To refuse at once is
-kinder than to let everybody wait: what is served in time stays near the best that the machine can do, and a
+kinder than to let all wait: what is served in time stays near the best that the machine can do, and a
 refused client knows when to come again.
 """
 
@@ -35,7 +35,7 @@ class ThroughputEstimate:
         self._batches = 0
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """One worker embedded `tokens` in `seconds`.
+        """A worker embedded `tokens` in `seconds`.
 
         What every batch costs besides counts as tokens, or a quiet time of short texts would teach a pace
         at which the next burst seems hopeless.
@@ -87,7 +87,7 @@ class Admission:
         """Raise Overloaded when a call of about `cost` tokens may not join `lane`.
 
         A call larger than the whole limit is let in when nothing waits, or it could never be served. Its own
-        size is no wait of others, who take turns with it.
+        size is no wait of other calls, which take turns with it.
         """
         waiting = self._scheduler.lanes[lane].tokens
         if waiting and waiting + cost > self.max_tokens:

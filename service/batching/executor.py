@@ -1,7 +1,7 @@
 """A worker's job, carried out: texts become token ids, or a batch becomes vectors.
 
 A failure belongs to the items that cause it: a batch that fails is halved until it is known which.
-Not here: which job is next (scheduler.py), the thread that it runs on (workers.py), who waits (cache.py).
+Elsewhere: the next job (scheduler.py), its thread (workers.py), the calls that wait (cache.py).
 """
 
 import asyncio

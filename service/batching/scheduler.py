@@ -52,7 +52,7 @@ class Scheduler:
         self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # the one whose turn it is comes first
 
     def is_idle(self) -> bool:
-        """Whether nothing waits, and at most one worker has a job in hand."""
+        """True when nothing waits, and at most one worker has a job in hand."""
         busy = sum(worker.job is not None for worker in self._workers)
         return busy <= 1 and not any(queue.texts for queue in self.lanes.values())
 
@@ -171,7 +171,7 @@ class Scheduler:
         return self.next_job(candidates=False) if self._all_on_candidates() else None
 
     def _all_on_candidates(self) -> bool:
-        """Whether no worker but the spare is left for the version in service."""
+        """True when no worker but the spare is left for the version in service."""
         return all(worker.on_candidate for worker in self._workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may join the queue: by how long they would wait for their turn, and by how large it may gitem."""
+"""Admission of calls: by how long they would wait for their turn, and by how large the queue may grow."""
 
 from types import SimpleNamespace
 from typing import Any, cast
