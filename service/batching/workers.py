@@ -46,8 +46,8 @@ def layout_for(settings: Settings) -> Layout:
 
 
 class Worker:
-    """A thread, which writes its `job`, `may_take_seconds` and `step`; the scheduler writes `on_candidate`, and
-    the watchdog's thread the others.
+    """A thread. It writes its `job`, `may_take_seconds` and `step`; the scheduler writes `on_candidate`, the
+    watchdog's thread the rest.
     """
 
     def __init__(self, *, spare: bool = False) -> None:
