@@ -1,4 +1,4 @@
-"""How to share the processors among workers: `python -m benchmarks.layouts`, on a quiet machine.
+"""Ways to share the processors among workers: `python -m benchmarks.layouts`, on a quiet machine.
 
     4 workers x 1 thread    2 x 2    1 x 4
 

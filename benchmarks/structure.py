@@ -3,8 +3,9 @@
     entries    files and folders of each package, and files of more than 300 lines
     chain      the longest chain of imports within service/, in files
     changes    how often execution moves to another file of service/, for one request
+    batching   files of service/batching/ that one request enters
 
-sys.setprofile counts the last one, over all threads of a service in this process, with a tiny model.
+sys.setprofile counts the last two, over all threads of a service in this process, with a tiny model.
 """
 
 import argparse
@@ -42,8 +43,9 @@ def main() -> None:
             print(f"{file.relative_to(PROJECT)}: {lines} lines")
     chain = longest_chain()
     print(f"longest chain of imports in service/: {len(chain)} files\n  {' > '.join(chain)}")
-    for what, changes in changes_of_file().items():
-        print(f"{what}: {changes} changes of file")
+    for what, files in walks().items():
+        entered = sorted({Path(file).stem for file in files if Path(file).parent.name == "batching"})
+        print(f"{what}: {len(files)} changes of file; batching: {len(entered)} files, {', '.join(entered)}")
 
 
 def _files(*packages: str) -> list[Path]:
@@ -89,8 +91,7 @@ class Walk:
     """Calls into files of service/, on every thread, and how often two in a row are of different files."""
 
     def __init__(self) -> None:
-        self.changes = 0
-        self._last = ""
+        self.files: list[str] = []
         self._inside = str(PROJECT / "service")
 
     def __enter__(self) -> Self:
@@ -104,12 +105,12 @@ class Walk:
 
     def _seen(self, frame: FrameType, event: str, _: Any) -> None:
         file = frame.f_code.co_filename
-        if event == "call" and file.startswith(self._inside) and file != self._last:
-            self._last = file
-            self.changes += 1
+        if event == "call" and file.startswith(self._inside) and file not in self.files[-1:]:
+            self.files.append(file)
 
 
-def changes_of_file() -> dict[str, int]:
+def walks() -> dict[str, list[str]]:
+    """The files that each request goes through, in order."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         store = Store(place / "models")
@@ -117,7 +118,7 @@ def changes_of_file() -> dict[str, int]:
         settings = Settings(
             data_dir=place / "data", models_dir=store.root, workers=1, allowed_hosts=HOST, examples=False
         )
-        counts: dict[str, int] = {}
+        found: dict[str, list[str]] = {}
         with Walk() as walk, TestClient(create_app(settings)) as client:
             while client.get("/ready").status_code != 200:
                 pass
@@ -131,10 +132,10 @@ def changes_of_file() -> dict[str, int]:
                 "GET /search": ("GET", "/search", {"params": {"q": "red stone"}}),
             }
             for what, (method, path, body) in asked.items():
-                before = walk.changes
+                before = len(walk.files)
                 client.request(method, path, **body).raise_for_status()
-                counts[what] = walk.changes - before
-        return counts
+                found[what] = walk.files[before:]
+        return found
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Admission of calls to the queue, and the throughput that it is judged by.
 
 A call is refused when it would wait too long for its turn, or make the queue too large. To refuse at once is
-kinder than to let everybody wait: what is served in time stays near the best that the machine can do, and a
+kinder than to let all wait: what is served in time stays near the best that the machine can do, and a
 refused client knows when to come again.
 """
 
@@ -35,7 +35,7 @@ class ThroughputEstimate:
         self._batches = 0
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """One worker embedded `tokens` in `seconds`.
+        """A worker embedded `tokens` in `seconds`.
 
         What every batch costs besides counts as tokens, or a quiet time of short texts would teach a pace
         at which the next burst seems hopeless.
@@ -87,17 +87,19 @@ class Admission:
         """Raise Overloaded when a call of about `cost` tokens may not join `lane`.
 
         A call larger than the whole limit is let in when nothing waits, or it could never be served. Its own
-        size is no wait of others, who take turns with it.
+        size is no wait of other calls, which take turns with it.
         """
-        waiting = self._scheduler.tokens(lane)
+        waiting = self._scheduler.lanes[lane].tokens
         if waiting and waiting + cost > self.max_tokens:
             raise Overloaded(
                 f"{waiting} tokens wait already; with this request about {waiting + cost} would, and the "
                 f"limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or less at once.",
                 retry_after_seconds=self._throughput.seconds_for(waiting),
             )
+        if not self.max_seconds or lane is not Lane.INTERACTIVE:
+            return
         seconds = self.wait_seconds()
-        if self.max_seconds and lane is Lane.INTERACTIVE and seconds > self.max_seconds:
+        if seconds > self.max_seconds:
             raise Overloaded(
                 f"This request would wait about {seconds:.1f} s for its turn, and {self.max_seconds:g} s "
                 "are allowed (SIMILE_MAX_QUEUE_SECONDS). Send again later.",
@@ -106,4 +108,4 @@ class Admission:
 
     def wait_seconds(self) -> float:
         """Seconds that an interactive call that comes now would wait for its turn, about."""
-        return self._throughput.seconds_for(self._scheduler.turn_tokens(Lane.INTERACTIVE))
+        return self._throughput.seconds_for(self._scheduler.lanes[Lane.INTERACTIVE].turn_tokens)

@@ -17,7 +17,6 @@ import logging
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 
@@ -84,12 +83,16 @@ class Batcher:
         """Start the workers; call from the event loop that will call `embed`."""
         self._loop = self._executor.loop = asyncio.get_running_loop()
         for lane in Lane:
-            self._metrics.queue_tokens.labels(lane).set_function(partial(self._scheduler.tokens, lane))
-            self._metrics.queue_texts.labels(lane).set_function(partial(self._scheduler.texts, lane))
+            self._show_waiting(lane)
         self._metrics.queue_wait.set_function(self._admission.wait_seconds)
         self._metrics.queue_limit_tokens.set(self._admission.max_tokens)
         self._metrics.queue_limit_seconds.set(self._admission.max_seconds or math.inf)
         self._workers.start()
+
+    def _show_waiting(self, lane: Lane) -> None:
+        lanes = self._scheduler.lanes
+        self._metrics.queue_tokens.labels(lane).set_function(lambda: lanes[lane].tokens)
+        self._metrics.queue_texts.labels(lane).set_function(lambda: lanes[lane].texts)
 
     def overloaded(self) -> Overloaded | None:
         """The refusal of any interactive call that comes now, None when one may join."""

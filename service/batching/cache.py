@@ -59,15 +59,23 @@ class KeySpace:
             for options in product((False, True), repeat=4)
         }
 
-    def text_key(self, call: EmbedCall, source: Source) -> bytes | None:
-        """None for a source that is too long to be looked up."""
-        if len(source) > self._longest:
-            return None
-        is_text = isinstance(source, str)
-        named = self._hashes[is_text, call.normalize, call.truncate, call.left].copy()
-        # Half of a surrogate pair is refused by the tokenizer, which says where it is.
-        named.update((source if isinstance(source, str) else repr(source)).encode("utf-8", "surrogatepass"))
-        return named.digest()
+    def text_keys(self, call: EmbedCall, inputs: Sequence[Source]) -> list[bytes | None]:
+        """A key for each of `inputs`; None for one that is too long to be looked up."""
+        options = (call.normalize, call.truncate, call.left)
+        of_texts, of_ids = self._hashes[True, *options], self._hashes[False, *options]
+        keys: list[bytes | None] = []
+        for source in inputs:
+            if len(source) > self._longest:
+                keys.append(None)
+                continue
+            if isinstance(source, str):
+                named, content = of_texts.copy(), source
+            else:
+                named, content = of_ids.copy(), repr(source)
+            # Half of a surrogate pair is refused by the tokenizer, which says where it is.
+            named.update(content.encode("utf-8", "surrogatepass"))
+            keys.append(named.digest())
+        return keys
 
 
 class Cache:
@@ -174,18 +182,13 @@ class InFlight:
         new: list[Item] = []
         joined: list[tuple[Item, int]] = []
         begun: dict[bytes, Item] = {}  # new ones: an equal text may follow in the same call
-        for position, source in enumerate(inputs):
-            key = None if space is None else space.text_key(call, source)
+        keys = [None] * len(inputs) if space is None else space.text_keys(call, inputs)
+        for position, (source, key) in enumerate(zip(inputs, keys, strict=True)):
             if key is not None:
                 entry = None if cache is None else cache.find(key)
                 if entry is not None:
-                    _fill(
-                        call,
-                        position,
-                        np.frombuffer(entry.vector, np.float32),
-                        entry.tokens,
-                        truncated=entry.truncated,
-                    )
+                    vector = np.frombuffer(entry.vector, np.float32)
+                    _fill(call, position, vector, entry.tokens, entry.truncated)
                     continue
                 item = self._items.get(key) or begun.get(key)
                 if item is not None:
@@ -235,7 +238,7 @@ class InFlight:
             if item.is_kept and self._cache is not None:
                 self._cache.keep(item, vector.tobytes())
             for call, position in item.waiters:
-                _fill(call, position, vector, len(item.ids), truncated=item.truncated)
+                _fill(call, position, vector, len(item.ids), item.truncated)
                 before = started - call.arrived  # below 0: it came in the middle of the forward pass
                 call.tokenize_seconds += item.tokenize_seconds
                 call.wait_seconds += max(0.0, before)
@@ -262,9 +265,7 @@ class InFlight:
             del self._items[item.key]
 
 
-def _fill(
-    call: EmbedCall, position: int, vector: NDArray[np.float32], tokens: int, *, truncated: bool
-) -> None:
+def _fill(call: EmbedCall, position: int, vector: NDArray[np.float32], tokens: int, truncated: bool) -> None:
     """A row of a call's answer."""
     call.vectors[position] = vector
     call.tokens[position] = tokens

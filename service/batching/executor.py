@@ -1,7 +1,7 @@
 """A worker's job, carried out: texts become token ids, or a batch becomes vectors.
 
 A failure belongs to the items that cause it: a batch that fails is halved until it is known which.
-Not here: which job is next (scheduler.py), the thread that it runs on (workers.py), who waits (cache.py).
+Elsewhere: the next job (scheduler.py), its thread (workers.py), the calls that wait (cache.py).
 """
 
 import asyncio
@@ -9,23 +9,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from models.errors import BadInput
 from service.batching.admission import ThroughputEstimate
 from service.batching.cache import InFlight
 from service.batching.planner import Sizes, cost_of
 from service.batching.request import EmbedCall, Item, Job, Lane
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
-from service.batching.tokenizing import refusal, tokenize
+from service.batching.tokenizing import tokenize
 from service.batching.workers import Worker
-from service.errors import Backend, ServiceError
+from service.errors import Backend, ServiceError, Tokenizer
 from service.observability.logs import told
 from service.observability.metrics import Metrics
 
@@ -83,17 +81,16 @@ class Executor:
     def _tokenize(self, worker: Worker, items: list[Item]) -> None:
         """Give each item its `ids`; one that is refused stays without."""
         characters = sum(len(item.source) for item in items)
-        worker.begin(self._throughput.tokenizing_may_take(characters))
+        begin_step(worker, self._throughput.tokenizing_may_take(characters))
         started = time.monotonic()
         refused = tokenize(items)
         seconds = time.monotonic() - started
         for item in items:
             item.tokenize_seconds = seconds / len(items)
-        for item, error in refused:
-            if not isinstance(error, BadInput):
-                log.error("The tokenizer failed", exc_info=error)
+        for item, refusal in refused:
+            if refusal.kind is Tokenizer:
                 self.failures[item.call.encoder] = "the tokenizer failed; the log says how"
-            self.on_loop(self._in_flight.fail, [item], partial(refusal, error))
+            self.on_loop(self._in_flight.fail, [item], refusal.at)
         for (encoder, lane), count in Counter((item.call.encoder, item.call.lane) for item in items).items():
             if (series := self._metrics.inference(encoder.manifest.version, lane)) is not None:
                 series.tokenise_seconds.observe(seconds * count / len(items))
@@ -105,7 +102,7 @@ class Executor:
         call = items[0].call
         lengths = [len(item.ids) for item in items]
         cost = cost_of(lengths, self._sizes.costs(call.encoder))
-        worker.begin(self._throughput.batch_may_take(cost))
+        begin_step(worker, self._throughput.batch_may_take(cost))
         together = {"alone": True} if self._single_text.takes(items) else {}
         started = time.monotonic()
         try:
@@ -115,10 +112,10 @@ class Executor:
         else:
             seconds = time.monotonic() - started
             self._answer(items, vectors, started, seconds)
+            self._count(call, lengths, [started - item.call.arrived for item in items], seconds)
             # Else it is no pace of one worker's, or none of the version in service.
             if not together and call.lane is not Lane.CANDIDATE:
                 self._throughput.measured(cost, seconds)
-            self._count(call, lengths, [started - item.call.arrived for item in items], seconds)
             return
         if together:
             self._single_text.failed(call.encoder, failure)
@@ -178,3 +175,9 @@ class Executor:
         series.tokens.inc(tokens)
         for waited in queued:
             series.queue_seconds.observe(waited)
+
+
+def begin_step(worker: Worker, may_take_seconds: float) -> None:
+    """`worker` begins a step of the job that it has in hand."""
+    worker.may_take_seconds = may_take_seconds
+    worker.step += 1

@@ -1,4 +1,4 @@
-"""One lane: the calls with items that wait, and the next job among them.
+"""A lane: the calls with items that wait, and the next job among them.
 
 Within a lane calls take turns: the call at the front has its oldest item in the next batch and then goes to
 the back, so that a call of two thousand texts delays a call of one by a batch and not by all of its own.
@@ -16,7 +16,7 @@ TOKENIZE_CHARACTERS = 65_536  # so one call holds a worker for about 15 ms
 
 
 class FairQueue:
-    """One lane. A call is in `new` or `untokenized` while it has items to be tokenized, and in `ready` while
+    """A lane. A call is in `new` or `untokenized` while it has items to be tokenized, and in `ready` while
     some wait for a batch; in each, a call that was served goes to the back.
     """
 

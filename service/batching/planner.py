@@ -1,4 +1,4 @@
-"""Which of the waiting texts to embed together, and how large a batch may be.
+"""The plan of a batch: which of the waiting texts it takes, and how large it may be.
 
 A batch is computed at the length of its longest text. In a padded graph a short text beside a long one costs
 as much as the long one; in one that leaves padding out (models/graph/packing.py) only its attention does, so
@@ -83,7 +83,7 @@ def group_of_oldest(lengths: Sequence[int], budget_tokens: int, costs: Costs = P
 
     Args:
         lengths: tokens of each waiting text, the oldest text first; at least one.
-        budget_tokens: the most that one batch may cost. A text that costs more goes alone.
+        budget_tokens: the most that one batch may cost. A text that costs more goes by itself.
         costs: of batches of the model that they are for.
 
     Returns:

@@ -22,7 +22,7 @@ class Lane(StrEnum):
 
 
 class Timing(NamedTuple):
-    """Where the time of one text of a call went, in seconds: means over the call's texts."""
+    """Seconds that one text of a call took, by step: means over the call's texts."""
 
     tokenize_seconds: float  # its share of its tokenizing job: the job's seconds, divided by the job's items
     queue_seconds: float  # from its arrival to the start of its forward pass, less the share above
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class EmbedCall:
-    """One request to embed: its options, its answer so far, and the future that waits for it."""
+    """A request to embed: its options, its answer so far, and the future that waits for it."""
 
     encoder: Encoder
     lane: Lane
@@ -63,7 +63,7 @@ class EmbedCall:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """One text to be computed, for every call that waits for it.
+    """A text to be computed, for every call that waits for it.
 
     The event loop alone writes `waiters` and `cancelled`, under no lock; workers read `cancelled`.
     """

@@ -22,7 +22,7 @@ BACKGROUND_EVERY = 10  # one batch in ten is not interactive's while other lanes
 
 
 class Scheduler:
-    """All lanes. Numbers may be read without the lock, where one that is a moment old will do.
+    """All lanes. Their numbers may be read without the lock, where one that is a moment old will do.
 
     workers: every worker that takes jobs from here; an entry may be replaced.
     clock: gives seconds and only ever rises.
@@ -34,6 +34,7 @@ class Scheduler:
         workers: Sequence[Worker] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.lanes: dict[Lane, FairQueue] = {}
         self.stopping = False
         self._sizes = sizes
         self._workers = workers
@@ -45,37 +46,25 @@ class Scheduler:
         self._empty()
 
     def _empty(self) -> None:
-        self._lanes = {lane: FairQueue(self._sizes) for lane in Lane}
+        self.lanes.update((lane, FairQueue(self._sizes)) for lane in Lane)
         self._last_interactive = float("-inf")
         self._since_background = 0
         self._others = [Lane.BACKGROUND, Lane.CANDIDATE]  # the one whose turn it is comes first
 
-    def tokens(self, lane: Lane) -> int:
-        """Tokens that wait in `lane`."""
-        return self._lanes[lane].tokens
-
-    def texts(self, lane: Lane) -> int:
-        """Texts that wait in `lane`."""
-        return self._lanes[lane].texts
-
-    def turn_tokens(self, lane: Lane) -> int:
-        """About how many tokens in `lane` go before the first text of a call that comes now."""
-        return self._lanes[lane].turn_tokens
-
     def is_idle(self) -> bool:
-        """Whether nothing waits, and at most one worker has a job in hand."""
+        """True when nothing waits, and at most one worker has a job in hand."""
         busy = sum(worker.job is not None for worker in self._workers)
-        return busy <= 1 and not any(queue.texts for queue in self._lanes.values())
+        return busy <= 1 and not any(queue.texts for queue in self.lanes.values())
 
     def put(self, call: EmbedCall, items: list[Item]) -> bool:
         """Let `items` of a new call wait. False when the service is stopping."""
         with self._wake:
             if self.stopping:
                 return False
-            self._lanes[call.lane].put(call, items)
             if call.lane is Lane.INTERACTIVE:
                 self._last_interactive = self._clock()
             self._notify(len(items))
+            self.lanes[call.lane].put(call, items)
         return True
 
     def promote(self, item: Item, call: EmbedCall) -> None:
@@ -83,7 +72,7 @@ class Scheduler:
         with self._wake:
             if item.taken or item.cancelled:
                 return
-            before, after = self._lanes[item.call.lane], self._lanes[call.lane]
+            before, after = self.lanes[item.call.lane], self.lanes[call.lane]
             waited = before.remove(item.call, {item})
             item.call = call
             if not waited:  # it is being tokenized
@@ -103,8 +92,9 @@ class Scheduler:
                     return None
                 (self._wake_spare if worker.spare else self._wake).wait()
             worker.on_candidate = job.items[0].call.lane is Lane.CANDIDATE
+            if worker.on_candidate:
+                self._notify(0)
             job.epoch = self._epoch
-            self._notify(0)
             return job
 
     def tokenized(self, job: Job) -> None:
@@ -112,16 +102,16 @@ class Scheduler:
         with self._wake:
             if job.epoch != self._epoch:
                 return
-            for item in job.items:
-                self._lanes[item.call.lane].tokenized(item)
             self._notify(len(job.items) - 1)  # the worker itself takes the next job
+            for item in job.items:
+                self.lanes[item.call.lane].tokenized(item)
 
     def discard(self, items: Iterable[Item]) -> None:
         """Items that no call waits for any more: they free their places at once."""
         with self._wake:
             unwanted = set(items)
             for call in {item.call for item in unwanted}:
-                self._lanes[call.lane].remove(call, unwanted)
+                self.lanes[call.lane].remove(call, unwanted)
 
     def drain(self) -> list[Item]:
         """Take every item out, to be failed."""
@@ -159,7 +149,7 @@ class Scheduler:
         first = (Lane.INTERACTIVE, full)
         is_due = self._since_background >= BACKGROUND_EVERY - 1
         for lane, budget in [*others, first] if is_due else [first, *others]:
-            job = self._lanes[lane].take(budget)
+            job = self.lanes[lane].take(budget)
             if job is None:
                 continue
             if job.embed and lane is Lane.INTERACTIVE:
@@ -171,7 +161,7 @@ class Scheduler:
         return None
 
     def _drained(self) -> list[Item]:
-        return [item for queue in self._lanes.values() for item in queue.drain()]
+        return [item for queue in self.lanes.values() for item in queue.drain()]
 
     def _job_for(self, worker: Worker) -> Job | None:
         if worker.given_up:
@@ -181,11 +171,11 @@ class Scheduler:
         return self.next_job(candidates=False) if self._all_on_candidates() else None
 
     def _all_on_candidates(self) -> bool:
-        """Whether no worker but the spare is left for the version in service."""
+        """True when no worker but the spare is left for the version in service."""
         return all(worker.on_candidate for worker in self._workers if not worker.spare)
 
     def _notify(self, workers: int) -> None:
-        """Wake so many workers, and the spare one where it is needed."""
+        """Wake so many workers, and the spare one where it is needed; they look once the lock is free."""
         self._wake.notify(workers)
         if self._all_on_candidates():
             self._wake_spare.notify()

@@ -1,4 +1,4 @@
-"""A text that comes alone while every worker rests: all threads compute it together, once that is made ready.
+"""A single text that comes while every worker is idle: all threads compute it together, once that is ready.
 
     some lone texts ──▶ the graph is opened once more, on a thread of its own ──▶ the next lone texts use it
 

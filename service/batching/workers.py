@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Layout(NamedTuple):
-    """How many workers run the model, with how many threads each, and why."""
+    """The number of workers that run the model, the threads of each, and why."""
 
     workers: int
     threads: int
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
 
 def layout_for(settings: Settings) -> Layout:
-    """One thread on each processor, unless the settings say otherwise.
+    """A worker of one thread on each processor, unless the settings say otherwise.
 
     Independent workers beat one pass on several threads wherever it was measured (benchmarks/layouts.py).
     """
@@ -46,7 +46,9 @@ def layout_for(settings: Settings) -> Layout:
 
 
 class Worker:
-    """One thread. It writes the first three itself; the others are the scheduler's and the watchdog's."""
+    """A thread. It writes its `job`, `may_take_seconds` and `step`; the scheduler writes `on_candidate`, the
+    watchdog's thread the rest.
+    """
 
     def __init__(self, *, spare: bool = False) -> None:
         self.spare = spare
@@ -59,11 +61,6 @@ class Worker:
         self.hangs = False
         self._seen = 0
         self._seconds = 0.0  # that the step in hand has taken
-
-    def begin(self, may_take_seconds: float) -> None:
-        """A step of the job in hand begins."""
-        self.may_take_seconds = may_take_seconds
-        self.step += 1
 
     def spend(self, seconds: float) -> bool:
         """`seconds` more have passed. True when the step in hand is overdue and was not before."""
@@ -143,5 +140,5 @@ class Workers:
     def _run(self, worker: Worker) -> None:
         try:
             self._work(worker)
-        except BaseException:  # the supervisor finds the thread dead; nothing else would say why
+        except BaseException:  # the watchdog finds the thread dead; nothing else would say why
             log.critical("A worker died", exc_info=True)

@@ -372,7 +372,7 @@ def test_a_full_queue_is_429_with_a_time_to_come_back(
         send(1)
         until(lambda at=at: len(begun) > at)  # type: ignore[misc]
     send(25)
-    until(lambda: runtime.batcher._scheduler.texts(Lane.INTERACTIVE) == 25)
+    until(lambda: runtime.batcher._scheduler.lanes[Lane.INTERACTIVE].texts == 25)
     response = client.post("/embed", json={"inputs": ["word " * 100] * 25})
     refused(response, 429, "Overloaded", "SIMILE_MAX_QUEUE_TOKENS")
     assert int(response.headers["retry-after"]) >= 1

@@ -1,4 +1,4 @@
-"""Who may join the queue: by how long they would wait for their turn, and by how large it may gitem."""
+"""Admission of calls: by how long they would wait for their turn, and by how large the queue may grow."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -87,7 +87,7 @@ def test_a_call_of_many_texts_has_its_turns_while_others_keep_coming() -> None:
     """300 calls of one text wait at any time, so one text in 301 is the call's: 8 in a batch."""
     scheduler = Scheduler()
     put(scheduler, texts=200, tokens=60)
-    [bulk] = scheduler._lanes[Lane.INTERACTIVE].new
+    [bulk] = scheduler.lanes[Lane.INTERACTIVE].new
     for _ in range(300):
         put(scheduler, texts=1, tokens=60)
     for _ in range(1000):

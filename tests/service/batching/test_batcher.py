@@ -16,7 +16,7 @@ from tests.service.fakes import CountingEncoder, run, running, until
 
 def waiting(batcher: Batcher) -> int:
     """Texts that wait, of both lanes."""
-    return sum(batcher._scheduler.texts(lane) for lane in Lane)
+    return sum(batcher._scheduler.lanes[lane].texts for lane in Lane)
 
 
 def test_every_text_gets_its_own_vector_whatever_it_was_batched_with() -> None:
@@ -284,7 +284,7 @@ def test_who_leaves_frees_the_places_of_all_its_rows_at_once() -> None:
                 await batcher.embed(encoder.as_encoder(), ["c" * 60] * 6)
             behind.cancel()
             await asyncio.gather(behind, return_exceptions=True)
-            assert batcher._scheduler.tokens(Lane.INTERACTIVE) == 0
+            assert batcher._scheduler.lanes[Lane.INTERACTIVE].tokens == 0
             encoder.gate.set()
             await batcher.embed(encoder.as_encoder(), ["d" * 60] * 6)
             await running_now

@@ -32,7 +32,7 @@ def call_of(encoder: Encoder, normalize: bool = True, truncate: bool = True, lef
 
 
 def key_of(cache: Cache, call: EmbedCall, source: Source) -> bytes:
-    key = cache.space(call.encoder).text_key(call, source)
+    [key] = cache.space(call.encoder).text_keys(call, [source])
     assert key is not None
     return key
 
@@ -129,8 +129,8 @@ def test_a_key_is_of_the_text_the_encoder_and_every_option_that_changes_the_vect
 def test_a_text_that_is_far_longer_than_any_that_fits_is_not_looked_up() -> None:
     call = call_of(CountingEncoder().as_encoder())
     space = Cache(100 * ONE, Metrics()).space(call.encoder)
-    assert space.text_key(call, "x" * 4096) is not None
-    assert space.text_key(call, "x" * 4097) is None
+    keys = space.text_keys(call, ["x" * 4096, "x" * 4097])
+    assert [key is None for key in keys] == [False, True]
 
 
 def test_a_closed_encoders_vectors_go_and_the_others_stay() -> None:

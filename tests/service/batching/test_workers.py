@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from models import cpus
+from service.batching.executor import begin_step
 from service.batching.request import Job
 from service.batching.workers import Worker, Workers, layout_for
 from service.settings import Settings
@@ -40,7 +41,7 @@ def test_a_stop_waits_for_no_thread_that_hangs_on_a_candidate_and_was_replaced()
         if worker.spare or hangs.is_set():
             return  # as when the queue stops
         worker.job, worker.on_candidate = Job([], embed=True), True
-        worker.begin(may_take_seconds=0)
+        begin_step(worker, may_take_seconds=0)
         hangs.set()
         gate.wait()
 

@@ -14,6 +14,7 @@ import pytest
 
 from service.batching.admission import ThroughputEstimate
 from service.batching.batcher import Batcher
+from service.batching.executor import begin_step
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import Job, Lane
 from service.batching.scheduler import Scheduler
@@ -104,7 +105,7 @@ def test_a_worker_that_dies_is_replaced_and_nobody_waits_for_it(monkeypatch: pyt
                 with pytest.raises(Unhealthy, match="A worker died"):
                     await batcher.embed(encoder.as_encoder(), ["a" * 50])
                 assert batcher.failure(encoder.as_encoder()) == "a worker died"
-            assert batcher._scheduler.tokens(Lane.INTERACTIVE) == 0, "what it held frees its places"
+            assert batcher._scheduler.lanes[Lane.INTERACTIVE].tokens == 0, "what it held frees its places"
             answer = await batcher.embed(encoder.as_encoder(), ["bb"])
             assert answer.vectors[0].tolist() == [1, 2, ord("b")]
             assert batcher.failure(encoder.as_encoder()) is None
@@ -145,10 +146,10 @@ def test_whatever_a_batch_raises_its_worker_lives_on(monkeypatch: pytest.MonkeyP
 def test_a_step_is_overdue_once_and_the_next_step_begins_at_nothing() -> None:
     worker = Worker()
     worker.job = Job([], embed=True)
-    worker.begin(1.0)
+    begin_step(worker, 1.0)
     assert [worker.spend(0.4) for _ in range(6)] == [False, False, False, True, False, False]
     assert worker.hangs
-    worker.begin(1.0)
+    begin_step(worker, 1.0)
     assert not worker.spend(0.4)
     assert not worker.hangs
     worker.spend(0.8)

@@ -47,7 +47,7 @@ class Place:
     async def waiting(self, texts: int) -> None:
         """So many texts wait, of both lanes."""
         scheduler = self.batcher._scheduler
-        await until(lambda: sum(scheduler.texts(lane) for lane in Lane) == texts)
+        await until(lambda: sum(scheduler.lanes[lane].texts for lane in Lane) == texts)
 
     async def shared(self, texts: int) -> None:
         """So many texts have joined equal ones."""
@@ -79,8 +79,8 @@ async def place(
         there.encoder.allow()
         await asyncio.to_thread(batcher.stop)
         assert not batcher._in_flight._items, "a text that nobody computes any more is still joined"
-        assert all(batcher._scheduler.texts(lane) == 0 for lane in Lane)
-        assert all(batcher._scheduler.tokens(lane) == 0 for lane in Lane)
+        assert all(batcher._scheduler.lanes[lane].texts == 0 for lane in Lane)
+        assert all(batcher._scheduler.lanes[lane].tokens == 0 for lane in Lane)
 
 
 def test_equal_texts_in_flight_are_computed_once_and_all_are_answered() -> None:
@@ -249,7 +249,7 @@ def test_a_tokenized_text_that_all_have_left_is_not_computed() -> None:
             for task in reversed(tasks):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            assert there.batcher._scheduler.texts(Lane.INTERACTIVE) == 0
+            assert there.batcher._scheduler.lanes[Lane.INTERACTIVE].texts == 0
             there.encoder.allow()
             await before
             assert there.computed == 2
@@ -392,7 +392,7 @@ def test_an_interactive_text_joins_a_background_one_that_is_being_tokenized_in_i
             asked = there.ask("dog")
             await there.shared(1)
             scheduler = there.batcher._scheduler
-            assert [scheduler.texts(lane) for lane in Lane] == [1, 0, 0]
+            assert [scheduler.lanes[lane].texts for lane in Lane] == [1, 0, 0]
             build.cancel()
             gate.set()
             assert (await asked).tokens == [3]
