@@ -198,7 +198,7 @@ def _one(q: str | None, id: str | None, mode: str, prompt_name: str | None) -> s
         [text] = texts_of([q], 1, "q")
         return searching.Query(text)
     check_kind("document", mode, prompt_name)
-    return searching.Query(like=given_id(id, "id"))
+    return searching.Query(similar_to=given_id(id, "id"))
 
 
 @router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
@@ -239,8 +239,8 @@ async def search_many(request: Request) -> Response:
 
 
 def _search(runtime: Runtime, *, shown: Shown, **options: Any) -> Search:
-    most = runtime.settings.max_answer_mb * MILLION
-    return Search(most=most, with_text=shown.text, with_metadata=shown.metadata, **options)
+    max_bytes = runtime.settings.max_answer_mb * MILLION
+    return Search(max_bytes=max_bytes, with_text=shown.text, with_metadata=shown.metadata, **options)
 
 
 async def _hits(

@@ -145,7 +145,7 @@ def queries_of(given: Sequence[Any], limit: int, mode: str, prompt_name: str | N
         return [Query(vector=vector) for vector in given]
     if isinstance(given[0], dict):
         check_kind("document", mode, prompt_name)
-        return [Query(like=_id_of(query, at)) for at, query in enumerate(given)]
+        return [Query(similar_to=_id_of(query, at)) for at, query in enumerate(given)]
     return [Query(text) for text in texts_of(given, limit, "queries")]
 
 
@@ -209,7 +209,7 @@ async def answered(
     if queries[0].vector is not None:
         vectors = vectors_of([query.vector for query in queries], model, generation)
         return [Query(vector=vector) for vector in vectors], none
-    if mode == "lexical" or queries[0].like is not None:
+    if mode == "lexical" or queries[0].similar_to is not None:
         return queries, none
     answer = await embed_queries(runtime, generation, [query.text for query in queries], prompt_name)
     embedded = zip(queries, answer.vectors, strict=True)

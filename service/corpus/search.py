@@ -11,10 +11,10 @@ asked for before the next one is made, and between two of them other reads have 
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from service.store.values import DEFAULT_COLLECTION, Record
 log = logging.getLogger(__name__)
 clock = time.perf_counter
 
+T = TypeVar("T")
 Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
 
 ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
@@ -48,11 +49,11 @@ HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
 
 
 class Query(NamedTuple):
-    """What to look for: the words of `text`; what is near `vector`; what is like the document `like`."""
+    """What to look for: the words of `text`; what is near `vector`; or a document."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
-    like: str | None = None
+    similar_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Search:
     """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
 
     Without `passages` a document is compared by its head alone. `min_score` is for dense search.
-    `most`: bytes of all hits together. Without `with_text` their texts are not read, nor without
+    `max_bytes`: bytes of all hits together. Without `with_text` their texts are not read, nor without
     `with_metadata` their metadata.
     """
 
@@ -71,7 +72,7 @@ class Search:
     where: Predicate | None = None
     min_score: float | None = None
     passages: bool = True
-    most: float = inf
+    max_bytes: float = inf
     with_text: bool = True
     with_metadata: bool = True
 
@@ -86,6 +87,11 @@ class Search:
             return self.reach
         return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
 
+    def is_heavy(self, queries: int) -> bool:
+        """Whether so many queries leave reading threads for others."""
+        scans = self.where is not None and not self.where.indexed
+        return scans or queries * self.candidates > HEAVY_CANDIDATES
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -97,6 +103,9 @@ class Hit:
     document: Record
     score: np.float32
     passage: tuple[int, int] | None = None
+
+
+Hits: TypeAlias = list[list[Hit]]
 
 
 class Ranked(NamedTuple):
@@ -112,11 +121,12 @@ def find(
     generation: Generation,
     queries: Sequence[Query],
     search: Search,
-) -> list[list[Hit]]:
-    """The hits of each query, best first, equal scores by id.
+    then: Callable[[Hits], T],
+) -> T:
+    """`then` of the hits of each query, best first, equal scores by id.
 
     Raises:
-        TooMuch: they have more than `most` bytes together.
+        TooMuch: they have more than `max_bytes` bytes together.
         NotFound: a document that is asked for by id is not there.
         Conflict: it has no vector, because the model fails on its text.
 
@@ -126,23 +136,28 @@ def find(
     allowed = None if search.where is None else snapshot.passing(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
     pages = [
-        _page(snapshot, ranking, search, left_out) for ranking, left_out in zip(rankings, own, strict=True)
+        _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
     ]
     wanted = Counter(ranked.revision for page in pages for ranked in page)
-    documents = snapshot.answered(wanted, search.most, text=search.with_text, metadata=search.with_metadata)
+    documents = snapshot.answered(
+        wanted, search.max_bytes, text=search.with_text, metadata=search.with_metadata
+    )
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.view.rows > moment.view.documents
     places = snapshot.passages(generation.number, rows) if split else {}
-    return [
-        [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
-    ]
+    return then(
+        [
+            [Hit(documents[revision], score, places.get(row)) for revision, score, row in page]
+            for page in pages
+        ]
+    )
 
 
 def _page(
-    snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, left_out: int | None
+    snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, excluded: int | None
 ) -> list[Ranked]:
-    """The hits that are asked for, of all that rank; `left_out` is none."""
-    ranking = [ranked for ranked in ranking if ranked.revision != left_out]
+    """The hits that are asked for, of all that rank; `excluded` is not one of them."""
+    ranking = [ranked for ranked in ranking if ranked.revision != excluded]
     best = _best(ranking, search.reach)
     ids = snapshot.ids_of([ranked.revision for ranked in best])
     if len(ids) < len(best) < len(ranking):  # the index is ahead: some were deleted, others move up
@@ -195,15 +210,15 @@ def _resolved(
     resolved, own = [], []
     for query in queries:
         revision = None
-        if query.like is not None:
-            stored = snapshot.vector_of(generation.number, query.like, collection)
+        if query.similar_to is not None:
+            stored = snapshot.vector_of(generation.number, query.similar_to, collection)
             if stored is None:
-                raise NotFound(f"There is no document {query.like[:512]!r}.")
+                raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
             revision, vector = stored
             if vector is None:
                 raise Conflict(
-                    f"{query.like[:512]!r} has no vector of {generation.version}, whose model fails on its "
-                    "text, so nothing can be said to be like it."
+                    f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on "
+                    "its text, so nothing can be said to be like it."
                 )
             resolved.append(Query(vector=vector))
         else:

@@ -30,7 +30,7 @@ class CatchUp:
     def note(self) -> None:
         """Some follower lacks a vector."""
         for follower in self._corpus.live.followers:
-            if not follower.whole or follower.fault is not None or self._stopped:
+            if not follower.is_complete or follower.fault is not None or self._stopped:
                 continue
             self._behind.add(follower)
             if follower not in self._tasks:

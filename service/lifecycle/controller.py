@@ -220,9 +220,9 @@ class Controller:
             if self.swap is not None and follower is self.swap.generation:
                 continue
             back = follower.version == facts.previous
-            if back and not follower.kept:
+            if back and not follower.is_rollback_target:
                 self._expiry.pop(follower, None)  # its grace begins
-            follower.kept = back
+            follower.is_rollback_target = back
             seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
             expiry = min(self._expiry.get(follower, now + seconds), now + seconds)
             if now < expiry:

@@ -49,7 +49,7 @@ RETRY_SECONDS = 2.0
 MEMORY_LOOK_SECONDS = 5.0
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
 ATTEMPTS = 5  # at an index that cannot follow the writes
-LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
+SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
 
 
 class Swap:
@@ -138,17 +138,17 @@ class Swap:
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         await self._patiently(builder.warm)
-        if not generation.loaded:
+        if not generation.is_loaded:
             await self._patiently(builder.load)
-            generation.loaded = True
+            generation.is_loaded = True
         while True:
             await self._patiently(builder.embed)
-            left_out = generation.left_out
-            if left_out > LEFT_OUT_SHARE * generation.indexes.documents:
-                raise ModelError(f"It fails on {left_out} of the documents; the log names them.")
-            generation.whole = True
+            skipped = generation.skipped
+            if skipped > SKIPPED_SHARE * generation.indexes.documents:
+                raise ModelError(f"It fails on {skipped} of the documents; the log names them.")
+            generation.is_complete = True
             await self._compare(generation)
-            notes = [f"{left_out} documents left out"] if left_out else []
+            notes = [f"{skipped} documents left out"] if skipped else []
             notes += [self._too_different] if self._too_different else []
             self.state, self.reason = READY, "; ".join(notes) or None
             if self._settings.activate == "manual" or self._too_different:
@@ -230,7 +230,7 @@ class Swap:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
         live = self._corpus.live
         for follower in live.followers:
-            if follower.version == self.version and not follower.loaded:  # its index may have a gap
+            if follower.version == self.version and not follower.is_loaded:  # its index may have a gap
                 live.leave(follower)
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
@@ -259,7 +259,7 @@ class Swap:
 
         def replace(last: int) -> None:
             left = live.generation
-            left.complete_to = last  # what it lacks after a rollback can only be newer
+            left.complete_through = last  # what it lacks after a rollback can only be newer
             live.replace(generation)
             self.swapped = True
             log.info("%s is live", self.version)
@@ -269,7 +269,7 @@ class Swap:
 
         return await self._corpus.store.go_live(
             generation.number,
-            generation.complete_to,
+            generation.complete_through,
             self.desired.id,
             rollback=rollback,
             may=may,
@@ -300,7 +300,7 @@ class Swap:
         On the writer's thread, behind a swap that may have begun in the moment when it was dropped.
         """
         live, generation = self._corpus.live, self.generation
-        if generation is None or generation.kept:
+        if generation is None or generation.is_rollback_target:
             return
 
         def leave() -> None:

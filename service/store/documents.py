@@ -53,12 +53,12 @@ def page(
     after: str,
     limit: int,
     where: Predicate | None,
-    most: float = inf,
+    max_bytes: float = inf,
     collection: str = DEFAULT_COLLECTION,
 ) -> tuple[list[Record], bool]:
     """At most `limit` documents in id order, those after the id `after`; and whether others follow.
 
-    Fewer when they would have more than `most` bytes together, but the first one always.
+    Fewer when they would have more than `max_bytes` bytes together, but the first one always.
     """
     sql, parameters = scoped(where, collection)
     if where is not None and where.indexed:
@@ -72,12 +72,12 @@ def page(
     )
     found: list[Record] = []
     for revision, size in rows:
-        if len(found) == limit or (found and most < size):
+        if len(found) == limit or (found and max_bytes < size):
             return found, True
         reads(size)
         [one] = records(connection, [revision]).values()
-        most -= max(size, one.size)
-        if found and most < 0:  # control characters are longer in JSON
+        max_bytes -= max(size, one.size)
+        if found and max_bytes < 0:  # control characters are longer in JSON
             return found, True
         found.append(one)
         pause()
@@ -137,7 +137,7 @@ def heads(
 def sizes(
     connection: sqlite3.Connection,
     revisions: Sequence[int],
-    most: float = inf,
+    max_bytes: float = inf,
     *,
     text: bool = True,
     metadata: bool = True,
@@ -145,7 +145,7 @@ def sizes(
     """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`.
 
     Raises:
-        TooMuch: they have more than `most` together; the others are not looked at.
+        TooMuch: they have more than `max_bytes` together; the others are not looked at.
 
     """
     columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
@@ -157,8 +157,8 @@ def sizes(
     found: dict[int, int] = {}
     for revision, size in rows:
         found[revision] = size
-        most -= size
-        if most < 0:
+        max_bytes -= size
+        if max_bytes < 0:
             raise TooMuch
     return found
 
@@ -166,7 +166,7 @@ def sizes(
 def records(
     connection: sqlite3.Connection,
     revisions: Sequence[int],
-    most: float = inf,
+    max_bytes: float = inf,
     *,
     text: bool = True,
     metadata: bool = True,
@@ -176,7 +176,7 @@ def records(
     text, metadata: else it is not read, and is empty here.
 
     Raises:
-        TooMuch: they have more than `most` bytes together.
+        TooMuch: they have more than `max_bytes` bytes together.
 
     """
     text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
@@ -188,8 +188,8 @@ def records(
     found: dict[int, Record] = {}
     for revision, *row in rows:
         found[revision] = _record(row)
-        most -= found[revision].size
-        if most < 0:
+        max_bytes -= found[revision].size
+        if max_bytes < 0:
             raise TooMuch
         pause()
     return found
@@ -198,7 +198,7 @@ def records(
 def answered(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
-    most: float = inf,
+    max_bytes: float = inf,
     *,
     text: bool = True,
     metadata: bool = True,
@@ -206,21 +206,21 @@ def answered(
     """The documents of one answer: `times` says how often each revision is in it.
 
     Raises:
-        TooMuch: the answer would have more than `most` bytes.
+        TooMuch: the answer would have more than `max_bytes` bytes.
         Overloaded: with other answers it would have more than all together may have.
 
     """
     revisions = [*times]
-    found = sizes(connection, revisions, most, text=text, metadata=metadata)
-    reads(_total(found, times, most))
-    documents = records(connection, revisions, most, text=text, metadata=metadata)
-    _total({revision: record.size for revision, record in documents.items()}, times, most)
+    found = sizes(connection, revisions, max_bytes, text=text, metadata=metadata)
+    reads(_total(found, times, max_bytes))
+    documents = records(connection, revisions, max_bytes, text=text, metadata=metadata)
+    _total({revision: record.size for revision, record in documents.items()}, times, max_bytes)
     return documents
 
 
-def _total(sizes: Mapping[int, int], times: Mapping[int, int], most: float) -> int:
+def _total(sizes: Mapping[int, int], times: Mapping[int, int], max_bytes: float) -> int:
     total = sum(times[revision] * size for revision, size in sizes.items())
-    if total > most:
+    if total > max_bytes:
         raise TooMuch
     return total
 

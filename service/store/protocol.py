@@ -63,7 +63,7 @@ class Snapshot(Protocol):
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
-        self, times: Mapping[int, int], most: float = inf, *, text: bool = True, metadata: bool = True
+        self, times: Mapping[int, int], max_bytes: float = inf, *, text: bool = True, metadata: bool = True
     ) -> dict[int, Record]: ...
 
     def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None: ...
@@ -82,7 +82,7 @@ class Documents(Protocol):
     async def document(self, id: str, collection: str, /) -> Record | None: ...
 
     async def page(
-        self, after: str, limit: int, where: Predicate | None, most: float, collection: str, /
+        self, after: str, limit: int, where: Predicate | None, max_bytes: float, collection: str, /
     ) -> tuple[list[Record], bool]: ...
 
     async def count(self, where: Predicate | None, collection: str, /) -> int: ...
@@ -188,10 +188,10 @@ class Store(Documents, Feedback, Generations, Protocol):
     and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
-    page             documents in id order, as many as fit in `limit` and in `most` bytes, but one at least;
-                     True when others follow
+    page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
+                     when others follow
     search           `work` of a snapshot, on a reading thread; it calls turns.pause between its steps
-    answered         documents of an answer by revision, given how often each is in it; TooMuch beyond `most`
+    answered         documents of an answer by revision, given how often each is in it, or TooMuch
     vector_of        a document's revision, and its vector of that one generation: never another's
     nearest_words    the `depth` best documents by their words and all that tie with the last, best first
     put              NeedsVectors unless each document has a vector of the generation that is live at the

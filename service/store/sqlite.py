@@ -30,9 +30,9 @@ def _reads(
 ) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
     """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
 
-    async def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
-        return await store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
+        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
 
     return read
 
@@ -42,8 +42,8 @@ def _reads_itself(
 ) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
     """A method that runs `query` for the service itself, never behind a client's read."""
 
-    async def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
+    def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
 
     return read
 
@@ -53,8 +53,8 @@ def _writes(
 ) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
     """A method that runs `job` in the writer's next transaction, and returns once that is on disk."""
 
-    async def write(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store.writer.run(lambda transaction: job(transaction, *args, **kwargs))
+    def write(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.writer.run(lambda transaction: job(transaction, *args, **kwargs))
 
     return write
 
@@ -138,8 +138,8 @@ class SqliteStore:
     def filter(self, conditions: object) -> Predicate:
         return compile_filter(conditions, self._declared)
 
-    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
-        return await self.readers.read(work, heavy=heavy)
+    def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
+        return self.readers.read(work, heavy=heavy)
 
     # Judgements.
 
