@@ -63,6 +63,16 @@ class Canary:
     def lowest(self) -> InCollection:
         return self.collections[0]
 
+    def below(self, least: float) -> str | None:
+        """Why the version answers too differently, where a collection's overlap is below `least`."""
+        lowest = self.lowest
+        if lowest.overlap_at_10 >= least:
+            return None
+        return (
+            f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
+            f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g})"
+        )
+
 
 async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
     """The version in service and `new`, which is whole; None when there is nothing to ask or to find.

@@ -117,21 +117,14 @@ class Swap:
     async def _attempts(self) -> None:
         """Until it is live, or a ModelError when none of some attempts came to an end."""
         for _ in range(ATTEMPTS):
-            if await self._attempt():
-                return
+            try:
+                generation = self.generation = await self._open()
+                with generation.held():
+                    return await self._build(generation)
+            except Retired:
+                log.warning("The index of %s has a gap; it is loaded again", self.version)
             await asyncio.sleep(RETRY_SECONDS)
         raise ModelError(self.reason or "Its index could not follow the writes.")
-
-    async def _attempt(self) -> bool:
-        """Open, build and swap. False when it must begin anew with what is stored."""
-        try:
-            generation = self.generation = await self._open()
-            with generation.held():
-                await self._build(generation)
-        except Retired:
-            log.warning("The index of %s has a gap; it is loaded again", self.version)
-            return False
-        return True
 
     async def _build(self, generation: Generation) -> None:
         """Until it is live."""
@@ -173,14 +166,9 @@ class Swap:
             return
         self._metrics.canary.set(found.overlap_at_10)
         await self._patiently(partial(self._corpus.store.keep_canary, self.version, asdict(found)))
-        least = self._settings.canary_min_overlap
-        lowest = found.lowest
-        if lowest.overlap_at_10 < least:
-            self._too_different = (
-                f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
-                f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g}); "
-                f"POST /models/{self.version}/activate makes it live"
-            )
+        self._too_different = found.below(self._settings.canary_min_overlap)
+        if self._too_different:
+            self._too_different += f"; POST /models/{self.version}/activate makes it live"
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:

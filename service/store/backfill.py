@@ -106,7 +106,7 @@ def next_texts(
 ) -> Lacking:
     """The first documents after the revision `after` that a generation lacks, within both bounds, or one."""
     revisions = lacking(connection, generation, after, limit)
-    found, left = sizes(connection, revisions, metadata=False), most_bytes
+    found, left = sizes(connection, dict.fromkeys(revisions, 1), metadata=False), most_bytes
     for at, revision in enumerate(revisions):
         left -= found[revision]
         if left < 0 and at:

@@ -75,7 +75,7 @@ def page(
         if len(found) == limit or (found and max_bytes < size):
             return found, True
         reads(size)
-        [one] = records(connection, [revision]).values()
+        [one] = records(connection, {revision: 1}).values()
         max_bytes -= max(size, one.size)
         if found and max_bytes < 0:  # control characters are longer in JSON
             return found, True
@@ -134,67 +134,6 @@ def heads(
     return dict(rows.fetchall())
 
 
-def sizes(
-    connection: sqlite3.Connection,
-    revisions: Sequence[int],
-    max_bytes: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
-) -> dict[int, int]:
-    """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`.
-
-    Raises:
-        TooMuch: they have more than `max_bytes` together; the others are not looked at.
-
-    """
-    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
-    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
-    rows = connection.execute(
-        f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
-        (orjson.dumps(revisions).decode(),),
-    )
-    found: dict[int, int] = {}
-    for revision, size in rows:
-        found[revision] = size
-        max_bytes -= size
-        if max_bytes < 0:
-            raise TooMuch
-    return found
-
-
-def records(
-    connection: sqlite3.Connection,
-    revisions: Sequence[int],
-    max_bytes: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
-) -> dict[int, Record]:
-    """The documents whose current revision is one of `revisions`; a revision that is gone is absent.
-
-    text, metadata: else it is not read, and is empty here.
-
-    Raises:
-        TooMuch: they have more than `max_bytes` bytes together.
-
-    """
-    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
-    rows = connection.execute(
-        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
-        "WHERE revision IN (SELECT value FROM json_each(?))",
-        (orjson.dumps(revisions).decode(),),
-    )
-    found: dict[int, Record] = {}
-    for revision, *row in rows:
-        found[revision] = _record(row)
-        max_bytes -= found[revision].size
-        if max_bytes < 0:
-            raise TooMuch
-        pause()
-    return found
-
-
 def answered(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
@@ -205,24 +144,65 @@ def answered(
 ) -> dict[int, Record]:
     """The documents of one answer: `times` says how often each revision is in it.
 
+    text, metadata: else it is not read, and is empty here.
+
     Raises:
-        TooMuch: the answer would have more than `max_bytes` bytes.
+        TooMuch: the answer would have more than `max_bytes` bytes; then nothing is read.
         Overloaded: with other answers it would have more than all together may have.
 
     """
-    revisions = [*times]
-    found = sizes(connection, revisions, max_bytes, text=text, metadata=metadata)
-    reads(_total(found, times, max_bytes))
-    documents = records(connection, revisions, max_bytes, text=text, metadata=metadata)
-    _total({revision: record.size for revision, record in documents.items()}, times, max_bytes)
-    return documents
+    found = sizes(connection, times, max_bytes, text=text, metadata=metadata)
+    reads(sum(times[revision] * size for revision, size in found.items()))
+    return records(connection, times, max_bytes, text=text, metadata=metadata)
 
 
-def _total(sizes: Mapping[int, int], times: Mapping[int, int], max_bytes: float) -> int:
-    total = sum(times[revision] * size for revision, size in sizes.items())
-    if total > max_bytes:
-        raise TooMuch
-    return total
+def sizes(
+    connection: sqlite3.Connection,
+    times: Mapping[int, int],
+    max_bytes: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, int]:
+    """Bytes of text, metadata or both of the documents whose current revision is one of `times`."""
+    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
+    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
+    rows = connection.execute(
+        f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps([*times]).decode(),),
+    )
+    found: dict[int, int] = {}
+    for revision, size in rows:
+        found[revision] = size
+        max_bytes -= times[revision] * size
+        if max_bytes < 0:
+            raise TooMuch
+    return found
+
+
+def records(
+    connection: sqlite3.Connection,
+    times: Mapping[int, int],
+    max_bytes: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, Record]:
+    """The documents whose current revision is one of `times`; a revision that is gone is absent."""
+    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
+    rows = connection.execute(
+        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps([*times]).decode(),),
+    )
+    found: dict[int, Record] = {}
+    for revision, *row in rows:
+        found[revision] = _record(row)
+        max_bytes -= times[revision] * found[revision].size
+        if max_bytes < 0:
+            raise TooMuch
+        pause()
+    return found
 
 
 def texts(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, str]]:
