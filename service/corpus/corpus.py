@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a write did: texts the model does not see whole, the operation sequence, tokens computed."""
+    """Result of a write: texts the model does not see whole, the operation sequence, tokens computed."""
 
     truncated: int
     sequence: int
@@ -70,7 +70,7 @@ class Corpus:
 
     @property
     def alone_threads(self) -> int:
-        """How many threads compute a lone text together; 1: it is computed as any other."""
+        """Threads that compute a lone text together; 1: it is computed as any other."""
         return self._batcher.alone.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
@@ -249,4 +249,4 @@ class Corpus:
 
 
 def _nothing() -> None:
-    """When no follower is looked after."""
+    """The gap's observer where no follower is looked after."""

@@ -49,7 +49,7 @@ HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
 
 
 class Query(NamedTuple):
-    """What to look for: the words of `text`; what is near `vector`; or a document."""
+    """A query: the words of `text`, a `vector`, or the id of a document that hits are to be similar to."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
@@ -58,7 +58,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
+    """Options of a search: hits number `offset` to `offset` + `k` of those that pass `where`.
 
     Without `passages` a document is compared by its head alone. `min_score` is for dense search.
     `max_bytes`: bytes of all hits together. Without `with_text` their texts are not read, nor without
@@ -88,14 +88,14 @@ class Search:
         return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
 
     def is_heavy(self, queries: int) -> bool:
-        """Whether so many queries leave reading threads for others."""
+        """True when so many queries leave reading threads for others."""
         scans = self.where is not None and not self.where.indexed
         return scans or queries * self.candidates > HEAVY_CANDIDATES
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document found; `score` is a cosine, a bm25, or a fused score: larger is better.
+    """A document found; `score` is a cosine, a bm25, or a fused score: larger is better.
 
     `passage`: the characters of the nearest one, where the text was split and vectors were compared.
     """
@@ -109,7 +109,7 @@ Hits: TypeAlias = list[list[Hit]]
 
 
 class Ranked(NamedTuple):
-    """One of a ranking's documents, before it is read; `row` is the index's that was nearest, 0 for none."""
+    """A document of a ranking, before it is read; `row` is its nearest row in the index, 0 for none."""
 
     revision: int
     score: np.float32
@@ -234,7 +234,7 @@ def _rankings(
     search: Search,
     allowed: Revisions | None,
 ) -> Iterator[list[Ranked]]:
-    """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
+    """The best documents of each query, as many as the hits need and all that tie with the last of them."""
     if moment is None:
         for query in queries:
             pause()

@@ -47,7 +47,7 @@ async def read_when_there(
 
 
 def _away(store: Store, version: str) -> Exception | None:
-    """Why the folder cannot be read now, None when it can."""
+    """The reason why the folder cannot be read now, None when it can."""
     try:
         read_manifest(store.folder(version))
     except AWAY as error:

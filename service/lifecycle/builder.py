@@ -59,7 +59,7 @@ class Builder:
             after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
-        """One forward pass. A failure here is the model's, and the caller's to deal with."""
+        """Run one forward pass. A failure here is the model's, and the caller deals with it."""
         await self._corpus.embed(self._generation, [HARMLESS_TEXT])
 
     async def embed(self) -> None:
@@ -132,7 +132,7 @@ class Builder:
 
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
-    """What is embedded, by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
+    """Embeddings by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
     rows: dict[int, Embedding] = {}
     count = 0
     for revision, embedding in embedded:

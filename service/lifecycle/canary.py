@@ -41,7 +41,7 @@ MAX_CANARY_LINES = 1000
 
 @dataclass(frozen=True, slots=True)
 class InCollection:
-    """How alike two versions answer in one collection."""
+    """Overlap of two versions' answers in one collection."""
 
     collection: str
     queries: int
@@ -50,7 +50,7 @@ class InCollection:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """How alike two versions answer: `overlap_at_10` is 1 when all hits are common, 0 when none is.
+    """Overlap of two versions' answers: `overlap_at_10` is 1 when all hits are common, 0 when none is.
 
     It is the mean over all queries; `collections` are those with the lowest overlap, lowest first.
     """
@@ -64,7 +64,7 @@ class Canary:
         return self.collections[0]
 
     def below(self, least: float) -> str | None:
-        """Why the version answers too differently, where a collection's overlap is below `least`."""
+        """The reason why the version waits, where a collection's overlap is below `least`; else None."""
         lowest = self.lowest
         if lowest.overlap_at_10 >= least:
             return None

@@ -1,4 +1,4 @@
-"""One version on its way to live: open, verify, warm, build its index, swap.
+"""A version on its way to live: open, verify, warm, build its index, swap.
 
     memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
 
@@ -7,9 +7,8 @@ SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OV
 
 While its documents are embedded it follows every write, and no write waits for it: what it does not have in
 time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
-vector. The swap itself is a row in the database, then one assignment,
-both on the writer's thread between two commits: whoever borrowed before keeps the old model with the old
-index, whoever comes after gets the new ones.
+vector. The swap itself is a row in the database, then one assignment, both on the writer's thread between two
+commits: a request that borrowed before keeps the old model with the old index, a later one gets the new ones.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this do
 
 
 class Swap:
-    """One attempt. `state`, `done`, `total` and `reason` tell how far it is."""
+    """An attempt. `state`, `done`, `total` and `reason` tell how far it is."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class Swap:
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest of the build takes, None while it waits or that is not known."""
+        """Seconds that the rest of the build takes, None while it waits or that is not known."""
         if self.state != BUILDING or self.reason is not None or self._progress is None:
             return None
         eta = self._progress.eta_seconds
@@ -99,7 +98,7 @@ class Swap:
             self._decided.set()
 
     async def run(self) -> None:
-        """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
+        """Run until the version is live or has failed; the reason is stored then, and not tried again."""
         self._metrics.canary.set(math.nan)  # what was compared before says nothing of this one
         try:
             await self._attempts()
@@ -115,7 +114,7 @@ class Swap:
                 self._give_up()
 
     async def _attempts(self) -> None:
-        """Until it is live, or a ModelError when none of some attempts came to an end."""
+        """Try until it is live. Raise ModelError when no attempt came to an end."""
         for _ in range(ATTEMPTS):
             try:
                 generation = self.generation = await self._open()
@@ -127,7 +126,7 @@ class Swap:
         raise ModelError(self.reason or "Its index could not follow the writes.")
 
     async def _build(self, generation: Generation) -> None:
-        """Until it is live."""
+        """Fill the index, compare, and swap."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         await self._patiently(builder.warm)
@@ -189,7 +188,7 @@ class Swap:
         return found
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
-        """For what may pass."""
+        """Sleep, and say why: this may pass."""
         if not said and reason != self.reason:
             log.warning("%s waits: %s", self.version, reason)
         self.reason = reason
@@ -197,7 +196,7 @@ class Swap:
         await asyncio.sleep(seconds)
 
     async def _wait_for_memory(self) -> None:
-        """Until there is room for the generation; documents may go meanwhile, and other generations."""
+        """Wait for room for the generation; documents may go meanwhile, and other generations."""
         store, live = self._loader.store, self._corpus.live.generation
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension

@@ -1,4 +1,4 @@
-"""Which version to work towards: pure functions of what is wanted and what is known."""
+"""The version to work towards: pure functions of what is wanted and what is known."""
 
 from collections.abc import Container
 

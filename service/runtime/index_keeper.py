@@ -114,7 +114,7 @@ class IndexKeeper:
         self._metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:
-        """For the version in service, on the writer's thread; what this cannot mend is mended behind it."""
+        """Load the live index again, on the writer's thread; what this cannot mend is mended behind it."""
         try:
             if self.corpus.store.reload(generation.number, generation.indexes):
                 return

@@ -1,4 +1,4 @@
-"""What a generation lacks of the store, and how its builder fills that in."""
+"""Vectors that a generation lacks, and the jobs that fill them in."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
@@ -96,7 +96,7 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
 
 
 def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
-    """How many living texts the generation's model fails on."""
+    """The number of living texts that the generation's model fails on."""
     row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
     return int(row[0])
 

@@ -1,4 +1,4 @@
-"""Which generations the store knows, and how another one comes to live: rows, and jobs for the writer.
+"""Generations in the store, and how another one comes to live: rows, and jobs for the writer.
 
     building ──▶ active ──▶ standby ──▶ dropped ──▶ (gone)        standby ──▶ active again: a rollback
         └──────────────────────────────────▲
@@ -146,7 +146,7 @@ def go_live(transaction: Transaction, number: int, desired: str, *, rollback: bo
 
 
 def judge(transaction: Transaction, version: str, verdict: Verdict, desired: str) -> None:
-    """From now on `version` is not chosen by itself."""
+    """Keep `version` from being chosen by itself."""
     transaction.connection.execute(
         "INSERT OR REPLACE INTO verdicts (version, state, reason) VALUES (?, ?, ?)",
         (version, verdict.state, verdict.reason),
@@ -182,7 +182,7 @@ def remember_canary(transaction: Transaction, version: str, canary: Mapping[str,
 
 
 def canaries(connection: sqlite3.Connection) -> dict[str, Any]:
-    """How alike versions answered, each to the one that was live then."""
+    """Overlaps of versions' answers, each with the one that was live then."""
     rows = connection.execute(
         "SELECT substr(name, ?1 + 1), value FROM facts WHERE substr(name, 1, ?1) = ?2",
         (len(COMPARED), COMPARED),

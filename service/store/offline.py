@@ -55,7 +55,7 @@ class VectorFaults(NamedTuple):
 
 
 class OfflineStore(Snapshot):
-    """One moment of a store that is looked at from outside the service."""
+    """A moment of a store that is looked at from outside the service."""
 
     counts = documents.counts
     unequal = secondary_indexes.unequal

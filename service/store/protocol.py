@@ -53,7 +53,7 @@ class VectorSink(Protocol):
 
 
 class Snapshot(Protocol):
-    """One moment of the store, for one piece of work on a reading thread; it ends with the work."""
+    """A moment of the store, for one piece of work on a reading thread; it ends with the work."""
 
     def renew(self) -> None:
         """Go to the latest moment. A snapshot begins with its first answer, and again with the next one."""

@@ -1,4 +1,4 @@
-"""One moment of the SQLite store: a connection of a reading thread, whose methods are its queries."""
+"""A moment of the SQLite store: a connection of a reading thread, whose methods are its queries."""
 
 import sqlite3
 

@@ -70,7 +70,7 @@ class Turns:
 
 
 class Turn:
-    """One read. `turns` is None for the service's own, which never waits."""
+    """A read. `turns` is None for the service's own, which never waits."""
 
     def __init__(self, turns: Turns | None, share: Share | None = None) -> None:
         """share: what counts the bytes that are read for an answer; None: nothing does."""
@@ -126,7 +126,7 @@ work = threading.local()  # its attribute `turn`: that of the reading thread
 
 
 def pause() -> None:
-    """For a read that takes long outside of SQL, between its steps: let others run, or end it.
+    """Let other reads run, or end this one; for a read between its steps outside of SQL.
 
     Raises:
         Abandoned: nobody waits for it.
