@@ -8,8 +8,10 @@ Not here: the threads that read (turns.py), the writes (writes.py), embedding, t
 means (grammar.py).
 """
 
+import heapq
 import sqlite3
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from math import inf
 from typing import Any
 
@@ -20,6 +22,7 @@ from service.store.filters.predicate import Predicate
 from service.store.turns import pause, reads
 from service.store.values import DEFAULT_COLLECTION, Document, Record, TooMuch
 
+SAMPLE_IDS = 1000  # looked at in one go: about a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
 # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
 _BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
@@ -122,18 +125,6 @@ def unchanged(
     }
 
 
-def heads(
-    connection: sqlite3.Connection, ids: Sequence[str], characters: int, collection: str = DEFAULT_COLLECTION
-) -> dict[str, str]:
-    """The first `characters` of the stored texts of those of `ids` that exist."""
-    rows = connection.execute(
-        "SELECT id, substr(text, 1, ?) FROM documents "
-        "WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
-        (characters, collection, orjson.dumps(ids).decode()),
-    )
-    return dict(rows.fetchall())
-
-
 def answered(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
@@ -154,6 +145,20 @@ def answered(
     found = sizes(connection, times, max_bytes, text=text, metadata=metadata)
     reads(sum(times[revision] * size for revision, size in found.items()))
     return records(connection, times, max_bytes, text=text, metadata=metadata)
+
+
+def sample(
+    connection: sqlite3.Connection, count: int, characters: int, collection: str = DEFAULT_COLLECTION
+) -> list[str]:
+    """The first `characters` of the texts of `count` documents: those whose ids have the smallest hashes."""
+    chosen: list[tuple[bytes, str]] = []
+    rows = connection.execute("SELECT id FROM documents WHERE collection = ? ORDER BY id", (collection,))
+    while ids := rows.fetchmany(SAMPLE_IDS):
+        hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in ids]
+        chosen = heapq.nsmallest(count, [*chosen, *hashed])
+        pause()
+    head = "SELECT substr(text, 1, ?) FROM documents WHERE collection = ? AND id = ?"
+    return [connection.execute(head, (characters, collection, id)).fetchone()[0] for _, id in chosen]
 
 
 def sizes(
@@ -229,15 +234,6 @@ def passing(
     """The revisions that pass a filter, rising, and the operation number of the same moment."""
     everything = Predicate("1", [])
     return matching(connection, where or everything, collection).tolist(), sequence(connection)
-
-
-def ids_after(connection: sqlite3.Connection, id: str, limit: int, collection: str) -> list[str]:
-    """At most `limit` ids, in order, those after `id`."""
-    rows = connection.execute(
-        "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
-        (collection, id, limit),
-    )
-    return [id for (id,) in rows]
 
 
 def last_revision(connection: sqlite3.Connection) -> int:

@@ -91,9 +91,7 @@ class Documents(Protocol):
     async def sequence(self) -> int: ...
     async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]: ...
 
-    async def heads(self, ids: Sequence[str], characters: int, collection: str, /) -> dict[str, str]: ...
-
-    async def ids_after(self, id: str, limit: int, collection: str, /) -> list[str]: ...
+    async def sample(self, count: int, characters: int, collection: str, /) -> list[str]: ...
 
     async def put(
         self,
@@ -183,9 +181,9 @@ class Store(Documents, Feedback, Generations, Protocol):
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, search, judgements, count_judgements. The other reads are short, and never wait for
-    those. Nothing blocks the event loop but active, activate, indexed and close, which belong to a start
-    and an end.
+    count, passing, sample, search, judgements, count_judgements. The other reads are short, and never
+    wait for those. Nothing blocks the event loop but active, activate, indexed and close, which belong to
+    a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
