@@ -22,7 +22,7 @@ from service.store.answers import share
 from service.store.filter_cache import FilterCache
 from service.store.schema import connect
 from service.store.snapshot import Snapshot
-from service.store.turns import Turn, Turns, work
+from service.store.turns import Turn, Turns, current
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Readers:
         try:
             turn.begin()
             connection = self._connection()
-            work.turn = turn
+            current.turn = turn
             connection.set_progress_handler(turn.progress, PROGRESS_STEPS)
             connection.execute("BEGIN")  # its moment is that of its first query
             try:
@@ -120,5 +120,5 @@ class Readers:
         except sqlite3.Error as error:
             raise (outages.refusal(log, "Reads fail", error) or error) from error
         finally:
-            work.turn = None
+            current.turn = None
             turn.end()

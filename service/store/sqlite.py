@@ -7,7 +7,7 @@ this one, named by what they are about.
 import sqlite3
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from models.manifest import Manifest
 from service.store import backfill, documents, feedback, generations, last_known, operation_log, writes
@@ -23,11 +23,11 @@ from service.store.writer import Transaction, Writer
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
+Method: TypeAlias = Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]
 
 
-def _reads(
-    query: Callable[Concatenate[sqlite3.Connection, P], T],
-) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
+def _reads(query: Query[P, T]) -> Method[P, T]:
     """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
 
     def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -37,9 +37,7 @@ def _reads(
     return read
 
 
-def _reads_itself(
-    query: Callable[Concatenate[sqlite3.Connection, P], T],
-) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
+def _reads_itself(query: Query[P, T]) -> Method[P, T]:
     """A method that runs `query` for the service itself, never behind a client's read."""
 
     def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -48,9 +46,7 @@ def _reads_itself(
     return read
 
 
-def _writes(
-    job: Callable[Concatenate[Transaction, P], T],
-) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
+def _writes(job: Callable[Concatenate[Transaction, P], T]) -> Method[P, T]:
     """A method that runs `job` in the writer's next transaction, and returns once that is on disk."""
 
     def write(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:

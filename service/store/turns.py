@@ -122,7 +122,7 @@ class Turn:
         return False
 
 
-work = threading.local()  # its attribute `turn`: that of the reading thread
+current = threading.local()  # `turn`: the read of this thread
 
 
 def pause() -> None:
@@ -132,7 +132,7 @@ def pause() -> None:
         Abandoned: nobody waits for it.
 
     """
-    turn: Turn | None = getattr(work, "turn", None)
+    turn: Turn | None = getattr(current, "turn", None)
     if turn is not None:
         turn.pause()
 
@@ -144,7 +144,7 @@ def reads(count: int) -> None:
         Overloaded: with those of other answers they are too many.
 
     """
-    turn: Turn | None = getattr(work, "turn", None)
+    turn: Turn | None = getattr(current, "turn", None)
     if turn is not None and turn.share is not None:
         turn.share.add(count)
 
@@ -157,7 +157,7 @@ def resting() -> Iterator[None]:
         Abandoned: nobody waits for it.
 
     """
-    turn: Turn | None = getattr(work, "turn", None)
+    turn: Turn | None = getattr(current, "turn", None)
     if turn is None:
         yield
         return
