@@ -77,7 +77,7 @@ class Corpus:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
 
         What changed is embedded by the live generation. Those that follow it embed it at the same time, and
-        nobody waits for them or fails with them: what they do not have at the commit is filled in later.
+        no write waits for them or fails with them: what they lack at the commit is filled in later.
         """
         same = await self.store.unchanged(documents, collection)
         changed = {*range(len(documents))} - same
@@ -106,7 +106,7 @@ class Corpus:
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
                     return Stored(put.truncated, put.sequence, tokens, live.version)
-                except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
+                except NeedsVectors as error:  # changed by another write since, or a swap came
                     changed.update(error.positions)
                 finally:
                     for task in following:

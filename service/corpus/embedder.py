@@ -64,7 +64,7 @@ class DocumentEncoder:
     ) -> None:
         """Put passages behind the heads in `found` that are not the whole of their texts.
 
-        The thread ends soon when nobody waits any more.
+        The thread ends soon after the request does.
         """
         left = threading.Event()
 

@@ -39,7 +39,7 @@ Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
 
 ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
-# pages of them fit together; whoever looks further gets the most that anyone can ask for.
+# pages of them fit together; a search that looks further gets the most that can be asked for.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
 # Queries whose vectors are compared in one call, before others have their turn: twice as many after a call
 # that was shorter than a slice, half as many after a longer one.

@@ -1,6 +1,6 @@
 """Reading a version's folder while that may be away: a network mount that is gone, a right that is missing.
 
-What cannot be read now is no damage. It is tried again, and whoever waits is told why.
+What cannot be read now is no damage. It is tried again, and `wait` is told why.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Follows what is wanted, tells how far it is, and tidies up behind a swap.
 
-Every half second, or at once when somebody asks over HTTP: read the wish, aim at it, drop the build in hand
-when another version is wanted, close the generation whose grace is over, delete vectors that nobody needs,
+Every half second, or at once after a request over HTTP: read the wish, aim at it, drop the build in hand when
+another version is wanted, close the generation whose grace is over, delete vectors of dropped generations,
 and copy the state to MODELS_DIR/state.json, where `python -m models` and training read it.
 """
 
@@ -188,7 +188,7 @@ class Controller:
         """True when a promotion gate refused it. A manifest that is damaged is the swap's matter.
 
         Raises:
-            OSError: it cannot be read now, so that nobody knows.
+            OSError: it cannot be read now.
 
         """
         try:

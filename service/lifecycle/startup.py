@@ -45,7 +45,7 @@ def active_generation(
 def _again(store: Store, loader: ModelLoader, active: Active) -> tuple[int, Encoder]:
     """Open what was live when the service stopped, in the form of its stored vectors.
 
-    The watcher then builds it in the form asked for and swaps. Where the one before can be computed no more,
+    The controller then builds it in the form asked for and swaps. Where the old one can be computed no more,
     there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
     """
     form, version = read_form(active.form), active.version

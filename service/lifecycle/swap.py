@@ -2,7 +2,7 @@
 
     memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
 
-It waits in `building` while there is no memory for it, and in `ready` for somebody's decision when
+It waits in `building` while there is no memory for it, and in `ready` for a decision when
 SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
 
 While its documents are embedded it follows every write, and no write waits for it: what it does not have in

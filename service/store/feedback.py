@@ -13,7 +13,7 @@ name (`forget`), whether its document is there or not.
 Judgements teach models, so each key's are bounded (`Limits`). Each bound counts one key's own judgements:
 no key can use up the room of another.
 
-Writes are jobs for the writer; reads go through `Documents.read`.
+Here are queries, and jobs for the writer.
 """
 
 import sqlite3

@@ -70,7 +70,7 @@ class FilterCache:
         made once.
 
         Raises:
-            Abandoned: nobody waits for it any more.
+            Abandoned: its caller has left.
 
         """
         now, key = sequence(connection), _key(where, collection)

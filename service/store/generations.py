@@ -6,7 +6,7 @@
 A generation's row names the model version that made its vectors. `history` lists the versions in the order
 in which they came to live; `verdicts` those that are not chosen again by themselves. How far a generation is
 needs no cursor of its own: a document that lacks a vector of it is still to be embedded, and revisions only
-grow, so whoever looks for them goes on from the last one seen.
+grow, so a builder goes on from the last one it has seen.
 """
 
 import sqlite3
@@ -112,7 +112,7 @@ def begin(transaction: Transaction, manifest: Manifest, form: str) -> int:
 
 
 def abandon(transaction: Transaction) -> None:
-    """Drop whatever was being built: nobody wants it any more."""
+    """Drop the generations that were being built."""
     transaction.connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, BUILDING))
 
 

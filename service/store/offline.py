@@ -154,7 +154,7 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
 
 
 def copy(data_dir: Path, folder: Path) -> tuple[Facts, int]:
-    """Copy the store into `folder` at one moment, whoever writes it, and without what was deleted.
+    """Copy the store into `folder` at one moment, also while it is written, and without what was deleted.
 
     Returns:
         The facts of the copy, and how many judgements it has.

@@ -1,6 +1,6 @@
 """The operation log, kept short: its numbers are what counts, and the latest is kept by SQLite itself.
 
-Whoever wants to follow from a moment reads the rows behind it, and looks first whether the log reaches back
+A reader that follows from a moment reads the rows behind it, and looks first whether the log reaches back
 so far; where it does not, loading the vectors anew is faster than that many steps.
 """
 

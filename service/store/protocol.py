@@ -205,7 +205,7 @@ class Store(Documents, Feedback, Generations, Protocol):
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
     after_writes     `work` behind every write that came before
-    tidy             delete some of what nobody needs any more; True when there is more
+    tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 
     async def tidy(self) -> bool: ...

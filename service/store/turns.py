@@ -1,4 +1,4 @@
-"""Turns of reads: which of them runs, and how one ends that nobody waits for.
+"""Turns of reads: which of them runs, and how one ends whose caller has left.
 
 READERS reads of clients run at a time. After SLICE_SECONDS the next one in the line goes on. SQL takes turns
 by itself (reader.py); any other work calls `pause` between its steps. Both end a read whose deadline passed,
@@ -129,7 +129,7 @@ def pause() -> None:
     """Let other reads run, or end this one; for a read between its steps outside of SQL.
 
     Raises:
-        Abandoned: nobody waits for it.
+        Abandoned: its caller has left.
 
     """
     turn: Turn | None = getattr(current, "turn", None)
@@ -154,7 +154,7 @@ def resting() -> Iterator[None]:
     """A read that waits for another one in this block: it keeps no turn, or the other might never get one.
 
     Raises:
-        Abandoned: nobody waits for it.
+        Abandoned: its caller has left.
 
     """
     turn: Turn | None = getattr(current, "turn", None)

@@ -90,7 +90,7 @@ class Embedding:
 
     vector: Vector
     truncated: bool
-    tokens: int = 0  # that they were computed from now; of stored ones nobody knows
+    tokens: int = 0  # that they were computed from now; 0 for stored ones
     end: int | None = None  # where the head ends, in characters; None where it is all there is
     others: tuple[Passage, ...] = ()
 

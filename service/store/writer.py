@@ -2,7 +2,7 @@
 
 A job is a function of a `Transaction`. The writer runs all jobs that wait, each in a savepoint of its own,
 commits once (one fsync for all of them), brings the indexes up to date, and only then answers. So a 200
-means: on disk, and in the next search. A job that fails takes back its own work and nobody else's.
+means: on disk, and in the next search. A job that fails takes back its own work and no other's.
 """
 
 import asyncio
