@@ -70,7 +70,7 @@ class Corpus:
 
     @property
     def alone_threads(self) -> int:
-        """Threads that compute a lone text together; 1: it is computed as any other."""
+        """How many threads compute a lone text together; 1: it is computed as any other."""
         return self._batcher.alone.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:

@@ -1,4 +1,4 @@
-"""Fusion of two rankings: documents near a query's meaning, and documents that have its words.
+"""One ranking out of two: what a model finds near a query's meaning, and what has its words.
 
     fused = 0.8 · (1 + cosine) / (1 + best cosine) + 0.2 · bm25 / best bm25
 
