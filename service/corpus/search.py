@@ -261,7 +261,8 @@ def _dense(
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
     together, start = min(FIRST_TOGETHER, most), 0
     while start < len(queries):
-        pause()
+        if start:  # the first call comes at the beginning of a turn
+            pause()
         vectors = np.array([query.vector for query in queries[start : start + together]])
         began, start = clock(), start + together
         found = moment.index.search(vectors, depth, allowed, moment.view, firsts=firsts)

@@ -107,8 +107,8 @@ class Readers:
 
     def _query(self, query: Callable[[Snapshot], T], turn: Turn) -> T:
         try:
-            turn.begin()
             connection = self._connection()
+            turn.begin()
             current.turn = turn
             connection.set_progress_handler(turn.progress, PROGRESS_STEPS)
             connection.execute("BEGIN")  # its moment is that of its first query
