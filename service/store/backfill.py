@@ -95,12 +95,6 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
     )
 
 
-def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
-    """The number of living texts that the generation's model fails on."""
-    row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
-    return int(row[0])
-
-
 def next_texts(
     connection: sqlite3.Connection, generation: int, after: int, limit: int, most_bytes: int
 ) -> Lacking:
@@ -112,9 +106,9 @@ def next_texts(
         if left < 0 and at:
             revisions = revisions[:at]
             break
-    return Lacking(
-        texts(connection, revisions), last_revision(connection), count_skipped(connection, generation)
-    )
+    sql = "SELECT count(*) FROM skipped WHERE generation = ?"
+    [skipped] = connection.execute(sql, (generation,)).fetchone()
+    return Lacking(texts(connection, revisions), last_revision(connection), skipped)
 
 
 def swap(

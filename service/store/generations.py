@@ -34,7 +34,7 @@ def known(connection: sqlite3.Connection, published: Container[str]) -> Known:
     return Known(
         live=states[ACTIVE],
         verdicts=verdicts(connection),
-        past=past(connection),
+        past={version for (version,) in connection.execute("SELECT version FROM history")},
         previous=previous(connection, published),
         handled=fact(connection, HANDLED),
         canaries=canaries(connection),
@@ -203,11 +203,6 @@ def previous(connection: sqlite3.Connection, known: Container[str] | None = None
         if version != live and version not in judged and (known is None or version in known):
             return str(version)
     return None
-
-
-def past(connection: sqlite3.Connection) -> set[str]:
-    """Every version that was live once, as far as the history goes."""
-    return {row[0] for row in connection.execute("SELECT version FROM history")}
 
 
 def has_dropped(connection: sqlite3.Connection) -> bool:
