@@ -49,12 +49,12 @@ class Generation:
         self._place = (snapshots, owner)
         origin = Origin(number, encoder.fingerprint, encoder.dimension)
         self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
-        self.loaded = False  # the indexes hold every stored vector of it, and nothing else
-        self.whole = False  # the indexes hold every stored document
+        self.is_loaded = False  # the indexes hold every stored vector of it, and nothing else
+        self.is_complete = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
-        self.left_out = 0  # of these, the ones that the model fails on
-        self.kept = False  # it is the one that a rollback goes to
-        self.complete_to = 0  # no living revision up to this one lacks a vector
+        self.skipped = 0  # of these, the ones that the model fails on
+        self.is_rollback_target = False  # it is the one that a rollback goes to
+        self.complete_through = 0  # no living revision up to this one lacks a vector
         self.fault: str | None = None  # why nothing more is to be computed by it
         self.on_close: Callable[[Encoder], None] = _nothing  # told once the session is closed
         self._borrowers = 0
@@ -194,7 +194,7 @@ class Live:
     def _enter_version(self, version: str) -> Generation:
         generations = self._generations
         # Of two of one version, as when it is made anew while the one before still lingers, the whole one.
-        for generation in sorted(generations, key=lambda generation: not generation.whole):
+        for generation in sorted(generations, key=lambda generation: not generation.is_complete):
             if generation.version == version and generation._enter():  # noqa: SLF001
                 return generation
         warm = " and ".join(dict.fromkeys(generation.version for generation in generations))

@@ -148,7 +148,7 @@ def _one(asked: SearchParameters) -> searching.Query:
         [text] = texts_of([asked.q], 1, "q")
         return searching.Query(text)
     check_kind("document", asked)
-    return searching.Query(like=given_id(asked.id, "id"))
+    return searching.Query(similar_to=given_id(asked.id, "id"))
 
 
 @router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
@@ -195,7 +195,7 @@ async def _search(
         where=where_of(runtime, filter),
         min_score=asked.min_score,
         passages=passages,
-        most=runtime.settings.max_answer_bytes,
+        max_bytes=runtime.settings.max_answer_bytes,
         with_text=shown.text,
         with_metadata=shown.metadata,
     )

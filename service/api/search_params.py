@@ -151,7 +151,7 @@ def queries_of(given: Sequence[Any], limit: int, asked: Options) -> list[Query]:
         return [Query(vector=vector) for vector in given]
     if isinstance(given[0], dict):
         check_kind("document", asked)
-        return [Query(like=_id_of(query, at)) for at, query in enumerate(given)]
+        return [Query(similar_to=_id_of(query, at)) for at, query in enumerate(given)]
     return [Query(text) for text in texts_of(given, limit, "queries")]
 
 
@@ -212,7 +212,7 @@ async def answered(
     if queries[0].vector is not None:
         vectors = vectors_of([query.vector for query in queries], model, generation)
         return [Query(vector=vector) for vector in vectors], none
-    if asked.mode == "lexical" or queries[0].like is not None:
+    if asked.mode == "lexical" or queries[0].similar_to is not None:
         return queries, none
     texts: Any = [query.text for query in queries]
     manifest = generation.manifest

@@ -7,9 +7,10 @@ generation for its whole life, so its query and the vectors it is compared with 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
-from service.corpus.search import HEAVY_CANDIDATES, Hit, Query, Search, find
+from service.corpus.search import Hits, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
 from service.live import Generation, Live
 from service.observability.logs import told
@@ -35,12 +36,11 @@ from service.store.values import (
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Hits: TypeAlias = list[list[Hit]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a write did: texts the model does not see whole, the operation sequence, tokens computed."""
+    """Result of a write: texts the model does not see whole, the operation sequence, tokens computed."""
 
     truncated: int
     sequence: int
@@ -77,7 +77,7 @@ class Corpus:
         """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
 
         What changed is embedded by the live generation. Those that follow it embed it at the same time, and
-        nobody waits for them or fails with them: what they do not have at the commit is filled in later.
+        no write waits for them or fails with them: what they lack at the commit is filled in later.
         """
         same = await self.store.unchanged(documents, collection)
         changed = {*range(len(documents))} - same
@@ -106,7 +106,7 @@ class Corpus:
                     if not put.gaps.isdisjoint(follower.number for follower in followers):
                         self.on_gap()
                     return Stored(put.truncated, put.sequence, tokens, live.version)
-                except NeedsVectors as error:  # changed by somebody else since we looked, or a swap came
+                except NeedsVectors as error:  # changed by another write since, or a swap came
                     changed.update(error.positions)
                 finally:
                     for task in following:
@@ -207,7 +207,7 @@ class Corpus:
             Unhealthy: it is being rebuilt.
 
         """
-        if not generation.whole:
+        if not generation.is_complete:
             raise Unhealthy(
                 "The index is being rebuilt; GET /ready shows how far it is. Embedding works meanwhile.",
                 retry_after_seconds=5,
@@ -226,30 +226,27 @@ class Corpus:
         if generation is self.live.generation:
             self.check_whole(generation)
             return
-        gaps = await self.store.lacking(generation.number, generation.complete_to, 1)
-        if gaps or not generation.whole:
+        gaps = await self.store.lacking(generation.number, generation.complete_through, 1)
+        if gaps or not generation.is_complete:
             raise Conflict(
                 f"{generation.version} does not hold every document, so it cannot be searched; "
                 f"{self.live.generation.version} is in service."
             )
 
-    async def search(
+    def search(
         self, generation: Generation, queries: Sequence[Query], search: Search, then: Callable[[Hits], T]
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """`then` of each query's hits, made on the reading thread.
 
         queries: their vectors were made with the encoder of `generation`.
 
         Raises:
-            TooMuch: they have more than `search.most` bytes together.
+            TooMuch: they have more than `search.max_bytes` bytes together.
 
         """
-        scans = search.where is not None and not search.where.indexed
-        return await self.store.search(
-            lambda snapshot: then(find(snapshot, generation, queries, search)),
-            heavy=scans or len(queries) * search.candidates > HEAVY_CANDIDATES,
-        )
+        work = partial(find, generation=generation, queries=queries, search=search, then=then)
+        return self.store.search(work, heavy=search.is_heavy(len(queries)))
 
 
 def _nothing() -> None:
-    """When no follower is looked after."""
+    """The gap's observer where no follower is looked after."""

@@ -36,7 +36,7 @@ class DocumentEncoder:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def embed(self, generation: Generation, texts: Sequence[str], lane: Lane) -> list[Embedding]:
-        """One for each of `texts`.
+        """Embeddings, one for each of `texts`.
 
         The heads come first, and say which texts are too long; only those are looked at again.
 
@@ -64,7 +64,7 @@ class DocumentEncoder:
     ) -> None:
         """Put passages behind the heads in `found` that are not the whole of their texts.
 
-        The thread ends soon when nobody waits any more.
+        The thread ends soon after the request does.
         """
         left = threading.Event()
 

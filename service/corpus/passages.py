@@ -45,7 +45,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Where the head of a long text ends, the passages behind it, and whether they reach its end."""
+    """The head of a long text, the passages behind it, and whether they reach its end."""
 
     head: Span
     others: Sequence[Span]
@@ -55,9 +55,9 @@ class Split:
 def split(
     text: str, encoder: Encoder, prompt: str = "", wanted: Callable[[], bool] = lambda: True
 ) -> Split | None:
-    """Where the passages of `text` lie, None when the model sees the whole of it.
+    """The places of the passages of `text`, None when the model sees the whole of it.
 
-    Tokenises all of it: some hundred milliseconds for a megabyte, so not on the event loop.
+    Tokenizes all of it: some hundred milliseconds for a megabyte, so not on the event loop.
 
     Args:
         text: without the prompt, which goes before each passage.

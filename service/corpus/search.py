@@ -11,10 +11,10 @@ asked for before the next one is made, and between two of them other reads have 
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +34,12 @@ from service.store.values import DEFAULT_COLLECTION, Record
 log = logging.getLogger(__name__)
 clock = time.perf_counter
 
+T = TypeVar("T")
 Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
 
 ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
-# pages of them fit together; whoever looks further gets the most that anyone can ask for.
+# pages of them fit together; a search that looks further gets the most that can be asked for.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
 # Queries whose vectors are compared in one call, before others have their turn: twice as many after a call
 # that was shorter than a slice, half as many after a longer one.
@@ -48,19 +49,19 @@ HEAVY_CANDIDATES = 10_000  # of a search that leaves reading threads for others
 
 
 class Query(NamedTuple):
-    """What to look for: the words of `text`; what is near `vector`; what is like the document `like`."""
+    """A query: the words of `text`, a `vector`, or the id of a document that hits are to be similar to."""
 
     text: str = ""
     vector: NDArray[np.float32] | None = None
-    like: str | None = None
+    similar_to: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How to look: hits number `offset` to `offset` + `k` of those that pass `where`.
+    """Options of a search: hits number `offset` to `offset` + `k` of those that pass `where`.
 
     Without `passages` a document is compared by its head alone. `min_score` is for dense search.
-    `most`: bytes of all hits together. Without `with_text` their texts are not read, nor without
+    `max_bytes`: bytes of all hits together. Without `with_text` their texts are not read, nor without
     `with_metadata` their metadata.
     """
 
@@ -71,7 +72,7 @@ class Search:
     where: Predicate | None = None
     min_score: float | None = None
     passages: bool = True
-    most: float = inf
+    max_bytes: float = inf
     with_text: bool = True
     with_metadata: bool = True
 
@@ -86,10 +87,15 @@ class Search:
             return self.reach
         return 2 * (CANDIDATES if self.reach <= CANDIDATES else ALL_CANDIDATES)
 
+    def is_heavy(self, queries: int) -> bool:
+        """True when so many queries leave reading threads for others."""
+        scans = self.where is not None and not self.where.indexed
+        return scans or queries * self.candidates > HEAVY_CANDIDATES
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One document found; `score` is a cosine, a bm25, or a fused score: larger is better.
+    """A document found; `score` is a cosine, a bm25, or a fused score: larger is better.
 
     `passage`: the characters of the nearest one, where the text was split and vectors were compared.
     """
@@ -99,8 +105,11 @@ class Hit:
     passage: tuple[int, int] | None = None
 
 
+Hits: TypeAlias = list[list[Hit]]
+
+
 class Ranked(NamedTuple):
-    """One of a ranking's documents, before it is read; `row` is the index's that was nearest, 0 for none."""
+    """A document of a ranking, before it is read; `row` is its nearest row in the index, 0 for none."""
 
     revision: int
     score: np.float32
@@ -112,11 +121,12 @@ def find(
     generation: Generation,
     queries: Sequence[Query],
     search: Search,
-) -> list[list[Hit]]:
-    """The hits of each query, best first, equal scores by id.
+    then: Callable[[Hits], T],
+) -> T:
+    """`then` of the hits of each query, best first, equal scores by id.
 
     Raises:
-        TooMuch: they have more than `most` bytes together.
+        TooMuch: they have more than `max_bytes` bytes together.
         NotFound: a document that is asked for by id is not there.
         Conflict: it has no vector, because the model fails on its text.
 
@@ -126,23 +136,28 @@ def find(
     allowed = None if search.where is None else snapshot.passing(search.where, search.collection)
     rankings = _rankings(snapshot, moment, queries, search, allowed)
     pages = [
-        _page(snapshot, ranking, search, left_out) for ranking, left_out in zip(rankings, own, strict=True)
+        _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
     ]
     wanted = Counter(ranked.revision for page in pages for ranked in page)
-    documents = snapshot.answered(wanted, search.most, text=search.with_text, metadata=search.with_metadata)
+    documents = snapshot.answered(
+        wanted, search.max_bytes, text=search.with_text, metadata=search.with_metadata
+    )
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.view.rows > moment.view.documents
     places = snapshot.passages(generation.number, rows) if split else {}
-    return [
-        [Hit(documents[revision], score, places.get(row)) for revision, score, row in page] for page in pages
-    ]
+    return then(
+        [
+            [Hit(documents[revision], score, places.get(row)) for revision, score, row in page]
+            for page in pages
+        ]
+    )
 
 
 def _page(
-    snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, left_out: int | None
+    snapshot: Snapshot, ranking: Sequence[Ranked], search: Search, excluded: int | None
 ) -> list[Ranked]:
-    """The hits that are asked for, of all that rank; `left_out` is none."""
-    ranking = [ranked for ranked in ranking if ranked.revision != left_out]
+    """The hits that are asked for, of all that rank; `excluded` is not one of them."""
+    ranking = [ranked for ranked in ranking if ranked.revision != excluded]
     best = _best(ranking, search.reach)
     ids = snapshot.ids_of([ranked.revision for ranked in best])
     if len(ids) < len(best) < len(ranking):  # the index is ahead: some were deleted, others move up
@@ -195,15 +210,15 @@ def _resolved(
     resolved, own = [], []
     for query in queries:
         revision = None
-        if query.like is not None:
-            stored = snapshot.vector_of(generation.number, query.like, collection)
+        if query.similar_to is not None:
+            stored = snapshot.vector_of(generation.number, query.similar_to, collection)
             if stored is None:
-                raise NotFound(f"There is no document {query.like[:512]!r}.")
+                raise NotFound(f"There is no document {query.similar_to[:512]!r}.")
             revision, vector = stored
             if vector is None:
                 raise Conflict(
-                    f"{query.like[:512]!r} has no vector of {generation.version}, whose model fails on its "
-                    "text, so nothing can be said to be like it."
+                    f"{query.similar_to[:512]!r} has no vector of {generation.version}, whose model fails on "
+                    "its text, so nothing can be said to be like it."
                 )
             resolved.append(Query(vector=vector))
         else:
@@ -219,7 +234,7 @@ def _rankings(
     search: Search,
     allowed: Revisions | None,
 ) -> Iterator[list[Ranked]]:
-    """Of each query the best documents, as many as the hits need and all that tie with the last of them."""
+    """The best documents of each query, as many as the hits need and all that tie with the last of them."""
     if moment is None:
         for query in queries:
             pause()
@@ -246,7 +261,8 @@ def _dense(
     most = max(1, min(TOGETHER, TOGETHER_CANDIDATES // depth))
     together, start = min(FIRST_TOGETHER, most), 0
     while start < len(queries):
-        pause()
+        if start:  # the first call comes at the beginning of a turn
+            pause()
         vectors = np.array([query.vector for query in queries[start : start + together]])
         began, start = clock(), start + together
         found = moment.index.search(vectors, depth, allowed, moment.view, heads_only=heads_only)

@@ -1,6 +1,6 @@
 """Reading a version's folder while that may be away: a network mount that is gone, a right that is missing.
 
-What cannot be read now is no damage. It is tried again, and whoever waits is told why.
+What cannot be read now is no damage. It is tried again, and `wait` is told why.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ async def read_when_there(
 
 
 def _away(store: Store, version: str) -> Exception | None:
-    """Why the folder cannot be read now, None when it can."""
+    """The reason why the folder cannot be read now, None when it can."""
     try:
         read_manifest(store.folder(version))
     except AWAY as error:

@@ -53,13 +53,13 @@ class Builder:
         """Bring the stored vectors into the index, in steps that let writes pass; `embed` then looks anew."""
         generation, number = self._generation, self._generation.number
         await self._store.forget_skipped(number)
-        generation.complete_to = 0
+        generation.complete_through = 0
         after: int | None = 0
         while after is not None:
             after = await self._store.add_stored(number, after, LOAD_ROWS)
 
     async def warm(self) -> None:
-        """One forward pass. A failure here is the model's, and the caller's to deal with."""
+        """Run one forward pass. A failure here is the model's, and the caller deals with it."""
         await self._corpus.embed(self._generation, [HARMLESS_TEXT])
 
     async def embed(self) -> None:
@@ -81,22 +81,22 @@ class Builder:
                 raise Hung(generation.fault)
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, left_out = await self._store.next_texts(
-                generation.number, generation.complete_to, self._step(), STEP_BYTES
+            step, last, skipped = await self._store.next_texts(
+                generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
                 self._paced_to = last
-            done = generation.indexes.documents + left_out
+            done = generation.indexes.documents + skipped
             total = max(total, done) if step else done
             self.progress.tell(done, total)
             self._tell(done, total)
-            generation.left_out, generation.missing = left_out, max(total - done, 0) + left_out
+            generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
             if not step:
-                generation.complete_to, generation.missing = last, left_out
+                generation.complete_through, generation.missing = last, skipped
                 return
             started = time.monotonic()
             await self._embed(step)
-            generation.complete_to = max(step)
+            generation.complete_through = max(step)
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
@@ -132,7 +132,7 @@ class Builder:
 
 
 def _jobs(embedded: Iterable[tuple[int, Embedding]]) -> Iterator[dict[int, Embedding]]:
-    """What is embedded, by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
+    """Embeddings by revision, in parts of about `STORE_ROWS` rows: long texts have many passages."""
     rows: dict[int, Embedding] = {}
     count = 0
     for revision, embedding in embedded:

@@ -16,7 +16,6 @@ import heapq
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 
 from service.corpus.corpus import Corpus
@@ -33,7 +32,6 @@ WORDS, CHARACTERS = 12, 100
 LEAST_WORDS = 3  # before a full stop is the end of a sentence: "Dr. Who" goes on
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full
 HEAD_CHARACTERS = 2000  # of a text: its beginning is in them, unless it begins with so much white space
-PAGE = 1000  # ids looked at in one go: about a millisecond
 MOST_QUERIES = 2000  # of all collections together
 LISTED = 20  # collections
 MAX_CANARY_LINES = 1000
@@ -41,7 +39,7 @@ MAX_CANARY_LINES = 1000
 
 @dataclass(frozen=True, slots=True)
 class InCollection:
-    """How alike two versions answer in one collection."""
+    """Overlap of two versions' answers in one collection."""
 
     collection: str
     queries: int
@@ -50,7 +48,7 @@ class InCollection:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """How alike two versions answer: `overlap_at_10` is 1 when all hits are common, 0 when none is.
+    """Overlap of two versions' answers: `overlap_at_10` is 1 when all hits are common, 0 when none is.
 
     It is the mean over all queries; `collections` are those with the lowest overlap, lowest first.
     """
@@ -62,6 +60,16 @@ class Canary:
     @property
     def lowest(self) -> InCollection:
         return self.collections[0]
+
+    def below(self, least: float) -> str | None:
+        """The reason why the version waits, where a collection's overlap is below `least`; else None."""
+        lowest = self.lowest
+        if lowest.overlap_at_10 >= least:
+            return None
+        return (
+            f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
+            f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g})"
+        )
 
 
 async def compare(corpus: Corpus, new: Generation, settings: Settings) -> Canary | None:
@@ -144,22 +152,11 @@ async def canary_queries(corpus: Corpus, settings: Settings) -> dict[str, list[s
     share = max(1, MOST_QUERIES // max(1, len(largest)))
     if lines is not None:
         return {name: lines[:share] for name, _ in largest}
-    count = min(settings.canary_queries, share)
-    return {name: await _beginnings(corpus, name, count) for name, _ in largest}
-
-
-async def _beginnings(corpus: Corpus, collection: str, count: int) -> list[str]:
-    """The beginnings of `count` documents of a collection."""
-    chosen: list[tuple[bytes, str]] = []
-    page = [""]
-    while page:
-        page = await corpus.store.ids_after(page[-1], PAGE, collection)
-        hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for id in page]
-        chosen = heapq.nsmallest(count, [*chosen, *hashed])
-    ids = [id for _, id in chosen]
-    found = await corpus.store.heads(ids, HEAD_CHARACTERS, collection)
-    queries = [beginning(found[id]) for id in ids if id in found]
-    return list(dict.fromkeys(filter(None, queries)))
+    count, found = min(settings.canary_queries, share), {}
+    for name, _ in largest:
+        texts = await corpus.store.sample(count, HEAD_CHARACTERS, name)
+        found[name] = list(dict.fromkeys(filter(None, map(beginning, texts))))
+    return found
 
 
 def beginning(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether there is memory for another generation beside those that are kept.
+"""Memory for another generation beside those that are kept.
 
 shortage()    why it does not fit; None when it does, or when nothing can be known
 ├── needed()    the model and the index that it will make, at their largest
@@ -33,7 +33,7 @@ def shortage(
     *,
     alone: bool = False,
 ) -> str | None:
-    """Why the version in `folder` must wait with its index of so many documents, and what to do.
+    """The reason why the version in `folder` must wait with its index, and what to do; None when it fits.
 
     rows, alone: as of `needed`.
     """
@@ -64,7 +64,7 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
 
 
 def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[int]:
-    """How many rows each collection will have, about: as many as now, or more where texts are cut shorter.
+    """Rows that each collection will have, about: as many as now, or more where texts are cut shorter.
 
     documents: stored ones of all collections; those that the index in service lacks yet count as well.
     """
@@ -76,7 +76,7 @@ def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[
 
 
 def _index(rows: int, dimension: int) -> float:
-    """Of one collection. A large one finds the centres of its base by a sample, which is copied for it."""
+    """Bytes of one collection's index. A large one copies a sample to find the centres of its base."""
     sample = training_bytes(rows, dimension) if rows > BASE_ROWS else 0
     return COLLECTION_BYTES + GROWING * rows * (4 * dimension + NAME_BYTES) + sample
 

@@ -19,7 +19,7 @@ RETRY_SECONDS, MOST_SECONDS = 0.5, 60.0  # after a failure: a full queue, a full
 
 
 class CatchUp:
-    """One per service, on its event loop."""
+    """The tasks that fill gaps. Used on the event loop."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
@@ -28,16 +28,16 @@ class CatchUp:
         self._stopped = False
 
     def note(self) -> None:
-        """Some follower lacks a vector."""
+        """Start a task for each follower: one of them lacks a vector."""
         for follower in self._corpus.live.followers:
-            if not follower.whole or follower.fault is not None or self._stopped:
+            if not follower.is_complete or follower.fault is not None or self._stopped:
                 continue
             self._behind.add(follower)
             if follower not in self._tasks:
                 self._tasks[follower] = asyncio.create_task(self._fill(follower))
 
     async def stop(self) -> None:
-        """What is left is found by whoever builds the version next."""
+        """Stop all tasks. The next builder of a version finds what is left."""
         self._stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -45,7 +45,7 @@ class CatchUp:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fill(self, follower: Generation) -> None:
-        """Until the follower has everything, or follows no longer."""
+        """Embed until the follower has everything, or follows no longer."""
         builder, pause = Builder(self._corpus, follower, _tell_nobody), RETRY_SECONDS
         try:
             while follower in self._behind:

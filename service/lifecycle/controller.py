@@ -1,7 +1,7 @@
 """Follows what is wanted, tells how far it is, and tidies up behind a swap.
 
-Every half second, or at once when somebody asks over HTTP: read the wish, aim at it, drop the build in hand
-when another version is wanted, close the generation whose grace is over, delete vectors that nobody needs,
+Every half second, or at once after a request over HTTP: read the wish, aim at it, drop the build in hand when
+another version is wanted, close the generation whose grace is over, delete vectors of dropped generations,
 and copy the state to MODELS_DIR/state.json, where `python -m models` and training read it.
 """
 
@@ -36,7 +36,7 @@ _READING, _FOLLOWING = "reading the models folder", "following what is wanted"  
 
 
 class Controller:
-    """One per service. `run` is its task; `poke` makes it look at once."""
+    """The reconcile loop. `run` is its task; `poke` makes it look at once."""
 
     def __init__(self, loader: ModelLoader, corpus: Corpus, settings: Settings, metrics: Metrics) -> None:
         self.swap: Swap | None = None
@@ -57,25 +57,25 @@ class Controller:
 
     @property
     def waits(self) -> bool:
-        """Whether the version in the making waits: for memory, a disk, a queue, or somebody's decision."""
+        """True while the version in the making waits: for memory, a disk, a queue, or a decision."""
         return self.swap is not None and (self.swap.reason is not None or self.swap.state == READY)
 
     @property
     def builds(self) -> bool:
-        """Whether a version is being opened or built, which takes memory until it is ready."""
+        """True while a version is being opened or built, which takes memory until it is ready."""
         swap = self.swap  # asked by other threads, too
         return swap is not None and swap.state != READY
 
     @property
     def trouble(self) -> str | None:
-        """Why the models folder, or what is wanted there, cannot be read now."""
+        """The reason why the models folder, or what is wanted there, cannot be read now."""
         return self._complaints.get(_READING) or self._complaints.get(_FOLLOWING)
 
     def poke(self) -> None:
         self._poked.set()
 
     async def run(self) -> None:
-        """Until cancelled; then the build in hand stops where it is and goes on at the next start."""
+        """Run until cancelled; then the build in hand stops where it is and goes on at the next start."""
         try:
             while True:
                 busy = await self.look()
@@ -88,7 +88,7 @@ class Controller:
             await self._stop_swap()
 
     async def look(self) -> bool:
-        """One look. True when there is more to tidy up. A step that fails keeps no other from its turn."""
+        """Look once. True when there is more to tidy up. A step that fails keeps no other from its turn."""
         await self._step(_READING, self._read_folder)
         await self._step(_FOLLOWING, self._follow)
         await self._step("closing generations", self._expire)
@@ -185,10 +185,10 @@ class Controller:
         self.poke()  # what was found out before may have changed with the task's end
 
     def _refused(self, version: str) -> bool:
-        """Whether a promotion gate refused it. A manifest that is damaged is the swap's matter.
+        """True when a promotion gate refused it. A manifest that is damaged is the swap's matter.
 
         Raises:
-            OSError: it cannot be read now, so that nobody knows.
+            OSError: it cannot be read now.
 
         """
         try:
@@ -220,9 +220,9 @@ class Controller:
             if self.swap is not None and follower is self.swap.generation:
                 continue
             back = follower.version == facts.previous
-            if back and not follower.kept:
+            if back and not follower.is_rollback_target:
                 self._expiry.pop(follower, None)  # its grace begins
-            follower.kept = back
+            follower.is_rollback_target = back
             seconds = max(self._settings.grace_seconds, LINGER_SECONDS) if back else LINGER_SECONDS
             expiry = min(self._expiry.get(follower, now + seconds), now + seconds)
             if now < expiry:
@@ -233,11 +233,11 @@ class Controller:
         self._expiry = kept
 
     async def previous(self) -> str | None:
-        """What a rollback would go to now."""
+        """The version that a rollback would go to now."""
         return (await self._known()).previous
 
     async def states(self) -> dict[str, dict[str, Any]]:
-        """What `as_state` says of each version that is more than a `candidate`."""
+        """`as_state` of each version that is more than a `candidate`."""
         facts = await self._known()
         found: dict[str, dict[str, Any]] = {version: as_state("retired") for version in facts.past}
         for version, verdict in facts.verdicts.items():
@@ -280,7 +280,7 @@ def as_state(
     *,
     eta_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """One version's state, as GET /models and state.json show it."""
+    """A version's state, as GET /models and state.json show it."""
     return {
         "state": state,
         "done": done,

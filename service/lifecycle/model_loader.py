@@ -1,4 +1,4 @@
-"""How this process opens versions: in which form, and for how many workers."""
+"""Opening of versions by this process: in one form, and for so many workers."""
 
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
@@ -27,7 +27,7 @@ def wanted_form(settings: Settings) -> Form:
 
 
 def require_device(settings: Settings) -> str:
-    """What computes, in words.
+    """The device that computes, in words.
 
     Raises:
         StartupError: the GPU that the settings name is not there.
@@ -60,11 +60,11 @@ class ModelLoader:
 
     @property
     def opens_alone(self) -> bool:
-        """Whether what it opens can be opened once more for lone texts (single_text.py)."""
+        """True when a version can be opened once more for lone texts (single_text.py)."""
         return self.form.runtime == "onnxruntime" and not self._deterministic
 
     def open(self, version: str, form: Form | None = None) -> Encoder:
-        """For a start: what was served before.
+        """Open a version for a start: one that was served before.
 
         Raises:
             ModelError: it cannot be served, or not in this form.
@@ -75,7 +75,7 @@ class ModelLoader:
         return encoder if encoder.form == FP32 else self._proved(encoder)
 
     def open_proved(self, version: str) -> Encoder:
-        """For a swap: the vectors it was published with are computed again, as nearly as its form can.
+        """Open a version for a swap: its published vectors are computed again, as nearly as its form can.
 
         Raises:
             ModelError: as above, or they do not.

@@ -1,4 +1,4 @@
-"""How fast a build goes, and how long it will take; said in the log now and then.
+"""Pace of a build, and how long it will take; said in the log now and then.
 
     worked(64, 0.2)      a step of 64 documents took so long
     tell(5000, 20000)    where it stands
@@ -23,7 +23,7 @@ SAY_SECONDS = 30.0
 
 
 class Progress:
-    """Of the build of one version."""
+    """Progress of one build."""
 
     def __init__(self, version: str) -> None:
         self._version = version
@@ -46,7 +46,7 @@ class Progress:
         return None if rate is None or self._left is None else self._left / rate
 
     def worked(self, documents: int, seconds: float) -> None:
-        """One step came to its end."""
+        """Count a step that came to its end."""
         longest = math.inf if self.rate is None else STALL * documents / self.rate
         before, self._stalled = self._stalled, seconds > longest
         if self._stalled and not before:

@@ -1,4 +1,4 @@
-"""Which model version a start serves: the one that was live, or on the very first start the one asked for.
+"""The model version of a start: the one that was live, or on the very first start the one asked for.
 
 What is wanted meanwhile is worked towards afterwards (controller.py).
 """
@@ -43,9 +43,9 @@ def active_generation(
 
 
 def _again(store: Store, loader: ModelLoader, active: Active) -> tuple[int, Encoder]:
-    """What was live when the service stopped, in the form of its stored vectors.
+    """Open what was live when the service stopped, in the form of its stored vectors.
 
-    The watcher then builds it in the form asked for and swaps. Where the one before can be computed no more,
+    The controller then builds it in the form asked for and swaps. Where the old one can be computed no more,
     there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
     """
     form, version = read_form(active.form), active.version

@@ -1,15 +1,14 @@
-"""One version on its way to live: open, verify, warm, build its index, swap.
+"""A version on its way to live: open, verify, warm, build its index, swap.
 
     memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
 
-It waits in `building` while there is no memory for it, and in `ready` for somebody's decision when
+It waits in `building` while there is no memory for it, and in `ready` for a decision when
 SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
 
 While its documents are embedded it follows every write, and no write waits for it: what it does not have in
 time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
-vector. The swap itself is a row in the database, then one assignment,
-both on the writer's thread between two commits: whoever borrowed before keeps the old model with the old
-index, whoever comes after gets the new ones.
+vector. The swap itself is a row in the database, then one assignment, both on the writer's thread between two
+commits: a request that borrowed before keeps the old model with the old index, a later one gets the new ones.
 """
 
 import asyncio
@@ -49,11 +48,11 @@ RETRY_SECONDS = 2.0
 MEMORY_LOOK_SECONDS = 5.0
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
 ATTEMPTS = 5  # at an index that cannot follow the writes
-LEFT_OUT_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
+SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
 
 
 class Swap:
-    """One attempt. `state`, `done`, `total` and `reason` tell how far it is."""
+    """An attempt. `state`, `done`, `total` and `reason` tell how far it is."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class Swap:
 
     @property
     def eta_seconds(self) -> float | None:
-        """How long the rest of the build takes, None while it waits or that is not known."""
+        """Seconds that the rest of the build takes, None while it waits or that is not known."""
         if self.state != BUILDING or self.reason is not None or self._progress is None:
             return None
         eta = self._progress.eta_seconds
@@ -99,7 +98,7 @@ class Swap:
             self._decided.set()
 
     async def run(self) -> None:
-        """Until the version is live, or has failed; the reason is stored then, and it is not tried again."""
+        """Run until the version is live or has failed; the reason is stored then, and not tried again."""
         self._metrics.canary.set(math.nan)  # what was compared before says nothing of this one
         try:
             await self._attempts()
@@ -115,40 +114,33 @@ class Swap:
                 self._give_up()
 
     async def _attempts(self) -> None:
-        """Until it is live, or a ModelError when none of some attempts came to an end."""
+        """Try until it is live. Raise ModelError when no attempt came to an end."""
         for _ in range(ATTEMPTS):
-            if await self._attempt():
-                return
+            try:
+                generation = self.generation = await self._open()
+                with generation.held():
+                    return await self._build(generation)
+            except Retired:
+                log.warning("The index of %s has a gap; it is loaded again", self.version)
             await asyncio.sleep(RETRY_SECONDS)
         raise ModelError(self.reason or "Its index could not follow the writes.")
 
-    async def _attempt(self) -> bool:
-        """Open, build and swap. False when it must begin anew with what is stored."""
-        try:
-            generation = self.generation = await self._open()
-            with generation.held():
-                await self._build(generation)
-        except Retired:
-            log.warning("The index of %s has a gap; it is loaded again", self.version)
-            return False
-        return True
-
     async def _build(self, generation: Generation) -> None:
-        """Until it is live."""
+        """Fill the index, compare, and swap."""
         builder = Builder(self._corpus, generation, self._tell, self._settings.build_rate)
         self.state, self._progress = BUILDING, builder.progress
         await self._patiently(builder.warm)
-        if not generation.loaded:
+        if not generation.is_loaded:
             await self._patiently(builder.load)
-            generation.loaded = True
+            generation.is_loaded = True
         while True:
             await self._patiently(builder.embed)
-            left_out = generation.left_out
-            if left_out > LEFT_OUT_SHARE * generation.indexes.documents:
-                raise ModelError(f"It fails on {left_out} of the documents; the log names them.")
-            generation.whole = True
+            skipped = generation.skipped
+            if skipped > SKIPPED_SHARE * generation.indexes.documents:
+                raise ModelError(f"It fails on {skipped} of the documents; the log names them.")
+            generation.is_complete = True
             await self._compare(generation)
-            notes = [f"{left_out} documents left out"] if left_out else []
+            notes = [f"{skipped} documents left out"] if skipped else []
             notes += [self._too_different] if self._too_different else []
             self.state, self.reason = READY, "; ".join(notes) or None
             if self._settings.activate == "manual" or self._too_different:
@@ -173,14 +165,9 @@ class Swap:
             return
         self._metrics.canary.set(found.overlap_at_10)
         await self._patiently(partial(self._corpus.store.keep_canary, self.version, asdict(found)))
-        least = self._settings.canary_min_overlap
-        lowest = found.lowest
-        if lowest.overlap_at_10 < least:
-            self._too_different = (
-                f"of what it finds only {lowest.overlap_at_10:g} is what the live version finds in the "
-                f"collection {lowest.collection!r} (SIMILE_CANARY_MIN_OVERLAP={least:g}); "
-                f"POST /models/{self.version}/activate makes it live"
-            )
+        self._too_different = found.below(self._settings.canary_min_overlap)
+        if self._too_different:
+            self._too_different += f"; POST /models/{self.version}/activate makes it live"
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -201,7 +188,7 @@ class Swap:
         return found
 
     async def _wait(self, reason: str, seconds: float, *, said: bool = False) -> None:
-        """For what may pass."""
+        """Sleep, and say why: this may pass."""
         if not said and reason != self.reason:
             log.warning("%s waits: %s", self.version, reason)
         self.reason = reason
@@ -209,7 +196,7 @@ class Swap:
         await asyncio.sleep(seconds)
 
     async def _wait_for_memory(self) -> None:
-        """Until there is room for the generation; documents may go meanwhile, and other generations."""
+        """Wait for room for the generation; documents may go meanwhile, and other generations."""
         store, live = self._loader.store, self._corpus.live.generation
         manifest = await self._read(lambda: read_manifest(store.folder(self.version)))
         folder, dimension = store.root / self.version, manifest.dimension
@@ -230,7 +217,7 @@ class Swap:
         """The generation, following every write from now on: the one still kept warm, or opened anew."""
         live = self._corpus.live
         for follower in live.followers:
-            if follower.version == self.version and not follower.loaded:  # its index may have a gap
+            if follower.version == self.version and not follower.is_loaded:  # its index may have a gap
                 live.leave(follower)
             elif follower.version == self.version and follower.number == await self._begin(follower.encoder):
                 return follower
@@ -259,7 +246,7 @@ class Swap:
 
         def replace(last: int) -> None:
             left = live.generation
-            left.complete_to = last  # what it lacks after a rollback can only be newer
+            left.complete_through = last  # what it lacks after a rollback can only be newer
             live.replace(generation)
             self.swapped = True
             log.info("%s is live", self.version)
@@ -269,7 +256,7 @@ class Swap:
 
         return await self._corpus.store.go_live(
             generation.number,
-            generation.complete_to,
+            generation.complete_through,
             self.desired.id,
             rollback=rollback,
             may=may,
@@ -300,7 +287,7 @@ class Swap:
         On the writer's thread, behind a swap that may have begun in the moment when it was dropped.
         """
         live, generation = self._corpus.live, self.generation
-        if generation is None or generation.kept:
+        if generation is None or generation.is_rollback_target:
             return
 
         def leave() -> None:

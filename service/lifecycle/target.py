@@ -1,4 +1,4 @@
-"""Which version to work towards: pure functions of what is wanted and what is known."""
+"""The version to work towards: pure functions of what is wanted and what is known."""
 
 from collections.abc import Container
 
@@ -22,7 +22,7 @@ def next_target(
         judged: versions that failed or were rolled back from.
         refused: whether a promotion gate refused the version.
 
-    A version that was judged or refused is chosen only by somebody's express decision, and each decision
+    A version that was judged or refused is chosen only by an express decision, and each decision
     counts once.
 
     """
@@ -38,6 +38,6 @@ def next_target(
 def aim_at_form(live: str, form: Form, wanted: Form) -> DesiredVersion | None:
     """The version in service once more, when it is in another form than all are to be served in.
 
-    Whoever set the precision has decided: it needs no word from anybody, and no wish in the models folder.
+    The setting of the precision is the decision: it needs no wish in the models folder.
     """
     return None if form == wanted else DesiredVersion(live, "activate", "")

@@ -117,7 +117,7 @@ def _state(generation: Generation, active: Generation, building: Generation | No
         return "active"
     if generation is building:
         return "building"
-    return "kept" if generation.kept else "leaving"
+    return "kept" if generation.is_rollback_target else "leaving"
 
 
 async def sample(metrics: Metrics) -> None:

@@ -80,18 +80,18 @@ class IndexKeeper:
     async def _make_whole(self, generation: Generation) -> None:
         """Load and embed what the index lacks; at the start load the examples, too."""
         tears = self._tears
-        if not generation.whole:
-            if not generation.loaded:
+        if not generation.is_complete:
+            if not generation.is_loaded:
                 await self.corpus.store.load(generation.number, generation.indexes)
-                generation.complete_to, generation.loaded = 0, True
+                generation.complete_through, generation.is_loaded = 0, True
             self._follow()
             await Builder(self.corpus, generation, self._tell).embed()
-            generation.whole = True
+            generation.is_complete = True
             if self._tears != tears:  # the writer's thread may have said so in between: once more
-                generation.loaded = generation.whole = False
+                generation.is_loaded = generation.is_complete = False
                 self._torn.set()
                 return
-        if not self._ready.is_set() and self._live.generation.whole:
+        if not self._ready.is_set() and self._live.generation.is_complete:
             self.progress = "loading the example documents"
             await load_examples(self.corpus)
             self._ready.set()
@@ -114,7 +114,7 @@ class IndexKeeper:
         self._metrics.index_lag_seconds.observe(time.monotonic() - committed)
 
     def _reload(self, generation: Generation) -> None:
-        """For the version in service, on the writer's thread; what this cannot mend is mended behind it."""
+        """Load the live index again, on the writer's thread; what this cannot mend is mended behind it."""
         try:
             if self.corpus.store.reload(generation.number, generation.indexes):
                 return
@@ -122,6 +122,6 @@ class IndexKeeper:
         except Exception:  # the write is kept, but what the index lacks must not be searched around
             log.exception("The index could not be loaded; it is tried again")
         self._tears += 1
-        generation.loaded = generation.whole = False
+        generation.is_loaded = generation.is_complete = False
         self.progress = "the index could not follow a write, and is loaded again"
         self._loop.call_soon_threadsafe(self._torn.set)

@@ -177,7 +177,7 @@ class Runtime:
             return f"Not well: {self.watchdog.illness}."
         return (
             None
-            if self.ready.is_set() and self.live.generation.whole
+            if self.ready.is_set() and self.live.generation.is_complete
             else f"Not ready yet: {self._index.progress}."
         )
 

@@ -1,4 +1,4 @@
-"""What a generation lacks of the store, and how its builder fills that in."""
+"""Vectors that a generation lacks, and the jobs that fill them in."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
@@ -95,26 +95,20 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
     )
 
 
-def count_skipped(connection: sqlite3.Connection, generation: int) -> int:
-    """How many living texts the generation's model fails on."""
-    row = connection.execute("SELECT count(*) FROM skipped WHERE generation = ?", (generation,)).fetchone()
-    return int(row[0])
-
-
 def next_texts(
     connection: sqlite3.Connection, generation: int, after: int, limit: int, most_bytes: int
 ) -> Lacking:
     """The first documents after the revision `after` that a generation lacks, within both bounds, or one."""
     revisions = lacking(connection, generation, after, limit)
-    found, left = sizes(connection, revisions, metadata=False), most_bytes
+    found, left = sizes(connection, dict.fromkeys(revisions, 1), metadata=False), most_bytes
     for at, revision in enumerate(revisions):
         left -= found[revision]
         if left < 0 and at:
             revisions = revisions[:at]
             break
-    return Lacking(
-        texts(connection, revisions), last_revision(connection), count_skipped(connection, generation)
-    )
+    sql = "SELECT count(*) FROM skipped WHERE generation = ?"
+    [skipped] = connection.execute(sql, (generation,)).fetchone()
+    return Lacking(texts(connection, revisions), last_revision(connection), skipped)
 
 
 def swap(

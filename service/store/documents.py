@@ -8,8 +8,10 @@ Not here: the threads that read (turns.py), the writes (writes.py), embedding, t
 means (grammar.py).
 """
 
+import heapq
 import sqlite3
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from math import inf
 from typing import Any
 
@@ -20,6 +22,7 @@ from service.store.filters.predicate import Predicate
 from service.store.turns import pause, reads
 from service.store.values import DEFAULT_COLLECTION, Document, Record, TooMuch
 
+SAMPLE_IDS = 1000  # looked at in one go: about a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
 # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
 _BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
@@ -53,12 +56,12 @@ def page(
     after: str,
     limit: int,
     where: Predicate | None,
-    most: float = inf,
+    max_bytes: float = inf,
     collection: str = DEFAULT_COLLECTION,
 ) -> tuple[list[Record], bool]:
     """At most `limit` documents in id order, those after the id `after`; and whether others follow.
 
-    Fewer when they would have more than `most` bytes together, but the first one always.
+    Fewer when they would have more than `max_bytes` bytes together, but the first one always.
     """
     sql, parameters = scoped(where, collection)
     if where is not None and where.indexed:
@@ -72,12 +75,12 @@ def page(
     )
     found: list[Record] = []
     for revision, size in rows:
-        if len(found) == limit or (found and most < size):
+        if len(found) == limit or (found and max_bytes < size):
             return found, True
         reads(size)
-        [one] = records(connection, [revision]).values()
-        most -= max(size, one.size)
-        if found and most < 0:  # control characters are longer in JSON
+        [one] = records(connection, {revision: 1}).values()
+        max_bytes -= max(size, one.size)
+        if found and max_bytes < 0:  # control characters are longer in JSON
             return found, True
         found.append(one)
         pause()
@@ -122,107 +125,89 @@ def unchanged(
     }
 
 
-def heads(
-    connection: sqlite3.Connection, ids: Sequence[str], characters: int, collection: str = DEFAULT_COLLECTION
-) -> dict[str, str]:
-    """The first `characters` of the stored texts of those of `ids` that exist."""
-    rows = connection.execute(
-        "SELECT id, substr(text, 1, ?) FROM documents "
-        "WHERE collection = ? AND id IN (SELECT value FROM json_each(?))",
-        (characters, collection, orjson.dumps(ids).decode()),
-    )
-    return dict(rows.fetchall())
-
-
-def sizes(
-    connection: sqlite3.Connection,
-    revisions: Sequence[int],
-    most: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
-) -> dict[int, int]:
-    """Bytes of text, metadata or both of the documents whose current revision is one of `revisions`.
-
-    Raises:
-        TooMuch: they have more than `most` together; the others are not looked at.
-
-    """
-    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
-    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
-    rows = connection.execute(
-        f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
-        (orjson.dumps(revisions).decode(),),
-    )
-    found: dict[int, int] = {}
-    for revision, size in rows:
-        found[revision] = size
-        most -= size
-        if most < 0:
-            raise TooMuch
-    return found
-
-
-def records(
-    connection: sqlite3.Connection,
-    revisions: Sequence[int],
-    most: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
-) -> dict[int, Record]:
-    """The documents whose current revision is one of `revisions`; a revision that is gone is absent.
-
-    text, metadata: else it is not read, and is empty here.
-
-    Raises:
-        TooMuch: they have more than `most` bytes together.
-
-    """
-    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
-    rows = connection.execute(
-        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
-        "WHERE revision IN (SELECT value FROM json_each(?))",
-        (orjson.dumps(revisions).decode(),),
-    )
-    found: dict[int, Record] = {}
-    for revision, *row in rows:
-        found[revision] = _record(row)
-        most -= found[revision].size
-        if most < 0:
-            raise TooMuch
-        pause()
-    return found
-
-
 def answered(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
-    most: float = inf,
+    max_bytes: float = inf,
     *,
     text: bool = True,
     metadata: bool = True,
 ) -> dict[int, Record]:
     """The documents of one answer: `times` says how often each revision is in it.
 
+    text, metadata: else it is not read, and is empty here.
+
     Raises:
-        TooMuch: the answer would have more than `most` bytes.
+        TooMuch: the answer would have more than `max_bytes` bytes; then nothing is read.
         Overloaded: with other answers it would have more than all together may have.
 
     """
-    revisions = [*times]
-    found = sizes(connection, revisions, most, text=text, metadata=metadata)
-    reads(_total(found, times, most))
-    documents = records(connection, revisions, most, text=text, metadata=metadata)
-    _total({revision: record.size for revision, record in documents.items()}, times, most)
-    return documents
+    found = sizes(connection, times, max_bytes, text=text, metadata=metadata)
+    reads(sum(times[revision] * size for revision, size in found.items()))
+    return records(connection, times, max_bytes, text=text, metadata=metadata)
 
 
-def _total(sizes: Mapping[int, int], times: Mapping[int, int], most: float) -> int:
-    total = sum(times[revision] * size for revision, size in sizes.items())
-    if total > most:
-        raise TooMuch
-    return total
+def sample(
+    connection: sqlite3.Connection, count: int, characters: int, collection: str = DEFAULT_COLLECTION
+) -> list[str]:
+    """The first `characters` of the texts of `count` documents: those whose ids have the smallest hashes."""
+    chosen: list[tuple[bytes, str]] = []
+    rows = connection.execute("SELECT id FROM documents WHERE collection = ? ORDER BY id", (collection,))
+    while ids := rows.fetchmany(SAMPLE_IDS):
+        hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in ids]
+        chosen = heapq.nsmallest(count, [*chosen, *hashed])
+        pause()
+    head = "SELECT substr(text, 1, ?) FROM documents WHERE collection = ? AND id = ?"
+    return [connection.execute(head, (characters, collection, id)).fetchone()[0] for _, id in chosen]
+
+
+def sizes(
+    connection: sqlite3.Connection,
+    times: Mapping[int, int],
+    max_bytes: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, int]:
+    """Bytes of text, metadata or both of the documents whose current revision is one of `times`."""
+    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
+    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
+    rows = connection.execute(
+        f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps([*times]).decode(),),
+    )
+    found: dict[int, int] = {}
+    for revision, size in rows:
+        found[revision] = size
+        max_bytes -= times[revision] * size
+        if max_bytes < 0:
+            raise TooMuch
+    return found
+
+
+def records(
+    connection: sqlite3.Connection,
+    times: Mapping[int, int],
+    max_bytes: float = inf,
+    *,
+    text: bool = True,
+    metadata: bool = True,
+) -> dict[int, Record]:
+    """The documents whose current revision is one of `times`; a revision that is gone is absent."""
+    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
+    rows = connection.execute(
+        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?))",
+        (orjson.dumps([*times]).decode(),),
+    )
+    found: dict[int, Record] = {}
+    for revision, *row in rows:
+        found[revision] = _record(row)
+        max_bytes -= times[revision] * found[revision].size
+        if max_bytes < 0:
+            raise TooMuch
+        pause()
+    return found
 
 
 def texts(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, str]]:
@@ -249,15 +234,6 @@ def passing(
     """The revisions that pass a filter, rising, and the operation number of the same moment."""
     everything = Predicate("1", [])
     return matching(connection, where or everything, collection).tolist(), sequence(connection)
-
-
-def ids_after(connection: sqlite3.Connection, id: str, limit: int, collection: str) -> list[str]:
-    """At most `limit` ids, in order, those after `id`."""
-    rows = connection.execute(
-        "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
-        (collection, id, limit),
-    )
-    return [id for (id,) in rows]
 
 
 def last_revision(connection: sqlite3.Connection) -> int:

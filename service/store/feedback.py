@@ -13,7 +13,7 @@ name (`forget`), whether its document is there or not.
 Judgements teach models, so each key's are bounded (`Limits`). Each bound counts one key's own judgements:
 no key can use up the room of another.
 
-Writes are jobs for the writer; reads go through `Documents.read`.
+Here are queries, and jobs for the writer.
 """
 
 import sqlite3
@@ -137,7 +137,7 @@ def page(
 
 
 def count(connection: sqlite3.Connection, selection: Selection) -> int:
-    """How many judgements `page` lists in all."""
+    """The number of judgements that `page` lists in all."""
     condition, parameters = _listed(selection)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition}"
     return int(connection.execute(sql, parameters).fetchone()[0])
@@ -166,7 +166,7 @@ def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, li
 
 
 def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, key: str) -> bool:
-    """Whether there is an earlier judgement that this one replaces."""
+    """True when there is an earlier judgement that this one replaces."""
     row = connection.execute(
         "SELECT 1 FROM feedback WHERE collection = ? AND query = ? AND key = ? AND id = ?",
         (collection, given.query, key, given.id),

@@ -1,4 +1,4 @@
-"""What filters pass, kept between searches: an application sends the same wide filters again and again.
+"""Results of filters, kept between searches: an application sends the same wide filters again and again.
 
     a filter ─▶ the revisions that passed at a moment ─▶ brought forward by the operation log ─▶ this moment
         └─────▶ none are kept, or they are too far behind ─▶ looked for anew; kept when that took long
@@ -36,7 +36,7 @@ LOOK_SECONDS = 0.05  # between two looks at whether anybody still waits
 
 
 class _State(NamedTuple):
-    """What passed at the moment of an operation's number; nobody changes it."""
+    """Revisions that passed at the moment of an operation's number. Immutable."""
 
     sequence: int
     revisions: Revisions
@@ -47,7 +47,7 @@ class _State(NamedTuple):
 
 
 class _Search:
-    """One that is under way, at a moment; `done` is set when it ended, however it did."""
+    """A search that is under way, at a moment; `done` is set when it ended, however it did."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -70,7 +70,7 @@ class FilterCache:
         made once.
 
         Raises:
-            Abandoned: nobody waits for it any more.
+            Abandoned: its caller has left.
 
         """
         now, key = sequence(connection), _key(where, collection)
@@ -137,7 +137,7 @@ def _key(where: Predicate, collection: str) -> bytes:
 def _brought(
     connection: sqlite3.Connection, where: Predicate, collection: str, state: _State, now: int
 ) -> Revisions | None:
-    """What passes at `now`; None when the operation log does not reach back to the state's moment."""
+    """Revisions that pass at `now`; None when the operation log does not reach back to the state's moment."""
     before, behind = state.revisions, now - state.sequence
     if not behind:
         return before

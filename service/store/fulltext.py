@@ -72,7 +72,7 @@ _ZERO_WIDTH_SPACE = 0x200B
 
 
 class _Characters(dict[int, int | None]):
-    """For str.translate: a character of a word stays, one that is not seen goes, any other is a space."""
+    """A table for str.translate: characters of words stay, unseen ones go, any other is a space."""
 
     def __missing__(self, code: int) -> int | None:
         category = unicodedata.category(chr(code))

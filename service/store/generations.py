@@ -1,4 +1,4 @@
-"""Which generations the store knows, and how another one comes to live: rows, and jobs for the writer.
+"""Generations in the store, and how another one comes to live: rows, and jobs for the writer.
 
     building ──▶ active ──▶ standby ──▶ dropped ──▶ (gone)        standby ──▶ active again: a rollback
         └──────────────────────────────────▲
@@ -6,7 +6,7 @@
 A generation's row names the model version that made its vectors. `history` lists the versions in the order
 in which they came to live; `verdicts` those that are not chosen again by themselves. How far a generation is
 needs no cursor of its own: a document that lacks a vector of it is still to be embedded, and revisions only
-grow, so whoever looks for them goes on from the last one seen.
+grow, so a builder goes on from the last one it has seen.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ def known(connection: sqlite3.Connection, published: Container[str]) -> Known:
     return Known(
         live=states[ACTIVE],
         verdicts=verdicts(connection),
-        past=past(connection),
+        past={version for (version,) in connection.execute("SELECT version FROM history")},
         previous=previous(connection, published),
         handled=fact(connection, HANDLED),
         canaries=canaries(connection),
@@ -112,7 +112,7 @@ def begin(transaction: Transaction, manifest: Manifest, form: str) -> int:
 
 
 def abandon(transaction: Transaction) -> None:
-    """Drop whatever was being built: nobody wants it any more."""
+    """Drop the generations that were being built."""
     transaction.connection.execute("UPDATE generations SET state = ? WHERE state = ?", (DROPPED, BUILDING))
 
 
@@ -146,7 +146,7 @@ def go_live(transaction: Transaction, number: int, desired: str, *, rollback: bo
 
 
 def judge(transaction: Transaction, version: str, verdict: Verdict, desired: str) -> None:
-    """From now on `version` is not chosen by itself."""
+    """Keep `version` from being chosen by itself."""
     transaction.connection.execute(
         "INSERT OR REPLACE INTO verdicts (version, state, reason) VALUES (?, ?, ?)",
         (version, verdict.state, verdict.reason),
@@ -182,7 +182,7 @@ def remember_canary(transaction: Transaction, version: str, canary: Mapping[str,
 
 
 def canaries(connection: sqlite3.Connection) -> dict[str, Any]:
-    """How alike versions answered, each to the one that was live then."""
+    """Overlaps of versions' answers, each with the one that was live then."""
     rows = connection.execute(
         "SELECT substr(name, ?1 + 1), value FROM facts WHERE substr(name, 1, ?1) = ?2",
         (len(COMPARED), COMPARED),
@@ -203,11 +203,6 @@ def previous(connection: sqlite3.Connection, known: Container[str] | None = None
         if version != live and version not in judged and (known is None or version in known):
             return str(version)
     return None
-
-
-def past(connection: sqlite3.Connection) -> set[str]:
-    """Every version that was live once, as far as the history goes."""
-    return {row[0] for row in connection.execute("SELECT version FROM history")}
 
 
 def has_dropped(connection: sqlite3.Connection) -> bool:

@@ -108,7 +108,7 @@ def _sequence(connection: sqlite3.Connection) -> int:
 
 
 def _read(data_dir: Path) -> dict[str, Any] | None:
-    """None where there is none that can be read: it is made again."""
+    """The file's contents; None where it cannot be read, and is made again."""
     try:
         found = read_json(data_dir / FILE, _MOST_BYTES)
         return {

@@ -55,7 +55,7 @@ class VectorFaults(NamedTuple):
 
 
 class OfflineStore(Snapshot):
-    """One moment of a store that is looked at from outside the service."""
+    """A moment of a store that is looked at from outside the service."""
 
     counts = documents.counts
     unequal = secondary_indexes.unequal
@@ -154,7 +154,7 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
 
 
 def copy(data_dir: Path, folder: Path) -> tuple[Facts, int]:
-    """Copy the store into `folder` at one moment, whoever writes it, and without what was deleted.
+    """Copy the store into `folder` at one moment, also while it is written, and without what was deleted.
 
     Returns:
         The facts of the copy, and how many judgements it has.

@@ -1,6 +1,6 @@
 """The operation log, kept short: its numbers are what counts, and the latest is kept by SQLite itself.
 
-Whoever wants to follow from a moment reads the rows behind it, and looks first whether the log reaches back
+A reader that follows from a moment reads the rows behind it, and looks first whether the log reaches back
 so far; where it does not, loading the vectors anew is faster than that many steps.
 """
 
@@ -15,13 +15,13 @@ TRIM_ROWS = 1024  # of one step: a write waits a few milliseconds for it
 
 
 def is_long(connection: sqlite3.Connection) -> bool:
-    """Whether there is enough to trim for a step to be worth its commit."""
+    """True when there is enough to trim for a step to be worth its commit."""
     [first] = connection.execute("SELECT coalesce(min(sequence), 0) FROM operations").fetchone()
     return bool(first and first <= sequence(connection) - KEPT_OPERATIONS - TRIM_ROWS)
 
 
 def is_untidy(connection: sqlite3.Connection) -> bool:
-    """Whether `tidy` has something to do: vectors of a dropped generation, or a log that is long."""
+    """True when `tidy` has something to do: vectors of a dropped generation, or a log that is long."""
     return has_dropped(connection) or is_long(connection)
 
 

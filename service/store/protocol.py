@@ -53,7 +53,7 @@ class VectorSink(Protocol):
 
 
 class Snapshot(Protocol):
-    """One moment of the store, for one piece of work on a reading thread; it ends with the work."""
+    """A moment of the store, for one piece of work on a reading thread; it ends with the work."""
 
     def renew(self) -> None:
         """Go to the latest moment. A snapshot begins with its first answer, and again with the next one."""
@@ -63,7 +63,7 @@ class Snapshot(Protocol):
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
-        self, times: Mapping[int, int], most: float = inf, *, text: bool = True, metadata: bool = True
+        self, times: Mapping[int, int], max_bytes: float = inf, *, text: bool = True, metadata: bool = True
     ) -> dict[int, Record]: ...
 
     def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None: ...
@@ -82,7 +82,7 @@ class Documents(Protocol):
     async def document(self, id: str, collection: str, /) -> Record | None: ...
 
     async def page(
-        self, after: str, limit: int, where: Predicate | None, most: float, collection: str, /
+        self, after: str, limit: int, where: Predicate | None, max_bytes: float, collection: str, /
     ) -> tuple[list[Record], bool]: ...
 
     async def count(self, where: Predicate | None, collection: str, /) -> int: ...
@@ -91,9 +91,7 @@ class Documents(Protocol):
     async def sequence(self) -> int: ...
     async def unchanged(self, documents: Sequence[Document], collection: str, /) -> set[int]: ...
 
-    async def heads(self, ids: Sequence[str], characters: int, collection: str, /) -> dict[str, str]: ...
-
-    async def ids_after(self, id: str, limit: int, collection: str, /) -> list[str]: ...
+    async def sample(self, count: int, characters: int, collection: str, /) -> list[str]: ...
 
     async def put(
         self,
@@ -183,15 +181,15 @@ class Store(Documents, Feedback, Generations, Protocol):
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, search, judgements, count_judgements. The other reads are short, and never wait for
-    those. Nothing blocks the event loop but active, activate, indexed and close, which belong to a start
-    and an end.
+    count, passing, sample, search, judgements, count_judgements. The other reads are short, and never
+    wait for those. Nothing blocks the event loop but active, activate, indexed and close, which belong to
+    a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
-    page             documents in id order, as many as fit in `limit` and in `most` bytes, but one at least;
-                     True when others follow
+    page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
+                     when others follow
     search           `work` of a snapshot, on a reading thread; it calls turns.pause between its steps
-    answered         documents of an answer by revision, given how often each is in it; TooMuch beyond `most`
+    answered         documents of an answer by revision, given how often each is in it, or TooMuch
     vector_of        a document's revision, and its vector of that one generation: never another's
     nearest_words    the `depth` best documents by their words and all that tie with the last, best first
     put              NeedsVectors unless each document has a vector of the generation that is live at the
@@ -207,7 +205,7 @@ class Store(Documents, Feedback, Generations, Protocol):
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
     after_writes     `work` behind every write that came before
-    tidy             delete some of what nobody needs any more; True when there is more
+    tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 
     async def tidy(self) -> bool: ...

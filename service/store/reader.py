@@ -22,7 +22,7 @@ from service.store.answers import share
 from service.store.filter_cache import FilterCache
 from service.store.schema import connect
 from service.store.snapshot import Snapshot
-from service.store.turns import Turn, Turns, work
+from service.store.turns import Turn, Turns, current
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +107,9 @@ class Readers:
 
     def _query(self, query: Callable[[Snapshot], T], turn: Turn) -> T:
         try:
-            turn.begin()
             connection = self._connection()
-            work.turn = turn
+            turn.begin()
+            current.turn = turn
             connection.set_progress_handler(turn.progress, PROGRESS_STEPS)
             connection.execute("BEGIN")  # its moment is that of its first query
             try:
@@ -120,5 +120,5 @@ class Readers:
         except sqlite3.Error as error:
             raise (outages.refusal(log, "Reads fail", error) or error) from error
         finally:
-            work.turn = None
+            current.turn = None
             turn.end()

@@ -5,7 +5,7 @@
     vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
     generations  which model version made which vectors, and which of them is live
-    skipped      texts that a generation's model fails on: there is no vector, and nobody waits for one
+    skipped      texts that a generation's model fails on: there is no vector, and none is awaited
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
     feedback     what users said of their hits: one judgement per query, document's id and key's name

@@ -33,7 +33,7 @@ def harden(connection: sqlite3.Connection) -> None:
 
 
 def foreign(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> str | None:
-    """What the file holds or lacks against the tables that `migrations` make; None when it is the same."""
+    """The first difference between the file's tables and those that `migrations` make; None without any."""
     found, expected = _entries(connection), _made_by(migrations)
     for entry in found:
         kind, name, _, sql = entry

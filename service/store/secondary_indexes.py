@@ -62,7 +62,7 @@ def optimize(connection: sqlite3.Connection) -> None:
 
 
 def unequal(connection: sqlite3.Connection) -> list[str]:
-    """What is not as the documents say, in words; nothing when all is as it should be."""
+    """Differences from the documents, in words; none when all is as it should be."""
     found = []
     there = fulltext.numbers(connection)
     if left := there - {number for number, _ in _collections(connection)}:

@@ -1,8 +1,8 @@
-"""One moment of the SQLite store: a connection of a reading thread, whose methods are its queries."""
+"""A moment of the SQLite store: a connection of a reading thread, whose methods are its queries."""
 
 import sqlite3
 
-from service.store import documents, feedback, fulltext, vectors
+from service.store import documents, fulltext, vectors
 from service.store.filter_cache import FilterCache
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions
@@ -19,7 +19,6 @@ class Snapshot(sqlite3.Connection):
     count = documents.count
     ids_of = documents.ids_of
     answered = documents.answered
-    judgements = feedback.page
     vector_of = vectors.vector_of
     passages = vectors.passages
     nearest_words = fulltext.nearest

@@ -7,7 +7,7 @@ this one, named by what they are about.
 import sqlite3
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from models.manifest import Manifest
 from service.store import backfill, documents, feedback, generations, last_known, operation_log, writes
@@ -23,38 +23,34 @@ from service.store.writer import Transaction, Writer
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
+Method: TypeAlias = Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]
 
 
-def _reads(
-    query: Callable[Concatenate[sqlite3.Connection, P], T],
-) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
+def _reads(query: Query[P, T]) -> Method[P, T]:
     """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
 
-    async def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
-        return await store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
+        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
 
     return read
 
 
-def _reads_itself(
-    query: Callable[Concatenate[sqlite3.Connection, P], T],
-) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
+def _reads_itself(query: Query[P, T]) -> Method[P, T]:
     """A method that runs `query` for the service itself, never behind a client's read."""
 
-    async def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
+    def read(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
 
     return read
 
 
-def _writes(
-    job: Callable[Concatenate[Transaction, P], T],
-) -> Callable[Concatenate["SqliteStore", P], Coroutine[Any, Any, T]]:
+def _writes(job: Callable[Concatenate[Transaction, P], T]) -> Method[P, T]:
     """A method that runs `job` in the writer's next transaction, and returns once that is on disk."""
 
-    async def write(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store.writer.run(lambda transaction: job(transaction, *args, **kwargs))
+    def write(store: "SqliteStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.writer.run(lambda transaction: job(transaction, *args, **kwargs))
 
     return write
 
@@ -124,11 +120,10 @@ class SqliteStore:
     page = _reads(documents.page)
     count = _reads(documents.count)
     passing = _reads(documents.passing)
+    sample = _reads(documents.sample)
     count_all = _reads_itself(documents.count_all)
     sequence = _reads_itself(documents.sequence)
     unchanged = _reads_itself(documents.unchanged)
-    heads = _reads_itself(documents.heads)
-    ids_after = _reads_itself(documents.ids_after)
     put = _writes(writes.upsert)
     delete_one = _writes(writes.delete_one)
     delete_some = _writes(writes.delete_some)
@@ -138,8 +133,8 @@ class SqliteStore:
     def filter(self, conditions: object) -> Predicate:
         return compile_filter(conditions, self._declared)
 
-    async def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> T:
-        return await self.readers.read(work, heavy=heavy)
+    def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
+        return self.readers.read(work, heavy=heavy)
 
     # Judgements.
 

@@ -1,4 +1,4 @@
-"""Turns of reads: which of them runs, and how one ends that nobody waits for.
+"""Turns of reads: which of them runs, and how one ends whose caller has left.
 
 READERS reads of clients run at a time. After SLICE_SECONDS the next one in the line goes on. SQL takes turns
 by itself (reader.py); any other work calls `pause` between its steps. Both end a read whose deadline passed,
@@ -70,7 +70,7 @@ class Turns:
 
 
 class Turn:
-    """One read. `turns` is None for the service's own, which never waits."""
+    """A read. `turns` is None for the service's own, which never waits."""
 
     def __init__(self, turns: Turns | None, share: Share | None = None) -> None:
         """share: what counts the bytes that are read for an answer; None: nothing does."""
@@ -122,17 +122,17 @@ class Turn:
         return False
 
 
-work = threading.local()  # its attribute `turn`: that of the reading thread
+current = threading.local()  # `turn`: the read of this thread
 
 
 def pause() -> None:
-    """For a read that takes long outside of SQL, between its steps: let others run, or end it.
+    """Let other reads run, or end this one; for a read between its steps outside of SQL.
 
     Raises:
-        Abandoned: nobody waits for it.
+        Abandoned: its caller has left.
 
     """
-    turn: Turn | None = getattr(work, "turn", None)
+    turn: Turn | None = getattr(current, "turn", None)
     if turn is not None:
         turn.pause()
 
@@ -144,7 +144,7 @@ def reads(count: int) -> None:
         Overloaded: with those of other answers they are too many.
 
     """
-    turn: Turn | None = getattr(work, "turn", None)
+    turn: Turn | None = getattr(current, "turn", None)
     if turn is not None and turn.share is not None:
         turn.share.add(count)
 
@@ -154,10 +154,10 @@ def resting() -> Iterator[None]:
     """A read that waits for another one in this block: it keeps no turn, or the other might never get one.
 
     Raises:
-        Abandoned: nobody waits for it.
+        Abandoned: its caller has left.
 
     """
-    turn: Turn | None = getattr(work, "turn", None)
+    turn: Turn | None = getattr(current, "turn", None)
     if turn is None:
         yield
         return

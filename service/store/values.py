@@ -90,7 +90,7 @@ class Embedding:
 
     vector: Vector
     truncated: bool
-    tokens: int = 0  # that they were computed from now; of stored ones nobody knows
+    tokens: int = 0  # that they were computed from now; 0 for stored ones
     end: int | None = None  # where the head ends, in characters; None where it is all there is
     others: tuple[Passage, ...] = ()
 
@@ -100,7 +100,7 @@ class Embedding:
 
     @property
     def cut(self) -> bool:
-        """Whether splitting its text would show the model more of it."""
+        """True when splitting its text would show the model more of it."""
         return self.truncated and not self.others
 
 
@@ -167,7 +167,7 @@ class Active:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why a version is not chosen again by itself: it failed, or was rolled back from."""
+    """The reason why a version is not chosen again by itself: it failed, or was rolled back from."""
 
     state: str
     reason: str
@@ -188,7 +188,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether the document `id` is relevant to `query`, as `key` said."""
+    """A judgement: the document `id` is relevant to `query` or not, as `key` said."""
 
     query: str
     id: str
@@ -199,7 +199,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many judgements of one key there may be: in all, of one query, of one document. 0: no bound."""
+    """Bounds on one key's judgements: in all, of one query, of one document. 0: no bound."""
 
     per_key: int = 0
     per_query: int = 0

@@ -106,7 +106,7 @@ def vector_of(
 def passages(
     connection: sqlite3.Connection, generation: int, names: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """Which characters of their texts the rows of these names stand for, where the text was split."""
+    """The characters of their texts that the rows of these names stand for, where the text was split."""
     rows = connection.execute(
         # CROSS JOIN: SQLite begins with the few rows, and not with every vector.
         "SELECT value, start_at, end_at FROM json_each(?1) CROSS JOIN vectors "
@@ -118,5 +118,5 @@ def passages(
 
 
 def is_sound(blob: bytes, checksum: int, dimension: int) -> bool:
-    """Whether a stored vector is what was written, and of this dimension."""
+    """True when a stored vector is what was written, and of this dimension."""
     return len(blob) == 4 * dimension and zlib.crc32(blob) == checksum

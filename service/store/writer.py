@@ -1,8 +1,8 @@
-"""One thread writes. What waits together is committed together.
+"""The writing thread. Jobs that wait together are committed together.
 
 A job is a function of a `Transaction`. The writer runs all jobs that wait, each in a savepoint of its own,
 commits once (one fsync for all of them), brings the indexes up to date, and only then answers. So a 200
-means: on disk, and in the next search. A job that fails takes back its own work and nobody else's.
+means: on disk, and in the next search. A job that fails takes back its own work and no other's.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ GROUP_JOBS = 256  # jobs of one commit at most
 
 @dataclass
 class Transaction:
-    """What a job works with."""
+    """The means of a job: connection, changes, and what follows the commit."""
 
     connection: sqlite3.Connection
     changes: Changes = field(default_factory=Changes)
@@ -58,7 +58,7 @@ class Writer:
         self._thread.start()
 
     async def run(self, job: Callable[[Transaction], T]) -> T:
-        """What `job` returns, once it is on disk and in the indexes.
+        """The result of `job`, once it is on disk and in the indexes.
 
         A caller that is cancelled before its job's turn takes the job back.
 
@@ -89,7 +89,7 @@ class Writer:
         self._connection.close()
 
     def check(self, _seconds: float, /) -> str | None:
-        """For the supervisor: a thread that died is not replaced.
+        """The reason why it is ill, None when well. A thread that died is not replaced.
 
         It died between two steps that belong together, so store and index may disagree until the next start.
         """
@@ -186,7 +186,7 @@ class Writer:
 
 
 def _worded(error: Exception) -> Exception:
-    """What the machine denied as the refusal that says so; anything else as it is."""
+    """The refusal for what the machine denied; any other error as it is."""
     return machine_error(error) or error
 
 

@@ -1,4 +1,4 @@
-"""What a write does to the store: jobs for the writer, each inside one transaction.
+"""Writes of documents: jobs for the writer, each inside one transaction.
 
 A document's text is an immutable revision. An upsert removes the old revision and puts a new one, with a
 vector of the live generation and, where they are at hand, of the one that is being built or kept for a
@@ -141,7 +141,7 @@ def _sequence(transaction: Transaction) -> int:
 
 
 class _Upsert(NamedTuple):
-    """What the documents of one request have in common."""
+    """The request that documents of a put belong to."""
 
     transaction: Transaction
     collection: str

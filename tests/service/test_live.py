@@ -86,7 +86,7 @@ def test_of_two_generations_of_one_version_the_whole_one_is_borrowed() -> None:
     live_one, _ = generation(1)
     live = Live(live_one)
     making, lingering = generation(2)[0], generation(2)[0]
-    lingering.whole = True
+    lingering.is_complete = True
     live.follow(making)
     live.follow(lingering)
     with live.borrow("v2") as named:

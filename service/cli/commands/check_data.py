@@ -21,14 +21,14 @@ _ANEW = "They are embedded anew by the next start; check the disk."
 
 
 class Found(NamedTuple):
-    """One thing that the check found."""
+    """A finding of the check."""
 
     text: str
     problem: bool = True
 
 
 def run(settings: Settings) -> str:
-    """What the data directory holds, in words.
+    """The contents of the data directory, in words.
 
     Raises:
         CommandError: something is wrong; the message lists all of it.

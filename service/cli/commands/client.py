@@ -85,7 +85,7 @@ class Remote:
 
 
 def path_of(collection: str | None) -> str:
-    """Where the routes of a collection begin; None: of that which the address names."""
+    """The beginning of a collection's routes; None: of that which the address names."""
     return "" if collection is None else f"/collections/{collection}"
 
 

@@ -31,7 +31,7 @@ _ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "c
 
 
 class CsvReader(Protocol):
-    """What `csv.reader` makes."""
+    """A reader of `csv`."""
 
     def __next__(self) -> list[str]: ...
 
@@ -41,7 +41,7 @@ class BadRow(Exception):
 
 
 class Row(NamedTuple):
-    """What one line of a file holds: the document as it is sent, or why there is none."""
+    """A line of a file: the document as it is sent, or why there is none."""
 
     file: str
     line: int
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which fields make a document."""
+    """The fields that make a document."""
 
     id: str | None = None  # None: `id` where there is one
     text: str = "text"

@@ -1,4 +1,4 @@
-"""One line on stderr that says how far a command is; only where somebody watches."""
+"""A line on stderr that says how far a command is; on a terminal only."""
 
 import sys
 import time

@@ -30,7 +30,7 @@ REPLACED = "replaced-"  # and the time: what was there before
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `restore`."""
+    """Declare the arguments of `restore`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="that `backup` made")
     parser.add_argument("--data-dir", type=Path, help="where to; SIMILE_DATA_DIR unless named")
     parser.add_argument(
@@ -133,7 +133,7 @@ def _wrong(facts: Facts, contents: Contents) -> str | None:
 
 
 def _there(data_dir: Path) -> Iterator[Path]:
-    """What belongs to the store in a data directory; indexes too, which are of another moment."""
+    """Files of the store in a data directory; indexes too, which are of another moment."""
     for name in (*FILES, INDEXES):
         if (data_dir / name).exists():
             yield data_dir / name

@@ -55,7 +55,7 @@ def forget(connection: sqlite3.Connection, name: str) -> None:
 
 
 def differing(connection: sqlite3.Connection, name: str) -> int:
-    """How many values of a declared field are not as the documents have them: absent, or of no document."""
+    """The number of a declared field's values that differ from the documents: absent, or of no document."""
     [differ] = connection.execute(
         f"WITH wanted AS ({_select(name)}), stored AS (SELECT * FROM fields WHERE field = ?1) SELECT "
         "(SELECT count(*) FROM (SELECT * FROM wanted EXCEPT SELECT * FROM stored)) + "

@@ -90,7 +90,7 @@ def _check_size(filter: dict[str, Any]) -> None:
 
 
 def check_field(name: str) -> None:
-    """Whether a filter can name this field.
+    """Refuse a field that no filter can name.
 
     Raises:
         FilterError: it cannot.
@@ -155,7 +155,7 @@ class _Compiler:
         )
 
     def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
-        """Whether there is a value at `path`; with a `test`, whether it, or a member of the array, passes."""
+        """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise FilterError(

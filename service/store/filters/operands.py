@@ -1,4 +1,4 @@
-"""What a filter compares values with: checked, and as a condition on a JSON value and on one in `fields`."""
+"""Operands of filters: checked, and as conditions on a JSON value and on one in `fields`."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def among(key: str, operand: object) -> Test:
 
 
 def equal(key: str, operator: str, values: Sequence[object]) -> Test:
-    """Whether a value is one of `values`."""
+    """Condition: a value is one of `values`."""
     texts: list[str] = []
     numbers: list[int | float] = []
     others: set[bool | None] = set()

@@ -1,4 +1,4 @@
-"""Which documents pass a filter: their revisions, by lookups where its fields are declared.
+"""Revisions of the documents that pass a filter, by lookups where its fields are declared.
 
 What is left of the documents shrinks from part to part of an `and`: lookups first, the rarest of them at
 the head, and the metadata of what passed them is read for the rest.
@@ -33,7 +33,7 @@ def matching(connection: sqlite3.Connection, where: Predicate, collection: str) 
 def of_these(
     connection: sqlite3.Connection, where: Predicate, collection: str, revisions: Revisions
 ) -> Revisions:
-    """Those of a few revisions that live in a collection and pass a filter, rising."""
+    """The revisions, of a few, that live in a collection and pass a filter, rising."""
     return _Search(connection, collection).scan(where, revisions)
 
 
@@ -43,7 +43,7 @@ class _Search:
         self._collection = collection
 
     def passing(self, where: Predicate, among: Revisions | None) -> Revisions:
-        """What passes, of the revisions `among`; None: of all."""
+        """The revisions that pass, of `among`; None: of all."""
         if among is not None and not len(among):
             return among
         if not where.indexed or (among is not None and len(among) <= FEW):
@@ -61,7 +61,7 @@ class _Search:
         return np.setdiff1d(among, self.passing(part, among), assume_unique=True)
 
     def _cost(self, where: Predicate) -> int:
-        """What is to be tried first costs least."""
+        """The order of trial: the cheapest part comes first."""
         if where.kind == "lookup":
             return sum(map(self._count, where.lookups))
         return COUNTED * 1000 if where.indexed else COUNTED * 2000
@@ -91,7 +91,7 @@ class _Search:
         return np.sort(self._revisions("documents WHERE collection = ?", [self._collection]))
 
     def _revisions(self, source: str, parameters: list[Any]) -> Revisions:
-        """As one text: a row for each would take three times as long."""
+        """Read revisions as one text: a row for each would take three times as long."""
         [text] = self._connection.execute(
             f"SELECT group_concat(revision) FROM {source}", parameters
         ).fetchone()

@@ -1,4 +1,4 @@
-"""What a filter is compiled to: a condition for SQL, and where to look its parts up."""
+"""A compiled filter: a condition for SQL, and the lookups of its parts."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -31,10 +31,10 @@ class Predicate:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no condition: every condition binds something."""
+        """True without any condition: every condition binds something."""
         return not self.parameters
 
     @property
     def indexed(self) -> bool:
-        """Whether a part of it need not be scanned for."""
+        """True when a part of it need not be scanned for."""
         return self.kind == "lookup" or any(part.indexed for part in self.parts)

@@ -432,13 +432,13 @@ def test_a_stopping_service_is_503(client: TestClient, runtime: Runtime) -> None
 def test_a_search_before_the_index_is_whole_is_503_and_embedding_works(
     client: TestClient, runtime: Runtime
 ) -> None:
-    runtime.live.generation.whole = False
+    runtime.live.generation.is_complete = False
     try:
         refused(client.get("/search", params={"q": "a"}), 503, "Unhealthy", "rebuilt")
         refused(client.get("/ready"), 503, "Unhealthy")
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
     finally:
-        runtime.live.generation.whole = True
+        runtime.live.generation.is_complete = True
 
 
 # 504

@@ -316,7 +316,8 @@ def test_a_text_is_compared_in_the_store_and_only_equal_ones_are_unchanged(setti
         ]
         assert documents.unchanged(connection, given) == {0, 4}
         assert documents.unchanged(connection, given, "other") == set()
-        assert documents.heads(connection, ["d00", "d39", "none"], 5) == {"d00": "river", "d39": "river"}
+        assert documents.sample(connection, 2, 5) == ["river"] * 2
+        assert documents.sample(connection, 2, 5, "other") == []
     connection.close()
 
 

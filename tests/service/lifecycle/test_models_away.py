@@ -127,7 +127,10 @@ def test_a_service_whose_folder_is_away_keeps_the_way_back_warm(
         place.activate(place.b)
         controller = place.app.state.runtime.controller
         place.until(
-            lambda: controller.swap is None and all(f.kept for f in controller._corpus.live.followers)
+            lambda: (
+                controller.swap is None
+                and all(f.is_rollback_target for f in controller._corpus.live.followers)
+            )
         )
         with away(place):
             place.until(lambda: controller.trouble is not None)

@@ -13,7 +13,8 @@ from models.manifest import FILE_NAME
 from service.corpus.corpus import Corpus
 from service.lifecycle.builder import HARMLESS_TEXT
 from service.live import Generation
-from service.store import generations
+from service.store import backfill, generations, sqlite
+from service.store.sqlite import SqliteStore
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 
@@ -119,7 +120,8 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
-    work, failures = getattr(generations, step), 0
+    work: Any = {"begin": generations.begin, "go_live": backfill.swap}[step]
+    failures = 0
 
     def full(*arguments: Any, **named: Any) -> Any:
         nonlocal failures
@@ -132,7 +134,7 @@ def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
 
     with place.serving() as client:
         place.fill()
-        monkeypatch.setattr(f"service.lifecycle.swap.{step}", full)
+        monkeypatch.setattr(SqliteStore, step, sqlite._writes(full))
         place.activate(place.b)
         assert failures == 3
         assert place.everything() == DOCUMENTS
