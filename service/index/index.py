@@ -28,11 +28,11 @@ from numpy.typing import ArrayLike
 
 from service.index import ivf, merge_policy, validation
 from service.index import recall as recalls
-from service.index.exact import Exact, copied, loaded
+from service.index.exact import Exact, copied
 from service.index.gpu import CPU
 from service.index.ivf_snapshots import IvfSnapshots
 from service.index.merger import Merger, Step
-from service.index.segments import Rows, Segment
+from service.index.segments import Rows, Segment, order_of
 from service.index.view import Hits, Part, View
 from service.store.ids import Revisions, revisions_of
 
@@ -52,7 +52,8 @@ class Index:
         self._recall = recalls.Watch()
 
     def _empty(self) -> Part:
-        return Part.all_alive(loaded(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32)))
+        nothing = np.empty(0, np.int64), np.empty((0, self.dimension), np.float32)
+        return Part.all_alive(Exact(nothing, 0, None))
 
     @classmethod
     def load(
@@ -81,9 +82,9 @@ class Index:
             vectors.resize((start + len(rows), dimension), refcheck=False)
             vectors[start:] = matrix
         names = np.concatenate(named)
-        if not (names[1:] > names[:-1]).all():
+        if (order := order_of(names)) is not None:
             validation.refuse_twice(names)
-        exact = loaded(names, vectors)
+        exact = Exact((names, vectors), len(names), order)
         if len(names) <= merge_policy.BASE_ROWS:
             index._view = View((), Part.all_alive(exact), sequence)
         else:

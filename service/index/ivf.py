@@ -28,9 +28,8 @@ from service.index.segments import (
     Segment,
     Selection,
     Vectors,
-    gathered,
-    heads_of,
-    in_order,
+    chunks,
+    order_of,
     selector,
 )
 from service.store.ids import RowNames
@@ -77,7 +76,7 @@ class Clustered(Segment):
     ) -> None:
         codes = faiss.rev_swig_ptr(exact.codes.data(), exact.codes.size())
         vectors = codes.view(np.float16).reshape(exact.ntotal, exact.d)  # FAISS's memory
-        super().__init__(names, vectors, heads_of(names), None)
+        super().__init__(names, vectors, order_of(names))
         self._exact = exact
         self.labels = labels
         self.training = training
@@ -200,19 +199,20 @@ def build(
 
     """
     faiss.omp_set_num_threads(1)
-    names, owners, positions = in_order(sources)
+    names = np.concatenate([rows.names for rows in sources])
     labels = np.full(len(names), -1, np.int32)
     if training is None or not training.suits(len(names)):
-        training = _train(dimension, sources, owners, positions, cancelled)
+        training = _train(dimension, sources, cancelled)
     else:
-        for number, rows in enumerate(sources):
+        start = 0
+        for rows in sources:
             if rows.labels is not None:
-                mine = owners == number
-                labels[mine] = rows.labels[positions[mine]]
+                labels[start : start + len(rows.names)] = rows.labels[rows.positions]
+            start += len(rows.names)
     exact = faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.clone_index(training.empty)
     start = 0
-    for chunk in gathered(dimension, sources, owners, positions, cancelled):
+    for chunk in chunks(sources, cancelled):
         theirs = labels[start : start + len(chunk)]
         unknown = np.flatnonzero(theirs < 0)
         if len(unknown):
@@ -239,20 +239,23 @@ def _lists(rows: int) -> int:
     return min(rows, lists)
 
 
-def _train(
-    dimension: int,
-    sources: Sequence[Rows],
-    owners: NDArray[np.int64],
-    positions: Positions,
-    cancelled: Callable[[], bool],
-) -> Training:
-    count = _lists(len(owners))
-    chosen = np.random.default_rng(0).permutation(len(owners))[: SAMPLE_PER_LIST * count]
-    sample = np.concatenate(list(gathered(dimension, sources, owners[chosen], positions[chosen], cancelled)))
+def _train(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool]) -> Training:
+    rows = sum(len(source.names) for source in sources)
+    count = _lists(rows)
+    chosen = np.random.default_rng(0).permutation(rows)[: SAMPLE_PER_LIST * count]
+    sample = np.empty((len(chosen), dimension), np.float32)
+    first = 0
+    for source in sources:
+        places = np.flatnonzero((chosen >= first) & (chosen < first + len(source.names)))
+        start = 0
+        for chunk in chunks([source.at(chosen[places] - first)], cancelled):
+            sample[places[start : start + len(chunk)]] = chunk
+            start += len(chunk)
+        first += len(source.names)
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(cluster(sample, count, cancelled))
     empty = faiss.IndexIVFScalarQuantizer(
         quantizer, dimension, count, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
     )
     empty.train(sample[:CODE_ROWS])
-    return Training(empty, len(owners))
+    return Training(empty, rows)
