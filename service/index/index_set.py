@@ -72,7 +72,7 @@ class Indexes:
 
     @property
     def largest(self) -> Index:
-        """The one with the most rows, which says how well the service searches."""
+        """The index with the most rows, which says how well the service searches."""
         return max(self._of.values(), key=lambda index: index.rows)
 
     @property

@@ -61,7 +61,7 @@ class Training(NamedTuple):
 
 
 class Clustered(Segment):
-    """Rows in the order of their names, in inverted lists; searches are approximate, scores are not."""
+    """Rows in inverted lists; searches are approximate, scores are not."""
 
     is_float16 = True
     labels: NDArray[np.int32]
@@ -89,7 +89,7 @@ class Clustered(Segment):
 
     @property
     def device(self) -> str:
-        """Where its candidates are looked for."""
+        """The device that finds its candidates."""
         return CPU if self.placed is None else self.placed.device
 
     @property
@@ -131,7 +131,7 @@ class Clustered(Segment):
         return scores[None, best], candidates[None, best]
 
     def _candidates(self, query: Vectors, count: int, selection: Selection, probes: int) -> Positions:
-        """Of the selected rows in the nearest lists, the best by their codes."""
+        """The best selected rows in the nearest lists, by their codes."""
         swig: Any = faiss
         looked_at = swig.SearchParametersIVF(nprobe=probes, sel=selector(selection))
         _, [found] = self._lists.search(query, count, params=looked_at)
@@ -141,7 +141,7 @@ class Clustered(Segment):
     def _on_device(
         self, queries: Vectors, k: int, selection: Selection, probes: Sequence[int]
     ) -> dict[int, Positions]:
-        """What `_candidates` would find for some of the queries, by their places, from a GPU."""
+        """The candidates of some of the queries, by their places, from a GPU."""
         placed = self.placed
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):
             return {}
@@ -162,7 +162,7 @@ class Clustered(Segment):
         return complete
 
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
-        """How many lists to look through for each query.
+        """The number of lists to look through for each query.
 
         With a filter as many as it takes to meet the same number of rows that pass: a query may come from
         elsewhere than they lie.
@@ -190,7 +190,7 @@ def build(
     training: Training | None,
     cancelled: Callable[[], bool] = bool,
 ) -> Clustered:
-    """One segment of all rows of `sources`, in whatever order they come; on one thread, for minutes perhaps.
+    """A segment of all rows of `sources`, in their order; made on one thread, for minutes perhaps.
 
     training: that of the rows' labels, where they have some. It is used again while it suits.
 
@@ -225,12 +225,12 @@ def build(
 
 
 def _halved(vectors: Vectors) -> NDArray[np.uint8]:
-    """As FAISS stores them, but rounded by numpy: FAISS rounds what lies in the middle another way."""
+    """The codes of FAISS for float16, rounded by numpy: FAISS rounds halves another way."""
     return vectors.astype(np.float16).view(np.uint8)
 
 
 def training_bytes(rows: int, dimension: int) -> int:
-    """Of the sample that the centres for so many rows are found by."""
+    """Memory of the sample that the centres for so many rows are found by."""
     return min(rows, SAMPLE_PER_LIST * _lists(rows)) * 4 * dimension
 
 

@@ -38,7 +38,7 @@ class Selection(NamedTuple):
     rows: int
 
     def among(self, positions: Positions) -> Positions:
-        """Those of `positions` that it selects, in their order."""
+        """The selected ones of `positions`, in their order."""
         if self.bitmap is None:
             return positions
         kept: Positions = positions[self.bitmap[positions >> 3] >> (positions & 7) & 1 == 1]
@@ -80,7 +80,7 @@ class Segment(ABC):
         return self.vectors.nbytes + self.names.nbytes + order
 
     def positions(self, revisions: Revisions) -> Positions:
-        """Where the rows of `revisions` are; these may come in any order."""
+        """The rows of `revisions`, which may come in any order."""
         if len(revisions) * FEW >= len(self.names):
             return np.flatnonzero(np.isin(revisions_of(self.names), revisions))
         starts = self._places(revisions << PASSAGE_BITS)
@@ -90,17 +90,17 @@ class Segment(ABC):
         return places if self._order is None else self._order[places]
 
     def newest(self, names: RowNames) -> Positions:
-        """Where each of `names` was written last; anywhere when it was not. There is at least one row."""
+        """The row that each of `names` was written to last; any row when there is none of that name."""
         places = np.minimum(self._places(names), len(self.names) - 1)
         return places if self._order is None else self._order[places]
 
     def _places(self, names: RowNames) -> Positions:
-        """Where `names` belong in the rising order of names."""
+        """The places of `names` in the rising order of names."""
         return np.searchsorted(self.names, names, sorter=self._order)
 
     @abstractmethod
     def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        """As `scan`, or nearly so, and faster."""
+        """The result of `scan`, or nearly so, and faster."""
 
     @abstractmethod
     def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:

@@ -34,7 +34,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a snapshot is of. One of another origin is not read."""
+    """Identity of the vectors that a snapshot is of. A snapshot of another origin is not read."""
 
     generation: int
     fingerprint: str
@@ -97,7 +97,7 @@ def tidy(root: Path, collections: Container[str], generations: Collection[int]) 
 
 
 def damage(root: Path) -> list[str]:
-    """What is wrong with the snapshots of any collection, one line each; reads every byte."""
+    """Damaged snapshots of all collections, one line each; reads every byte."""
     found = []
     for file in sorted(root.glob(f"*/*{SUFFIX}")):
         try:

@@ -30,7 +30,7 @@ CLOSE = 2e-6  # two scores that are rounded to 1e-6
 
 
 class KilledSnapshots:
-    """Those in the data directory `folder`. `check` raises AssertionError when an index is not its store."""
+    """The snapshots in the folder `folder`. `check` raises AssertionError when an index is not its store."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self._root = folder / INDEXES / DEFAULT_COLLECTION
@@ -88,7 +88,7 @@ def is_whole(file: Path) -> bool:
 
 
 class _Reports(logging.Handler):
-    """How many snapshots the log says are not used."""
+    """The number of snapshots that the log says are not used."""
 
     def __init__(self) -> None:
         super().__init__()
