@@ -49,7 +49,7 @@ class Made:
         return np.where(self.alive & allowed, cosines, -np.inf)
 
     def recall(self, allowed: NDArray[np.bool_] | None, k: int = K) -> float:
-        """Recall of the best `k`. Scores are checked, and that no row is dead, not allowed, or there twice."""
+        """Recall of the best `k`. Scores are checked; no row may be dead, not allowed, or there twice."""
         truth = self.truth(np.ones(ROWS, bool) if allowed is None else allowed)
         found = self.index.search(self.queries, k, None if allowed is None else np.flatnonzero(allowed))
         shares = []
