@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from service.index.gpu import GpuThread
 from service.index.index import Index
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.store.documents import DEFAULT_COLLECTION
 from service.store.ids import RowNames
 

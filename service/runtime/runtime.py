@@ -26,7 +26,7 @@ from service.corpus.corpus import Corpus
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
-from service.index.snapshots import tidy
+from service.index.ivf_snapshots import tidy
 from service.lifecycle.catch_up import CatchUp
 from service.lifecycle.controller import Controller
 from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from service.index import merge_policy
 from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.documents import DEFAULT_COLLECTION, sequence

@@ -12,7 +12,7 @@ from models.store import Store
 from service.cli.commands.export import reading
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
-from service.index.snapshots import damage
+from service.index.ivf_snapshots import damage
 from service.settings import Settings
 from service.store.documents import DEFAULT_COLLECTION, count_all, counts, sequence
 from service.store.generations import ACTIVE, DROPPED

@@ -23,8 +23,7 @@ from service.index import ivf, recall
 from service.index import merge_policy as tiers
 from service.index.gpu import LIMIT, GpuThread, find, open_gpu
 from service.index.index import Index
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import Settings
 from tests.service.brute_force import WAIT_SECONDS, firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.index.snapshots import Damaged, damage, read, tidy, write
+from service.index.ivf_snapshots import Damaged, damage, read, tidy, write
 
 FACTS = {"sequence": 7, "origin": {"generation": 2}}
 
@@ -85,7 +85,7 @@ def test_a_disk_that_fails_leaves_the_one_before_as_it_was(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from service.index.snapshots import write
+from service.index.ivf_snapshots import write
 os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 write(Path(sys.argv[1]), {}, b"new")
 """
