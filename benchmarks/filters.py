@@ -1,4 +1,4 @@
-"""What a filter costs before any vector is compared: `python -m benchmarks.filters`.
+"""The cost of a filter before any vector is compared: `python -m benchmarks.filters`.
 
 A million documents with small metadata are put into a store by SQL, without texts worth reading or vectors;
 then `matching` is timed for filters that pass about 0.01 %, 1 % and 50 %, with their fields declared and not,
@@ -90,7 +90,7 @@ def main() -> None:
 def timed(
     store: sqlite3.Connection, filter: dict[str, Any], declared: Sequence[str], repeats: int
 ) -> tuple[Any, list[float]]:
-    """What passes, and the milliseconds of each time."""
+    """The revisions that pass, and the milliseconds of each time."""
     milliseconds = []
     for _ in range(repeats):
         started = time.perf_counter()

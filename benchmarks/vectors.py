@@ -44,7 +44,7 @@ PEER_SECONDS = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of asking; percentiles as (median, least, most) of the repeats."""
+    """A way of asking; percentiles as (median, least, most) of the repeats."""
 
     passing: float
     recall: float
@@ -54,7 +54,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What an index costs, and how it answers."""
+    """The costs of an index, and its answers."""
 
     rows: int
     load_seconds: float

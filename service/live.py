@@ -22,7 +22,7 @@ from service import memory
 from service.errors import Conflict
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes
-from service.index.snapshots import Origin
+from service.index.ivf_snapshots import Origin
 from service.store.values import Changes
 
 

@@ -17,10 +17,15 @@ def sync(path: Path) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Atomic: a reader sees the old text or the new one, never a part; after this returns, the new one."""
+    """As `replace_bytes`, in UTF-8."""
+    replace_bytes(file, text.encode())
+
+
+def replace_bytes(file: Path, content: bytes) -> None:
+    """Atomic: a reader sees the old content or the new one, never a part; after this returns, the new one."""
     temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         sync(temporary)
         temporary.replace(file)
     finally:

@@ -13,31 +13,28 @@ import faiss
 import numpy as np
 
 from service.index.segments import (
-    Bitmap,
     Positions,
     Rows,
     Scores,
     Segment,
     Selection,
     Vectors,
-    heads_of,
+    chunks,
+    order_of,
     selector,
 )
-from service.store.ids import RowNames, passages_of
+from service.store.ids import RowNames
 
 ROOM_SHARE = 0.25  # of the rows: room for later ones, whenever rows are copied to new memory
-COPIED_ROWS = 256  # at a time: 400 kB at 384 dimensions, which a processor's cache holds
 
 
 class Exact(Segment):
     """The first rows of a buffer that later ones are appended to. Every search scores every row."""
 
-    def __init__(
-        self, buffer: tuple[RowNames, Vectors], rows: int, heads: Bitmap | None, order: Positions | None
-    ) -> None:
+    def __init__(self, buffer: tuple[RowNames, Vectors], rows: int, order: Positions | None) -> None:
         """buffer: names and vectors, of which the first `rows` are written."""
         names, vectors = buffer
-        super().__init__(names[:rows], vectors[:rows], heads, order)
+        super().__init__(names[:rows], vectors[:rows], order)
         self._buffer = buffer
 
     @property
@@ -58,15 +55,12 @@ class Exact(Segment):
         by_name = np.argsort(rows.names)
         names[first:end] = fresh = rows.names[by_name]
         vectors[first:end] = rows.vectors[rows.positions[by_name]]
-        heads = self.heads
-        if heads is not None or passages_of(fresh).any():
-            heads = heads_of(names[:end])
         order, added = self._order, np.arange(first, end)
         if order is not None:
             order = np.insert(order, self._places(fresh), added)
         elif first and fresh[0] <= names[first - 1]:
             order = np.insert(np.arange(first), self._places(fresh), added)
-        return Exact(self._buffer, end, heads, order)
+        return Exact(self._buffer, end, order)
 
     def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
         scores, positions = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
@@ -94,25 +88,13 @@ class Exact(Segment):
 
 
 def copied(dimension: int, sources: Sequence[Rows]) -> Exact:
-    """All rows of `sources` in a new buffer with some room."""
-    names = np.concatenate([rows.names for rows in sources])
-    capacity = len(names) + int(ROOM_SHARE * len(names))
-    buffer = np.empty(capacity, np.int64), np.empty((capacity, dimension), np.float32)
-    buffer[0][: len(names)] = names
+    """All rows of `sources` in a new buffer with some room; no name is there twice."""
+    named = np.concatenate([rows.names for rows in sources])
+    capacity = len(named) + int(ROOM_SHARE * len(named))
+    names, vectors = np.empty(capacity, np.int64), np.empty((capacity, dimension), np.float32)
+    names[: len(named)] = named
     start = 0
-    for rows in sources:
-        for at in range(0, len(rows.names), COPIED_ROWS):
-            chosen = rows.positions[at : at + COPIED_ROWS]
-            buffer[1][start : start + len(chosen)] = rows.vectors[chosen]
-            start += len(chosen)
-    return Exact(buffer, len(names), heads_of(names), _order(names))
-
-
-def loaded(names: RowNames, vectors: Vectors) -> Exact:
-    """These rows as they are, with no room; no name is there twice."""
-    return Exact((names, vectors), len(names), heads_of(names), _order(names))
-
-
-def _order(names: RowNames) -> Positions | None:
-    """See `Segment`."""
-    return None if (names[1:] > names[:-1]).all() else np.argsort(names)
+    for chunk in chunks(sources):
+        vectors[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return Exact((names, vectors), len(named), order_of(named))

@@ -1,9 +1,9 @@
-"""The inverted lists of a base on a GPU: one thread owns whatever lies there.
+"""The inverted lists of a base on a GPU: one thread owns all memory there.
 
-    a search ─▶ GpuIndex.candidates() ─▶ queue ─▶ the owner's thread ─▶ FAISS on the GPU ─▶ candidates
+    a search ─▶ GpuIndex.candidates() ─▶ queue ─▶ GpuThread ─▶ FAISS on the GPU ─▶ candidates
 
-GPU indexes of FAISS are not thread safe, not even to search. So nobody but the owner's thread has one in
-hand: it copies lists there, searches them, and frees them when their segment is gone.
+GPU indexes of FAISS are not thread safe, not even to search. So only this thread touches them: it copies
+lists there, searches them, and frees them when their segment is gone.
 
 What comes back is candidates alone; the segment scores them by its own vectors (ivf.py), so a score
 is the same wherever they were found. There is always the copy in main memory: whatever a GPU cannot do, or
@@ -65,8 +65,8 @@ def find(wanted: str) -> int | None:
     return number
 
 
-def owner_of(wanted: str) -> "GpuThread | None":
-    """The owner of what is put on the device that `SIMILE_INDEX_DEVICE` asks for; None for the CPU.
+def open_gpu(wanted: str) -> "GpuThread | None":
+    """Open the GPU that `SIMILE_INDEX_DEVICE` asks for; None for the CPU.
 
     Raises:
         StartupError: as `find`, or it cannot be used.
@@ -82,7 +82,7 @@ def owner_of(wanted: str) -> "GpuThread | None":
 
 
 def _on_gpu(number: int) -> Copy:
-    """What puts lists on a GPU; for one thread alone, from here on."""
+    """Return the function that copies lists to a GPU; only the calling thread may use it."""
     swig: Any = faiss
     resources = swig.StandardGpuResources()
     resources.setTempMemory(SCRATCH_BYTES)
@@ -188,15 +188,15 @@ class GpuThread:
 class GpuIndex:
     """Lists on a device, freed when the last reference to this is gone."""
 
-    def __init__(self, owner: GpuThread, number: int) -> None:
+    def __init__(self, gpu: GpuThread, number: int) -> None:
         self.broken = False  # it failed once, and is asked no more
-        self._owner, self._number = owner, number
-        weakref.finalize(self, owner.free, number)
+        self._gpu, self._number = gpu, number
+        weakref.finalize(self, gpu.free, number)
 
     @property
     def device(self) -> str:
-        """Where a search goes."""
-        return CPU if self.broken else self._owner.name
+        """The device that is searched."""
+        return CPU if self.broken else self._gpu.name
 
     def candidates(self, queries: Vectors, k: int, probes: int) -> Positions | None:
         """The best `k` rows of the `probes` lists nearest to each query: positions (q, k), best first.
@@ -207,18 +207,18 @@ class GpuIndex:
         if self.broken or max(k, probes) > LIMIT:
             return None
         try:
-            return self._owner.search(self._number, queries, k, probes)
+            return self._gpu.search(self._number, queries, k, probes)
         except FAILURES as error:
             if not self.broken:
                 self.broken = True
                 log.warning(
                     "%s failed; the base of the index is searched on the CPU until it is made anew: %s",
-                    self._owner.name,
+                    self._gpu.name,
                     _first_line(error),
                 )
             return None
 
 
 def _first_line(error: Exception) -> str:
-    """What FAISS complains of, without the place in its code."""
+    """The first line of a FAISS error, without the place in its code."""
     return re.sub(r"^Error in .*?: Error: ", "", str(error), flags=re.DOTALL).partition("\n")[0][:300]

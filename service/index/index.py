@@ -28,11 +28,11 @@ from numpy.typing import ArrayLike
 
 from service.index import ivf, merge_policy, validation
 from service.index import recall as recalls
-from service.index.exact import Exact, copied, loaded
+from service.index.exact import Exact, copied
 from service.index.gpu import CPU
 from service.index.ivf_snapshots import IvfSnapshots
 from service.index.merger import Merger, Step
-from service.index.segments import Rows, Segment
+from service.index.segments import Rows, Segment, order_of
 from service.index.view import Hits, Part, View
 from service.store.ids import Revisions, revisions_of
 
@@ -46,13 +46,14 @@ class Index:
         """ivf_snapshots: where the lists of a base are kept, on the disk and on a GPU."""
         self.dimension = dimension
         self._ivf_snapshots = ivf_snapshots
-        self._view = View((), self._empty())
+        self.view = View((), self._empty())  # the present moment; a view never changes and can be kept
         self._writing = threading.Lock()
         self._merger = Merger()
         self._recall = recalls.Watch()
 
     def _empty(self) -> Part:
-        return Part.all_alive(loaded(np.empty(0, np.int64), np.empty((0, self.dimension), np.float32)))
+        nothing = np.empty(0, np.int64), np.empty((0, self.dimension), np.float32)
+        return Part.all_alive(Exact(nothing, 0, None))
 
     @classmethod
     def load(
@@ -81,13 +82,13 @@ class Index:
             vectors.resize((start + len(rows), dimension), refcheck=False)
             vectors[start:] = matrix
         names = np.concatenate(named)
-        if not (names[1:] > names[:-1]).all():
+        if (order := order_of(names)) is not None:
             validation.refuse_twice(names)
-        exact = loaded(names, vectors)
+        exact = Exact((names, vectors), len(names), order)
         if len(names) <= merge_policy.BASE_ROWS:
-            index._view = View((), Part.all_alive(exact), sequence)
+            index.view = View((), Part.all_alive(exact), sequence)
         else:
-            index._view = View((Part.all_alive(index._known(exact, sequence)),), index._empty(), sequence)
+            index.view = View((Part.all_alive(index._known(exact, sequence)),), index._empty(), sequence)
         index._merger.start(index._due)
         return index
 
@@ -104,32 +105,27 @@ class Index:
     @property
     def documents(self) -> int:
         """Living documents."""
-        return self._view.documents
+        return self.view.documents
 
     @property
     def rows(self) -> int:
         """Living rows: passages of all documents."""
-        return self._view.rows
-
-    @property
-    def view(self) -> View:
-        """The present moment, to be searched later; it never changes."""
-        return self._view
+        return self.view.rows
 
     @property
     def nbytes(self) -> int:
         """Memory of the vectors and their names, dead rows and room for later ones included, in bytes."""
-        return sum(part.nbytes for part in (*self._view.settled, self._view.tail))
+        return sum(part.nbytes for part in (*self.view.settled, self.view.tail))
 
     @property
     def kind(self) -> str:
         """`exact`, or FAISS's name for the base, when there is one."""
-        return APPROXIMATE if self._view.is_float16 else EXACT
+        return APPROXIMATE if self.view.is_float16 else EXACT
 
     @property
     def device(self) -> str:
-        """Where the base is searched: `cpu`, or the name of a GPU."""
-        bases = [part.segment for part in self._view.parts if isinstance(part.segment, ivf.Clustered)]
+        """The device that searches the base: `cpu`, or the name of a GPU."""
+        bases = [part.segment for part in self.view.parts if isinstance(part.segment, ivf.Clustered)]
         return bases[0].device if bases else CPU
 
     def search(
@@ -161,7 +157,7 @@ class Index:
         faiss.omp_set_num_threads(1)
         among = None if allowed is None else np.asarray(allowed, np.int64)
         matrix = validation.matrix(queries, self.dimension, "query")
-        view = view or self._view
+        view = view or self.view
         if view.is_float16:
             self._recall.remember(matrix)
             if self._recall.due():
@@ -199,14 +195,14 @@ class Index:
             positions = np.flatnonzero(~np.isin(revisions_of(names), removed))
             names = names[positions]
         with self._writing:
-            view = self._view
+            view = self.view
             *settled, tail = [
                 part.without(part.segment.positions(removed)).without_names(names)
                 for part in (*view.settled, view.tail)
             ]
             tail = tail.with_rows(Rows(names, vectors, positions))
             living = tuple(part for part in settled if part.count)
-            self._view = View(living, tail, max(sequence, view.sequence))
+            self.view = View(living, tail, max(sequence, view.sequence))
         self._merger.start(self._due)
 
     def close(self, *, wait: bool = True) -> None:
@@ -217,23 +213,23 @@ class Index:
 
     def _due(self) -> Step | None:
         """The work of the background thread that is due now."""
-        if merge_policy.due(self._view):
+        if merge_policy.due(self.view):
             return self._merge
-        return self._measure if self._view.is_float16 and self._recall.due() else None
+        return self._measure if self.view.is_float16 and self._recall.due() else None
 
     def _measure(self) -> None:
-        self._recall.measure(self._view, self._wait)
+        self._recall.measure(self.view, self._wait)
 
     def _wait(self, seconds: float) -> bool:
         """Sleep; return True if the index closes or a merge is due."""
-        return self._merger.closing.wait(seconds) or merge_policy.due(self._view)
+        return self._merger.closing.wait(seconds) or merge_policy.due(self.view)
 
     def _merge(self) -> None:
         """Make a new base of all rows. Later ones go to a new tail meanwhile."""
         with self._writing:
-            if all(isinstance(part.segment, ivf.Clustered) for part in self._view.settled):
-                self._view = View(self._view.parts, self._empty(), self._view.sequence)
-            sources = self._view.settled
+            if all(isinstance(part.segment, ivf.Clustered) for part in self.view.settled):
+                self.view = View(self.view.parts, self._empty(), self.view.sequence)
+            sources = self.view.settled
         if not sources:  # the last row was removed
             return
         merged = self._merged(sources)
@@ -241,7 +237,7 @@ class Index:
             self._publish(sources, merged)
         del sources  # what they have on a GPU makes room
         if self._ivf_snapshots is not None and isinstance(merged, ivf.Clustered):
-            self._ivf_snapshots.keep(merged, self._view.sequence)
+            self._ivf_snapshots.keep(merged, self.view.sequence)
 
     def _merged(self, sources: Sequence[Part]) -> Segment:
         rows = [part.rows() for part in sources]
@@ -253,12 +249,12 @@ class Index:
 
     def _publish(self, sources: Sequence[Part], merged: Segment) -> None:
         """Put `merged` in the place of `sources`, without the rows that died while it was made."""
-        now = {part.segment: part for part in self._view.settled}
+        now = {part.segment: part for part in self.view.settled}
         died = [source.died_until(now.get(source.segment)) for source in sources]
         part = Part.all_alive(merged).without_names(np.concatenate(died))
-        tail, sequence = self._view.tail, self._view.sequence
+        tail, sequence = self.view.tail, self.view.sequence
         if isinstance(merged, Exact):
-            self._view = View((), part.with_rows(tail.rows()), sequence)
+            self.view = View((), part.with_rows(tail.rows()), sequence)
         else:
-            self._view = View((part,), tail, sequence)
+            self.view = View((part,), tail, sequence)
         self._recall.forget()

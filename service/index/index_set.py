@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from service.index.gpu import GpuThread
 from service.index.index import Index
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.store.ids import RowNames
 from service.store.values import DEFAULT_COLLECTION
 
@@ -26,16 +25,16 @@ class Indexes:
         dimension: int,
         root: Path | None = None,
         origin: Origin | None = None,
-        owner: GpuThread | None = None,
+        gpu: GpuThread | None = None,
     ) -> None:
         """root: the folder of snapshots, each of which is of `origin`; without one there are none.
 
-        owner: of the GPU where large ones are searched.
+        gpu: where large ones are searched; None: on the CPU.
         """
         self.dimension = dimension
         self._root = root
         self._origin = origin
-        self._owner = owner
+        self._gpu = gpu
         # Never changed, always replaced: a reader goes through the one that it took.
         self._of: Mapping[str, Index] = {DEFAULT_COLLECTION: self._new(DEFAULT_COLLECTION)}
         self._sequence = 0
@@ -46,7 +45,7 @@ class Indexes:
     def _ivf_snapshots(self, collection: str) -> IvfSnapshots | None:
         if self._root is None or self._origin is None:
             return None
-        return IvfSnapshots(self._root / collection, self._origin, self._owner)
+        return IvfSnapshots(self._root / collection, self._origin, self._gpu)
 
     def of(self, collection: str) -> Index:
         """The index of a collection; of one that has no vector yet, an empty one."""
@@ -72,7 +71,7 @@ class Indexes:
 
     @property
     def largest(self) -> Index:
-        """The one with the most rows, which says how well the service searches."""
+        """The index with the most rows, which says how well the service searches."""
         return max(self._of.values(), key=lambda index: index.rows)
 
     @property

@@ -28,9 +28,8 @@ from service.index.segments import (
     Segment,
     Selection,
     Vectors,
-    gathered,
-    heads_of,
-    in_order,
+    chunks,
+    order_of,
     selector,
 )
 from service.store.ids import RowNames
@@ -62,7 +61,7 @@ class Training(NamedTuple):
 
 
 class Clustered(Segment):
-    """Rows in the order of their names, in inverted lists; searches are approximate, scores are not."""
+    """Rows in inverted lists; searches are approximate, scores are not."""
 
     is_float16 = True
     labels: NDArray[np.int32]
@@ -77,7 +76,7 @@ class Clustered(Segment):
     ) -> None:
         codes = faiss.rev_swig_ptr(exact.codes.data(), exact.codes.size())
         vectors = codes.view(np.float16).reshape(exact.ntotal, exact.d)  # FAISS's memory
-        super().__init__(names, vectors, heads_of(names), None)
+        super().__init__(names, vectors, order_of(names))
         self._exact = exact
         self.labels = labels
         self.training = training
@@ -90,7 +89,7 @@ class Clustered(Segment):
 
     @property
     def device(self) -> str:
-        """Where its candidates are looked for."""
+        """The device that finds its candidates."""
         return CPU if self.placed is None else self.placed.device
 
     @property
@@ -132,7 +131,7 @@ class Clustered(Segment):
         return scores[None, best], candidates[None, best]
 
     def _candidates(self, query: Vectors, count: int, selection: Selection, probes: int) -> Positions:
-        """Of the selected rows in the nearest lists, the best by their codes."""
+        """The best selected rows in the nearest lists, by their codes."""
         swig: Any = faiss
         looked_at = swig.SearchParametersIVF(nprobe=probes, sel=selector(selection))
         _, [found] = self._lists.search(query, count, params=looked_at)
@@ -142,7 +141,7 @@ class Clustered(Segment):
     def _on_device(
         self, queries: Vectors, k: int, selection: Selection, probes: Sequence[int]
     ) -> dict[int, Positions]:
-        """What `_candidates` would find for some of the queries, by their places, from a GPU."""
+        """The candidates of some of the queries, by their places, from a GPU."""
         placed = self.placed
         if placed is None or selection.rows < WIDE_SHARE * len(self.names):
             return {}
@@ -163,7 +162,7 @@ class Clustered(Segment):
         return complete
 
     def _probes(self, queries: Vectors, k: int, selection: Selection) -> list[int]:
-        """How many lists to look through for each query.
+        """The number of lists to look through for each query.
 
         With a filter as many as it takes to meet the same number of rows that pass: a query may come from
         elsewhere than they lie.
@@ -191,7 +190,7 @@ def build(
     training: Training | None,
     cancelled: Callable[[], bool] = bool,
 ) -> Clustered:
-    """One segment of all rows of `sources`, in whatever order they come; on one thread, for minutes perhaps.
+    """A segment of all rows of `sources`, in their order; made on one thread, for minutes perhaps.
 
     training: that of the rows' labels, where they have some. It is used again while it suits.
 
@@ -200,19 +199,20 @@ def build(
 
     """
     faiss.omp_set_num_threads(1)
-    names, owners, positions = in_order(sources)
+    names = np.concatenate([rows.names for rows in sources])
     labels = np.full(len(names), -1, np.int32)
     if training is None or not training.suits(len(names)):
-        training = _train(dimension, sources, owners, positions, cancelled)
+        training = _train(dimension, sources, cancelled)
     else:
-        for number, rows in enumerate(sources):
+        start = 0
+        for rows in sources:
             if rows.labels is not None:
-                mine = owners == number
-                labels[mine] = rows.labels[positions[mine]]
+                labels[start : start + len(rows.names)] = rows.labels[rows.positions]
+            start += len(rows.names)
     exact = faiss.IndexScalarQuantizer(dimension, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.clone_index(training.empty)
     start = 0
-    for chunk in gathered(dimension, sources, owners, positions, cancelled):
+    for chunk in chunks(sources, cancelled):
         theirs = labels[start : start + len(chunk)]
         unknown = np.flatnonzero(theirs < 0)
         if len(unknown):
@@ -225,12 +225,12 @@ def build(
 
 
 def _halved(vectors: Vectors) -> NDArray[np.uint8]:
-    """As FAISS stores them, but rounded by numpy: FAISS rounds what lies in the middle another way."""
+    """The codes of FAISS for float16, rounded by numpy: FAISS rounds halves another way."""
     return vectors.astype(np.float16).view(np.uint8)
 
 
 def training_bytes(rows: int, dimension: int) -> int:
-    """Of the sample that the centres for so many rows are found by."""
+    """Memory of the sample that the centres for so many rows are found by."""
     return min(rows, SAMPLE_PER_LIST * _lists(rows)) * 4 * dimension
 
 
@@ -239,20 +239,23 @@ def _lists(rows: int) -> int:
     return min(rows, lists)
 
 
-def _train(
-    dimension: int,
-    sources: Sequence[Rows],
-    owners: NDArray[np.int64],
-    positions: Positions,
-    cancelled: Callable[[], bool],
-) -> Training:
-    count = _lists(len(owners))
-    chosen = np.random.default_rng(0).permutation(len(owners))[: SAMPLE_PER_LIST * count]
-    sample = np.concatenate(list(gathered(dimension, sources, owners[chosen], positions[chosen], cancelled)))
+def _train(dimension: int, sources: Sequence[Rows], cancelled: Callable[[], bool]) -> Training:
+    rows = sum(len(source.names) for source in sources)
+    count = _lists(rows)
+    chosen = np.random.default_rng(0).permutation(rows)[: SAMPLE_PER_LIST * count]
+    sample = np.empty((len(chosen), dimension), np.float32)
+    first = 0
+    for source in sources:
+        places = np.flatnonzero((chosen >= first) & (chosen < first + len(source.names)))
+        start = 0
+        for chunk in chunks([source.at(chosen[places] - first)], cancelled):
+            sample[places[start : start + len(chunk)]] = chunk
+            start += len(chunk)
+        first += len(source.names)
     quantizer = faiss.IndexFlatIP(dimension)
     quantizer.add(cluster(sample, count, cancelled))
     empty = faiss.IndexIVFScalarQuantizer(
         quantizer, dimension, count, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
     )
     empty.train(sample[:CODE_ROWS])
-    return Training(empty, len(owners))
+    return Training(empty, rows)

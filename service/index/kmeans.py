@@ -56,7 +56,7 @@ def assigned(
 
 
 def _unit(vectors: Vectors) -> Vectors:
-    """Of length 1, where they have a direction."""
+    """Scale `vectors` to length 1, where they have a direction."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     np.divide(vectors, lengths, out=vectors, where=lengths > 0)
     return vectors

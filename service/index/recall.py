@@ -1,4 +1,4 @@
-"""Of the true nearest documents, how many an approximate search finds: measured on the latest real queries.
+"""Recall: the share of the true nearest documents that a search finds, measured on the latest real queries.
 
 Vectors of queries are kept, never texts, and only the latest. They are searched once more, exactly, on the
 index's niced thread: after a base was made, as soon as there are enough, and every hour.
@@ -23,7 +23,7 @@ PAUSE_SECONDS = 0.05  # between two queries: an exact search of a million rows k
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of it, by so many queries."""
+    """Measured recall, and the number of queries it is based on."""
 
     recall: float
     queries: int
@@ -41,7 +41,7 @@ class Watch:
         self._latest.extend(query.copy() for query in queries[-KEPT:])
 
     def forget(self) -> None:
-        """What was measured is of an index that is no more."""
+        """Drop the measurement: it is of an older base."""
         self.measured, self._next = None, 0.0
 
     def due(self) -> bool:

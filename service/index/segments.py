@@ -38,7 +38,7 @@ class Selection(NamedTuple):
     rows: int
 
     def among(self, positions: Positions) -> Positions:
-        """Those of `positions` that it selects, in their order."""
+        """The selected ones of `positions`, in their order."""
         if self.bitmap is None:
             return positions
         kept: Positions = positions[self.bitmap[positions >> 3] >> (positions & 7) & 1 == 1]
@@ -53,6 +53,10 @@ class Rows(NamedTuple):
     positions: Positions
     labels: NDArray[np.int32] | None = None  # of `vectors`, as in `Segment`
 
+    def at(self, places: Positions) -> "Rows":
+        """Some of them."""
+        return self._replace(names=self.names[places], positions=self.positions[places])
+
 
 class Segment(ABC):
     """Rows of vectors, and a search over them."""
@@ -60,25 +64,23 @@ class Segment(ABC):
     is_float16 = False  # its vectors are stored as float16, and its scores are of those
     labels: NDArray[np.int32] | None = None  # the inverted list of each row, where there are lists
 
-    def __init__(
-        self, names: RowNames, vectors: Stored, heads: Bitmap | None, order: Positions | None
-    ) -> None:
-        """heads: the rows that are a document's first passage; None: all are.
-
-        order: the positions of the rows by rising name, the newer of two of one name first; None: 0, 1, 2 …
-        """
+    def __init__(self, names: RowNames, vectors: Stored, order: Positions | None) -> None:
+        """order: positions by rising name, the newer of two of one name first; None: 0, 1, 2 …"""
         self.names = names
         self.vectors = vectors
         self.vectors.flags.writeable = False
-        self.heads = heads
         self._order = order
+        heads = passages_of(names) == 0
+        # Bitmap of the rows that are a document's first passage; None: all are.
+        self.heads = None if heads.all() else np.packbits(heads, bitorder="little")
 
     @property
     def nbytes(self) -> int:
-        return self.vectors.nbytes + self.names.nbytes
+        order = 0 if self._order is None else self._order.nbytes
+        return self.vectors.nbytes + self.names.nbytes + order
 
     def positions(self, revisions: Revisions) -> Positions:
-        """Where the rows of `revisions` are; these may come in any order."""
+        """The rows of `revisions`, which may come in any order."""
         if len(revisions) * FEW >= len(self.names):
             return np.flatnonzero(np.isin(revisions_of(self.names), revisions))
         starts = self._places(revisions << PASSAGE_BITS)
@@ -88,17 +90,17 @@ class Segment(ABC):
         return places if self._order is None else self._order[places]
 
     def newest(self, names: RowNames) -> Positions:
-        """Where each of `names` was written last; anywhere when it was not. There is at least one row."""
+        """The row that each of `names` was written to last; any row when there is none of that name."""
         places = np.minimum(self._places(names), len(self.names) - 1)
         return places if self._order is None else self._order[places]
 
     def _places(self, names: RowNames) -> Positions:
-        """Where `names` belong in the rising order of names."""
+        """The places of `names` in the rising order of names."""
         return np.searchsorted(self.names, names, sorter=self._order)
 
     @abstractmethod
     def nearest(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
-        """As `scan`, or nearly so, and faster."""
+        """The result of `scan`, or nearly so, and faster."""
 
     @abstractmethod
     def scan(self, queries: Vectors, k: int, selection: Selection) -> tuple[Scores, Positions]:
@@ -118,39 +120,20 @@ def selector(selection: Selection) -> Any:
     return None if selection.bitmap is None else swig.IDSelectorBitmap(selection.bitmap)
 
 
-def heads_of(names: RowNames) -> Bitmap | None:
-    """The bitmap of the rows that are a document's first passage; None: all are."""
-    first = passages_of(names) == 0
-    return None if first.all() else np.packbits(first, bitorder="little")
+def order_of(names: RowNames) -> Positions | None:
+    """The `order` of a segment in which each name is there once."""
+    return None if (names[1:] > names[:-1]).all() else np.argsort(names)
 
 
-def in_order(sources: Sequence[Rows]) -> tuple[RowNames, NDArray[np.int64], Positions]:
-    """The names of all rows, sorted; and for each the number of its source, and its position there."""
-    names = np.concatenate([rows.names for rows in sources])
-    order = np.argsort(names, kind="stable")
-    owners = np.repeat(np.arange(len(sources)), [len(rows.names) for rows in sources])
-    return names[order], owners[order], np.concatenate([rows.positions for rows in sources])[order]
-
-
-def gathered(
-    dimension: int,
-    sources: Sequence[Rows],
-    owners: NDArray[np.int64],
-    positions: Positions,
-    cancelled: Callable[[], bool] = bool,
-) -> Iterator[Vectors]:
-    """The vectors of these rows, in chunks.
+def chunks(sources: Sequence[Rows], cancelled: Callable[[], bool] = bool) -> Iterator[Vectors]:
+    """The vectors of all rows of `sources`, in their order, some at a time.
 
     Raises:
         Cancelled: `cancelled()` became true.
 
     """
-    for start in range(0, len(owners), CHUNK_ROWS):
-        if cancelled():
-            raise Cancelled
-        owner, position = owners[start : start + CHUNK_ROWS], positions[start : start + CHUNK_ROWS]
-        chunk = np.empty((len(owner), dimension), np.float32)
-        for number in np.unique(owner):
-            mine = owner == number
-            chunk[mine] = sources[number].vectors[position[mine]]
-        yield chunk
+    for rows in sources:
+        for start in range(0, len(rows.names), CHUNK_ROWS):
+            if cancelled():
+                raise Cancelled
+            yield rows.vectors[rows.positions[start : start + CHUNK_ROWS]].astype(np.float32, copy=False)

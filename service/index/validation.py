@@ -1,4 +1,4 @@
-"""What callers hand to an index: names and vectors, checked."""
+"""Checks of the names and vectors that callers hand to an index."""
 
 import numpy as np
 from numpy.typing import ArrayLike

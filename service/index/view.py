@@ -1,4 +1,4 @@
-"""One moment of an index, searched without a lock.
+"""A moment of an index, searched without a lock.
 
     View ─ parts, each a segment and the rows of it that are alive in that moment
      └─ search(): the best rows ──▶ documents, each once, by its best row ──▶ all that tie with the last
@@ -37,13 +37,13 @@ class _Choice(NamedTuple):
     is_float16: bool  # a segment of the view has such vectors: all are scored as such, by the same sums
 
     def nearest(self, queries: Vectors, k: int, *, exact: bool) -> tuple[Scores, RowNames]:
-        """As the segment's, with names."""
+        """The nearest rows of the segment, with names."""
         search = self.segment.scan if exact else self.segment.nearest
         scores, positions = search(queries, min(k, self.selection.rows), self.selection)
         return self._scored(scores, positions, queries[:, None]), self.segment.names[positions]
 
     def at_least(self, query: Vectors, score: float) -> tuple[Scores, RowNames]:
-        """As the segment's, with names; some may score a little less."""
+        """The rows of the segment that score as much, with names; some may score a little less."""
         margin = 10.0**-DECIMALS + (FLOAT16_ERROR if self.is_float16 else 0)
         scores, positions = self.segment.at_least(query, score - margin, self.selection)
         return self._scored(scores, positions, query), self.segment.names[positions]
@@ -141,7 +141,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One moment of an index. A row is alive in at most one part.
+    """A moment of an index. A row is alive in at most one part.
 
     settled: parts that take no more rows: the base, and what waits to be merged into the next one.
     tail: the part that later rows go to. sequence: the store's operation number of this moment.
@@ -180,7 +180,7 @@ class View:
         exact: bool = False,
         heads_only: bool = False,
     ) -> list[Hits]:
-        """As `Index.search`, in this moment; `queries` are checked. With `exact`, every row is scored."""
+        """Answer `Index.search` in this moment; `queries` are checked. With `exact`, every row is scored."""
         choices = [
             _Choice(part.segment, part.selection(allowed, heads_only=heads_only), self.is_float16)
             for part in self.parts
@@ -224,7 +224,7 @@ def _documents(
 
 
 def _best_rows(choices: Sequence[_Choice], names: RowNames) -> Positions:
-    """Where in `names`, best first, each document comes first."""
+    """The places in `names`, best first, where each document comes first."""
     if all(choice.segment.heads is None for choice in choices):  # a document has one row
         return np.arange(len(names))
     return np.sort(np.unique(revisions_of(names), return_index=True)[1])

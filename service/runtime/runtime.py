@@ -21,8 +21,8 @@ from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
-from service.index.gpu import GpuThread, owner_of
-from service.index.snapshots import tidy
+from service.index.gpu import GpuThread, open_gpu
+from service.index.ivf_snapshots import tidy
 from service.lifecycle.catch_up import CatchUp
 from service.lifecycle.controller import Controller
 from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
@@ -107,7 +107,7 @@ class Runtime:
             if self.tracing is not None:
                 self.tracing.start()
                 undo.callback(self.tracing.stop)
-            self._owner = owner_of(self.settings.index_device)
+            self._owner = open_gpu(self.settings.index_device)
             if self._owner is not None:
                 undo.callback(self._owner.close)
             data_lock = DataDirLock(self.settings.data_dir)

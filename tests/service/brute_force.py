@@ -1,4 +1,4 @@
-"""What an index should answer, by a dictionary and a loop, and how to ask it."""
+"""The answers that an index should give, by a dictionary and a loop; and helpers to ask it."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,6 @@
 """The index that a start makes of the vectors and the snapshots of a process that was killed."""
 
 import hashlib
-import json
 import logging
 import random
 import sqlite3
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 from service.index import merge_policy
 from service.index.index import APPROXIMATE, Index
 from service.index.ivf import Clustered
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import MANIFEST, Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.documents import sequence
@@ -32,7 +30,7 @@ CLOSE = 2e-6  # two scores that are rounded to 1e-6
 
 
 class KilledSnapshots:
-    """Those in the data directory `folder`. `check` raises AssertionError when an index is not its store."""
+    """The snapshots in the folder `folder`. `check` raises AssertionError when an index is not its store."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self._root = folder / INDEXES / DEFAULT_COLLECTION
@@ -47,20 +45,18 @@ class KilledSnapshots:
         assert not live or revisions.tolist() == sorted(texts)
         for revision, vector in zip(revisions.tolist(), stored, strict=True):
             np.testing.assert_array_equal(vector, vector_of(texts[revision], number))
-        folders = sorted(self._root.glob(f"{number}-*"), reverse=True)
-        if live and folders and self._rng.random() < HURT:
-            self._hurt(folders[0])
-        sound = [is_whole(folder) for folder in folders]
-        first = sound.index(True) if True in sound else len(folders)
+        file = self._root / f"{number}.lists"
+        if live and file.exists() and self._rng.random() < HURT:
+            self._hurt(file)
+        there, sound = file.exists(), is_whole(file)
         now = sequence(connection)
-        assert all(int(folder.name.partition("-")[2]) <= now for folder in folders)
         ivf_snapshots = IvfSnapshots(self._root, Origin(number, FINGERPRINT, DIMENSION))
         with _Reports() as reports:
             known = ivf_snapshots.read(now)
-            assert [folder.name for folder in folders[:first]] == reports.names
+            assert reports.count == there - sound
             index = Index.load(DIMENSION, [(names, stored)], now, ivf_snapshots)
-        assert (known is not None) == (first < len(folders)), "a sound snapshot is used, and no other"
-        self.refused += first
+        assert (known is not None) == sound, "a sound snapshot is used, and no other"
+        self.refused += there - sound
         kind = index.kind
         index.close()  # or its base would be made while it is looked at
         if known is not None and len(names) > merge_policy.BASE_ROWS and known.training.suits(len(names)):
@@ -69,10 +65,9 @@ class KilledSnapshots:
         _check_lists(index)
         _check_answers(index, revisions, stored, self._rng.randrange(2**32))
 
-    def _hurt(self, folder: Path) -> None:
-        """Flip a bit of one file, cut it short, or remove it."""
+    def _hurt(self, file: Path) -> None:
+        """Flip a bit of it, cut it short, or remove it."""
         self.hurt += 1
-        file = self._rng.choice(sorted(folder.iterdir()))
         content = bytearray(file.read_bytes())
         harm = self._rng.choice(["flip", "cut", "remove"])
         if harm == "flip":
@@ -84,39 +79,31 @@ class KilledSnapshots:
             file.unlink()
 
 
-def is_whole(folder: Path) -> bool:
-    """By the words of its manifest and by nothing of the service's."""
-    try:
-        said = json.loads((folder / MANIFEST).read_bytes())
-        seal = said.pop("sha256")
-        return bool(
-            seal == hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-            and all(
-                hashlib.sha256((folder / name).read_bytes()).hexdigest() == sealed["sha256"]
-                for name, sealed in said["files"].items()
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+def is_whole(file: Path) -> bool:
+    """By its checksum and by nothing of the service's."""
+    if not file.exists():
         return False
+    content = file.read_bytes()
+    return len(content) > 40 and hashlib.sha256(content[40:]).digest() == content[:32]
 
 
 class _Reports(logging.Handler):
-    """The names of the snapshots that the log says are not used."""
+    """The number of snapshots that the log says are not used."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: list[str] = []
+        self.count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        assert record.args is not None
-        self.names.append(str(next(iter(record.args))))
+        assert "is not used" in record.msg
+        self.count += 1
 
     def __enter__(self) -> Self:
-        logging.getLogger("service.index.snapshots").addHandler(self)
+        logging.getLogger("service.index.ivf_snapshots").addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger("service.index.snapshots").removeHandler(self)
+        logging.getLogger("service.index.ivf_snapshots").removeHandler(self)
 
 
 def _stored(connection: sqlite3.Connection, number: int) -> tuple[RowNames, NDArray[np.float32]]:

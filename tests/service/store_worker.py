@@ -33,8 +33,7 @@ from models.manifest import Manifest
 from service.index import merge_policy
 from service.index.index import Index
 from service.index.ivf import Clustered
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import Origin, tidy
+from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.backfill import add_vectors, lacking

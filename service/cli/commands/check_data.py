@@ -10,7 +10,7 @@ from models.errors import ModelError
 from models.store import Store
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
-from service.index.snapshots import damage
+from service.index.ivf_snapshots import damage
 from service.settings import Settings
 from service.store.offline import DATABASE, GenerationRow, OfflineStore, reading
 

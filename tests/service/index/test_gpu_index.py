@@ -21,10 +21,9 @@ from service.errors import StartupError
 from service.index import gpu as device
 from service.index import ivf, recall
 from service.index import merge_policy as tiers
-from service.index.gpu import LIMIT, GpuThread, find, owner_of
+from service.index.gpu import LIMIT, GpuThread, find, open_gpu
 from service.index.index import Index
-from service.index.ivf_snapshots import IvfSnapshots
-from service.index.snapshots import Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin
 from service.settings import Settings
 from tests.service.brute_force import WAIT_SECONDS, firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
@@ -314,7 +313,7 @@ def test_info_says_where_the_index_is_and_another_version_is_there_too(
         asked.append(wanted)
         return owner
 
-    monkeypatch.setattr("service.runtime.runtime.owner_of", given)
+    monkeypatch.setattr("service.runtime.runtime.open_gpu", given)
     monkeypatch.setattr(tiers, "BASE_ROWS", 50)
     published(tmp_path / "models", 3)
     place = Place(tmp_path)
@@ -332,7 +331,7 @@ def test_info_says_where_the_index_is_and_another_version_is_there_too(
 
 def test_the_cpu_needs_no_owner() -> None:
     assert find("cpu") is None
-    assert owner_of("cpu") is None
+    assert open_gpu("cpu") is None
 
 
 @pytest.mark.skipif(HAS_GPU_PART, reason="this FAISS has a part for GPUs")
@@ -362,7 +361,7 @@ def test_a_gpu_that_cannot_be_opened_is_refused(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(faiss, "StandardGpuResources", fails("no kernel image"), raising=False)
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1)
     with pytest.raises(StartupError, match=r"SIMILE_INDEX_DEVICE=cuda cannot be used: no kernel image$"):
-        owner_of("cuda")
+        open_gpu("cuda")
     assert "index-device" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -376,7 +375,7 @@ def test_a_device_that_there_cannot_be_is_refused_by_its_name(wanted: str) -> No
     not (HAS_GPU_PART and faiss.get_num_gpus()), reason="there is no GPU that this FAISS can use"
 )
 def test_on_a_real_gpu_nearly_every_answer_is_the_cpus(tmp_path: Path) -> None:
-    owner = owner_of("cuda")
+    owner = open_gpu("cuda")
     assert owner is not None
     pair = Pair(tmp_path, owner)
     assert pair.gpu.device == "cuda:0"

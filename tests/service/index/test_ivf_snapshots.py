@@ -10,8 +10,7 @@ import pytest
 
 from service.index import ivf, merge_policy
 from service.index.index import Index
-from service.index.ivf_snapshots import LABELS, LISTS, ROWS, IvfSnapshots
-from service.index.snapshots import MANIFEST, Origin
+from service.index.ivf_snapshots import IvfSnapshots, Origin, read, write
 from service.store.ids import revisions_of
 from tests.service.brute_force import firsts, settle
 from tests.service.index.test_ivf import DIMENSION, mixture
@@ -34,12 +33,12 @@ def vectors() -> np.ndarray:
 
 @pytest.fixture
 def kept(tmp_path: Path, vectors: np.ndarray) -> Path:
-    """A folder with the snapshot of the first `COUNT` rows."""
+    """A folder with a snapshot of the first `COUNT` rows."""
     index = loaded(tmp_path, vectors[:COUNT])
     settle(index)
     assert index.kind == "IVF,SQ8"
     index.close()
-    assert [folder.name for folder in tmp_path.iterdir()] == [f"1-{SEQUENCE:012}"]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["1.lists"]
     return tmp_path
 
 
@@ -94,11 +93,10 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", [LISTS, ROWS, LABELS, MANIFEST])
 def test_a_damaged_snapshot_is_reported_and_the_lists_are_made_again(
-    kept: Path, vectors: np.ndarray, name: str, caplog: pytest.LogCaptureFixture
+    kept: Path, vectors: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flip(kept / f"1-{SEQUENCE:012}" / name)
+    flip(kept / "1.lists")
     index = loaded(kept, vectors[:COUNT])
     assert "is not used" in caplog.text
     settle(index)
@@ -108,37 +106,34 @@ def test_a_damaged_snapshot_is_reported_and_the_lists_are_made_again(
     assert IvfSnapshots(kept, ORIGIN).read(SEQUENCE) is not None  # and kept
 
 
-def unlike(base: Any) -> Iterator[dict[str, Any]]:
+def unlike(facts: dict[str, Any], content: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Snapshots with right checksums of things that this program would not write."""
-    names, labels = base.names, base.labels
-    yield {"names": names[::-1]}
-    yield {"names": names[:-1]}
-    yield {"names": names.astype(np.int32)}
-    yield {"names": names[:0], "labels": labels[:0]}
-    yield {"labels": labels - 1 - labels.min()}
-    yield {"labels": labels + 100_000}
+    rows = facts["rows"]
+    names, labels = np.frombuffer(content, np.int64, rows), np.frombuffer(content, np.int32, rows, 8 * rows)
+    lists = content[12 * rows :]
+    yield facts, names[::-1].tobytes() + labels.tobytes() + lists
+    yield facts, names[1:].tobytes() + labels.tobytes() + lists
+    yield facts | {"rows": 0}, lists
+    yield facts, names.tobytes() + (labels - 1 - labels.min()).tobytes() + lists
+    yield facts, names.tobytes() + (labels + 100_000).tobytes() + lists
+    yield facts, names.tobytes() + labels.tobytes()
+    yield facts, names.tobytes() + labels.tobytes() + faiss.serialize_index(faiss.IndexFlatIP(8)).tobytes()
+    yield facts | {"format": 99}, content
+    yield facts | {"origin": facts["origin"] | {"fingerprint": "ffff"}}, content
+    yield facts | {"origin": facts["origin"] | {"dimension": 8}}, content
+    yield {}, content
 
 
-def test_a_whole_snapshot_of_something_else_is_refused(
-    kept: Path, vectors: np.ndarray, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    index = loaded(kept, vectors[:COUNT])
-    [part] = index.view.parts
-    base: Any = part.segment
-    for changes in unlike(base):
-        folder = tmp_path_factory.mktemp("other")
-
-        class Other:
-            training = base.training
-            names = changes.get("names", base.names)
-            labels = changes.get("labels", base.labels)
-
-        IvfSnapshots(folder, ORIGIN).keep(Other, 1)  # type: ignore[arg-type]
-        assert IvfSnapshots(folder, ORIGIN).read(SEQUENCE) is None
-    folder = tmp_path_factory.mktemp("dimension")
-    IvfSnapshots(folder, Origin(1, "a1b2", 8)).keep(base, 1)
-    assert IvfSnapshots(folder, Origin(1, "a1b2", 8)).read(SEQUENCE) is None
-    index.close()
+def test_a_whole_snapshot_of_something_else_is_refused(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    snapshots, file = IvfSnapshots(kept, ORIGIN), kept / "1.lists"
+    facts, content = read(file)
+    for other in unlike(facts, content):
+        write(file, *other)
+        assert snapshots.read(SEQUENCE) is None
+        assert "is not used" in caplog.text
+        caplog.clear()
+    write(file, facts, content)
+    assert snapshots.read(SEQUENCE) is not None
 
 
 def test_a_snapshot_of_a_later_moment_is_of_another_store(
@@ -166,9 +161,9 @@ def test_a_disk_that_fails_costs_a_line_in_the_log(
     tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: Any) -> None:
-        raise RuntimeError("write error in lists.faiss: No space left on device")
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(faiss, "write_index", full)
+    monkeypatch.setattr("service.index.ivf_snapshots.write", full)
     index = loaded(tmp_path, vectors[:COUNT])
     settle(index)
     assert index.kind == "IVF,SQ8"
