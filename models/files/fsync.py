@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 
 def sync(path: Path) -> None:
@@ -16,12 +19,27 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_tree(folder: Path) -> None:
+    """Force a folder, and all files and folders in it, to the disk."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
+
+
 def replace_text(file: Path, text: str) -> None:
     """Atomic: a reader sees the old text or the new one, never a part; after this returns, the new one."""
+    with replaced(file) as stream:
+        stream.write(text.encode())
+
+
+@contextlib.contextmanager
+def replaced(file: Path) -> Iterator[BinaryIO]:
+    """A stream whose bytes become the file at the end, in one step and on the disk; after an error none do."""
     temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        sync(temporary)
+        with temporary.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)

@@ -92,4 +92,4 @@ class BatchStats:
 
     def _series(self, encoder: Encoder, lane: Lane) -> Inference | None:
         """Where to count; None when the version is not in memory any more."""
-        return self._metrics.inference(encoder.manifest.version, lane)
+        return self._metrics.by_version.inference(encoder.manifest.version, lane)

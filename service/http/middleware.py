@@ -137,10 +137,24 @@ class Exchange:
             steps.set(self._steps)
 
     async def run(self, app: ASGIApp) -> None:
-        """Run `app`; answer what it refuses, what took too long, and what broke."""
+        """Answer the request; its work ends when its client hangs up, also while a refusal is sent."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  an ASGI app always runs in a task
         watch = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._begin_watch, task)
+        try:
+            await self._answer(app)
+        except asyncio.CancelledError as error:
+            if not self._gone:
+                raise
+            release_frames(error)
+            task.uncancel()
+        finally:
+            watch.cancel()
+            if self._watching is not None:
+                self._watching.cancel()
+
+    async def _answer(self, app: ASGIApp) -> None:
+        """Run `app`; refuse what it refuses, what took too long, and what broke."""
         try:
             timeout_ms = None if self._timeout_ms is None else self._timeout_ms.decode("latin-1")
             seconds = self._edge.deadline_seconds(timeout_ms)
@@ -156,27 +170,16 @@ class Exchange:
         except ServiceError as error:
             release_frames(error)
             await self.refuse(error)
-        except asyncio.CancelledError as error:
-            if not self._gone:
-                raise
-            release_frames(error)
-            task.uncancel()
         except ClientDisconnect as error:  # in the middle of its body: nobody is left to answer
             release_frames(error)
             self._gone = True
         except Exception as error:
             refusal = outages.refusal(log, "Requests fail", error)
             if refusal is None:
-                log.exception(
-                    "Request %s failed: %s %s", self._request_id, self._scope["method"], self._route
-                )
+                log.exception("Request %s failed: %s %s", self._request_id, self._method, self._route)
                 refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
             release_frames(error)
             await self.refuse(refusal)
-        finally:
-            watch.cancel()
-            if self._watching is not None:
-                self._watching.cancel()
 
     async def _read(self) -> Message:
         bodies = self._edge.bodies
@@ -205,11 +208,8 @@ class Exchange:
             account: Account | None = self._scope.get("account")
             if account is not None:
                 account.charge(message["headers"])
-            message["headers"] = [
-                *message.get("headers", ()),
-                (b"x-request-id", self._request_id.encode("latin-1")),
-                NOSNIFF,
-            ]
+            own = (b"x-request-id", self._request_id.encode("latin-1")), NOSNIFF
+            message["headers"] = [*message.get("headers", ()), *own]
         else:
             self.sent_bytes += len(message.get("body", b""))
         await self._send(message)

@@ -245,7 +245,7 @@ class Swap:
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
         live.follow(generation)
-        self._metrics.versions({other.version for other in live.generations})
+        self._metrics.by_version.keep({other.version for other in live.generations})
         return generation
 
     async def _begin(self, encoder: Encoder) -> int:

@@ -23,7 +23,7 @@ from prometheus_client import (
 from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
-from service.observability.version_metrics import LANES, SECONDS, VersionSeries
+from service.observability.version_metrics import LANES, SECONDS, VersionMetrics
 
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
 GENERATION_STATES = ("active", "building", "kept", "leaving")
@@ -34,14 +34,14 @@ MAX_SCORES = 100  # of one version; a manifest may come from anywhere
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Metrics(VersionSeries):
+class Metrics:
     """The series of one service. Each app has its own registry, so two in one process never mix."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
         self.registry = registry
         ProcessCollector(registry=registry)
-        super().__init__(registry)
+        self.by_version = VersionMetrics(registry)
         self._counter, self._gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self._seconds = partial(Histogram, registry=registry, buckets=SECONDS)
         self._make_requests()
@@ -237,7 +237,7 @@ class Metrics(VersionSeries):
 
     def serve(self, manifest: Manifest, form: Form) -> None:
         """Whose `manifest` it is, is the active version from now on."""
-        self._open(manifest.version)
+        self.by_version.open(manifest.version)
         self.model.clear()
         self.model.labels(manifest.version, manifest.fingerprint, str(form)).set(1)
         self.score.clear()
