@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version as package_version
 
 from fastapi import FastAPI
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -63,7 +62,7 @@ class App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         runtime: Runtime = self.state.runtime
         settings = runtime.settings
-        routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
+        routes = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
         router = ExactRouter(routes, self.routes)
         hosts: Hosts = self.state.hosts
         shedder = LoadShedder(

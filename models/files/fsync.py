@@ -33,7 +33,7 @@ def replace_text(file: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replaced(file: Path) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the file at the end, in one step and on the disk; after an error none do."""
+    """A stream whose bytes become the file at the end, in one step and on the disk; after an error, never."""
     temporary = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as stream:
