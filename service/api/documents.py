@@ -216,7 +216,7 @@ async def list_documents(request: Request) -> Response:
 
 @router.get("/count", **describe(Role.READ, None, Count, query=Filtered, raises=[Storage]))
 async def count_documents(request: Request) -> Response:
-    """How many documents pass the filter, or are stored in all.
+    """Number of documents that pass the filter, or are stored in all.
 
     A document with the id `count` is read by `GET /documents?id=count`.
     """
@@ -232,7 +232,7 @@ async def count_documents(request: Request) -> Response:
 
 @router.get("/{id:anything}", **describe(Role.READ, None, DocumentOut, raises=[NotFound, Storage]))
 async def get_document(request: Request) -> Response:
-    """One document, by its percent-encoded id."""
+    """A document, by its percent-encoded id."""
     id: str = request.path_params["id"]
     runtime = runtime_of(request)
     known_parameters(request)

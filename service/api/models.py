@@ -68,7 +68,7 @@ class Wanted(BaseModel):
 
 
 class Report(RootModel[dict[str, Any]]):
-    """What the gate wrote."""
+    """The report that the gate wrote."""
 
 
 @router.get("/models", **describe(Role.READ, None, ModelsAnswer))
@@ -101,7 +101,7 @@ async def models(request: Request) -> Response:
 
 
 class _Found(NamedTuple):
-    """What the models folder says now; `trouble` when it cannot be read."""
+    """State of the models folder now; `trouble` when it cannot be read."""
 
     manifests: list[Manifest]
     problems: dict[str, str]
@@ -145,7 +145,7 @@ def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, A
 
 @router.get("/models/{version}/report", **describe(Role.READ, None, Report, raises=[NotFound]))
 async def report(request: Request) -> Response:
-    """What the promotion gate measured of a version, and its verdict."""
+    """Measurements of a version by the promotion gate, and its verdict."""
     content = await _of_report(request, REPORT)
     return Response(content, headers={"content-type": "application/json"})
 

@@ -13,23 +13,20 @@ from starlette.responses import Response
 from service.api.body import parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import inference_headers, pinned, runtime_of, texts_of
+from service.api.inference import inference_headers, pinned, runtime_of
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.responses import JsonChunks
 from service.api.search_params import (
     MAX_FIELDS,
     Options,
-    Shown,
     answered,
     check_characters,
-    check_kind,
-    given_id,
     queries_of,
+    query_of,
     shown_of,
     where_of,
 )
-from service.corpus import search as searching
-from service.corpus.search import Hit, Search
+from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.live import Generation
@@ -121,10 +118,12 @@ async def search_one(request: Request) -> Response:
     asked = parameters(request, SearchParameters)
     split = asked.passages == "true"
     asked.check(passages=split)
-    query = _one(asked)
+    query = query_of(asked.q, asked.id, asked)
     check_characters([query], runtime.settings.max_query_characters)
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
-    search = await _search(request, runtime, asked, asked.filter, shown, passages=split)
+    where = where_of(runtime, asked.filter)
+    collection = await existing(request, runtime)
+    search = asked.search(runtime.settings, collection, where, shown, passages=split)
     version = pinned(request, None, ())
     with runtime.live.borrow(version) as generation:
         served = generation.version
@@ -141,16 +140,6 @@ async def search_one(request: Request) -> Response:
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
-def _one(asked: SearchParameters) -> searching.Query:
-    if (asked.q is None) == (asked.id is None):
-        raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
-    if asked.id is None:
-        [text] = texts_of([asked.q], 1, "q")
-        return searching.Query(text)
-    check_kind("document", asked)
-    return searching.Query(like=given_id(asked.id, "id"))
-
-
 @router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
 async def search_many(request: Request) -> Response:
     """The documents that answer each of several queries best: texts, vectors, or documents by their ids."""
@@ -161,7 +150,9 @@ async def search_many(request: Request) -> Response:
     queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
     check_characters(queries, runtime.settings.max_query_characters)
     shown = shown_of(asked.fields)
-    search = await _search(request, runtime, asked, asked.filter, shown, passages=asked.passages)
+    where = where_of(runtime, asked.filter)
+    collection = await existing(request, runtime)
+    search = asked.search(runtime.settings, collection, where, shown, passages=asked.passages)
     _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
@@ -177,34 +168,10 @@ async def search_many(request: Request) -> Response:
     return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
 
 
-async def _search(
-    request: Request, runtime: Runtime, asked: Options, filter: object, shown: Shown, *, passages: bool
-) -> Search:
-    """The search that the options describe.
-
-    Raises:
-        NotFound: there is no such collection.
-        Validation: the filter is none.
-
-    """
-    return Search(
-        collection=await existing(request, runtime),
-        k=asked.k,
-        offset=asked.offset,
-        mode=asked.mode,
-        where=where_of(runtime, filter),
-        min_score=asked.min_score,
-        passages=passages,
-        most=runtime.settings.max_answer_bytes,
-        with_text=shown.text,
-        with_metadata=shown.metadata,
-    )
-
-
 async def _hits(
     runtime: Runtime,
     generation: Generation,
-    queries: list[searching.Query],
+    queries: list[Query],
     search: Search,
     then: Callable[[list[list[Hit]]], list[bytes]],
 ) -> list[bytes]:

@@ -25,7 +25,7 @@ from service.batching.sizes import Sizes
 from service.batching.tokenizing import tokenise
 from service.batching.workers import Worker
 from service.errors import Backend, ServiceError, Tokenizer
-from service.observability.logs import told
+from service.observability.logs import safe_message
 
 log = logging.getLogger(__name__)
 
@@ -185,13 +185,13 @@ class Jobs:
 
     def _split(self, worker: Worker, rows: list[Item], failure: Exception) -> None:
         """A batch failed: its halves are tried alone, until the rows are known that it belongs to."""
-        self._stats.pass_failed(rows[0].call, f"the model failed: {told(failure)}")
+        self._stats.pass_failed(rows[0].call, f"the model failed: {safe_message(failure)}")
         if len(rows) == 1:
             log.error("The model failed on one input", exc_info=failure)
             self.fail(rows, Backend(f"The model failed on this input: {type(failure).__name__}: {failure}"))
             return
         log.warning(
-            "A forward pass over %d rows failed (%s) and is tried in halves", len(rows), told(failure)
+            "A forward pass over %d rows failed (%s) and is tried in halves", len(rows), safe_message(failure)
         )
         middle = len(rows) // 2
         self._embed(worker, rows[:middle])

@@ -23,7 +23,7 @@ SHOWN = "sk-simile-"  # so that a key is known as one wherever it turns up
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `keys`."""
+    """Declare the arguments of `keys`."""
     file = argparse.ArgumentParser(add_help=False)
     file.add_argument(
         "--file", type=Path, default=keys_file(), help=f"the keys file; {PREFIX}API_KEYS_FILE unless named"
@@ -128,7 +128,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """`file` holds `text`, in one step; its owner is kept, if we may, and nobody else may read it."""
+    """`file` holds `text`, in one step; its owner is kept, if we may, and no other user may read it."""
     with replaced(file) as stream:
         os.fchmod(stream.fileno(), 0o600)  # before anything is in it
         if file.exists():

@@ -230,13 +230,13 @@ class Metrics:
         self.request_seconds.labels(UNMATCHED)
 
     def build(self, done: int, total: int, eta_seconds: float | None = None) -> None:
-        """How far the version in the making is; zeros when there is none."""
+        """Show the progress of the version in the making; zeros when there is none."""
         self.build_done.set(done)
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
     def serve(self, manifest: Manifest, form: Form) -> None:
-        """Whose `manifest` it is, is the active version from now on."""
+        """Show the version of `manifest` as the active one."""
         self.by_version.open(manifest.version)
         self.model.clear()
         self.model.labels(manifest.version, manifest.fingerprint, str(form)).set(1)

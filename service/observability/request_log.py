@@ -1,4 +1,4 @@
-"""One request as the access log and the traces tell of it, once it is answered.
+"""Records of answered requests, for the access log and the traces.
 
 Names of routes and keys, numbers and the caller's own request id: never a text, never a path or a query
 string, since both hold what people wrote.
@@ -16,14 +16,14 @@ MAX_STEPS = 300  # of one request; an import embeds thousands of times
 
 
 class Step(NamedTuple):
-    """What happened from `started` (time.monotonic) on, for so many seconds."""
+    """A part of the work, from `started` (time.monotonic) on, for so many seconds."""
 
     name: str
     started: float
     seconds: float
 
 
-# Of the request in hand; None when nobody wants to know.
+# Of the request in hand; None while requests are not observed.
 steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
 
 
@@ -48,7 +48,7 @@ class RequestRecord:
 
 
 def write_line(record: RequestRecord) -> None:
-    """One line of the access log."""
+    """Write a line of the access log."""
     fields = {
         "request_id": record.request_id,
         "method": record.method,

@@ -19,7 +19,7 @@ _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """One version in one lane: its share of each series, found once and not for every batch."""
+    """Shares of one version and lane in each series, found once and not for every batch."""
 
     tokens: Counter
     truncated: Counter
@@ -85,7 +85,7 @@ class VersionMetrics:
             self.open(version)
         with self._changing:
             for version in self._inference.keys() - wanted:
-                del self._inference[version]  # first, so that nobody counts into it again
+                del self._inference[version]  # first, so that nothing counts into it again
                 for alone in (*self._by_version.values(), self.index_bytes):
                     alone.remove(version)
                 for series in self._by_lane.values():
@@ -104,6 +104,6 @@ class VersionMetrics:
                 self._inference[version] = {lane: Inference(**found) for lane, found in series.items()}
 
     def inference(self, version: str, lane: str) -> Inference | None:
-        """Where to count what a version does; None when it is not in memory any more."""
+        """Series of a version in a lane; None when it is not in memory any more."""
         lanes = self._inference.get(version)
         return None if lanes is None else lanes[lane]

@@ -1,4 +1,4 @@
-"""The series that are looked up when somebody scrapes, rather than counted when something happens.
+"""Series that are looked up at each scrape, rather than counted when something happens.
 
 show()      once, at the start: gauges that are one number of one object
 show_machine()    likewise, those of the machine: disk and memory

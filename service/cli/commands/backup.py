@@ -43,7 +43,7 @@ _HOLDS = {MANIFEST, MODELS, DATABASE, f"{DATABASE}-journal", f"{DATABASE}-wal", 
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `backup`."""
+    """Declare the arguments of `backup`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="is made; must not be there yet")
     parser.add_argument("--models", action="store_true", help="copy the model versions that it needs, too")
     parser.add_argument("--data-dir", type=Path, help="of the service; SIMILE_DATA_DIR unless named")
@@ -143,7 +143,7 @@ def _copy_store(path: Path, folder: Path) -> Contents:
 
 
 def _copy_models(store: Store, versions: list[str], to: Path) -> None:
-    """Those that are still published; the active one must be."""
+    """Copy the versions that are still published; the active one must be."""
     for at, version in enumerate(versions):
         try:
             store.verify(version)

@@ -39,7 +39,7 @@ class _Header(BaseModel):
 
 
 class File(BaseModel):
-    """One file of a backup."""
+    """A file of a backup."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

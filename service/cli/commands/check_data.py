@@ -29,14 +29,14 @@ _NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' 
 
 
 class Found(NamedTuple):
-    """One thing that the check found."""
+    """A finding of the check."""
 
     text: str
     problem: bool = True
 
 
 def run(settings: Settings) -> str:
-    """What the data directory holds, in words.
+    """Contents of the data directory, in words.
 
     Raises:
         CommandError: something is wrong; the message lists all of it.
@@ -68,7 +68,7 @@ def _facts(connection: sqlite3.Connection) -> str:
 
 
 def _shares(connection: sqlite3.Connection) -> list[str]:
-    """What each collection holds, where there are several."""
+    """Contents of each collection, where there are several."""
     found = counts(connection)
     judged = dict(connection.execute("SELECT collection, count(*) FROM feedback GROUP BY collection"))
     lines = [f"{name}: {documents} documents, {judged.get(name, 0)} judgements" for name, documents in found]

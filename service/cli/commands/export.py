@@ -34,7 +34,7 @@ PAGE_BYTES = 16 << 20  # of a page that is read straight from the store
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `export`."""
+    """Declare the arguments of `export`."""
     parser.add_argument("file", metavar="FILE", help="`-` is stdout; a name that ends in .gz is packed")
     parser.add_argument("--filter", metavar="JSON", help="only documents that pass, as in GET /documents")
     parser.add_argument("--data-dir", type=Path, help="read the store there, and ask no service")
@@ -123,7 +123,7 @@ def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, A
 def _from_store(
     path: Path, condition: str | None, collection: str | None, *, every: bool
 ) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """As `_from_service`."""
+    """Pages of documents, each with the number of documents in all."""
     where = _compiled(condition)
     with reading(path) as connection:
         there = collections(connection)

@@ -24,7 +24,7 @@ MAX_TOLD = 100  # lines that failed; the others are counted
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `import`."""
+    """Declare the arguments of `import`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="`-` is stdin; .gz is unpacked")
     parser.add_argument("--format", choices=FORMATS, help="unless the file's name says it")
     parser.add_argument("--id", metavar="COLUMN", help="`id` where there is one; else made from the text")
@@ -63,14 +63,14 @@ def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | Non
 
 
 class Tally:
-    """What came of the lines."""
+    """Counts of the lines."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.stored = self.failed = self.truncated = 0
 
     def fail(self, file: str, line: int, reason: str) -> None:
-        """One line more that is not stored."""
+        """Count a line that is not stored."""
         self.failed += 1
         if self.failed <= MAX_TOLD:
             self._progress.end()

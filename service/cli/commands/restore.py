@@ -37,7 +37,7 @@ REPLACED = "replaced-"  # and the time: what was there before
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `restore`."""
+    """Declare the arguments of `restore`."""
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="that `backup` made")
     parser.add_argument("--data-dir", type=Path, help="where to; SIMILE_DATA_DIR unless named")
     parser.add_argument(
@@ -154,7 +154,7 @@ def _wrong(connection: sqlite3.Connection, contents: Contents) -> str | None:
 
 
 def _there(data_dir: Path) -> Iterator[Path]:
-    """What belongs to the store in a data directory; indexes too, which are of another moment."""
+    """Files of the store in a data directory; indexes too, which are of another moment."""
     for name in (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", INDEXES, LAST_KNOWN):
         if (data_dir / name).exists():
             yield data_dir / name
@@ -191,7 +191,7 @@ def _restore_model(found: Path, to: Path) -> None:
         copy = to.with_name(f".tmp-{to.name}")  # the models folder sweeps it, should this be killed
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
-        holder = lock(copy)  # so that nobody sweeps it meanwhile
+        holder = lock(copy)  # so that no sweep takes it meanwhile
         try:
             shutil.copytree(found, copy, symlinks=True, dirs_exist_ok=True)
             sync_tree(copy)
