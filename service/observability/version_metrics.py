@@ -5,11 +5,11 @@ no more of them than on its first day.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 LANES = ("interactive", "background", "candidate")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -72,11 +72,6 @@ class VersionMetrics:
         )
         self._inference: dict[str, dict[str, Inference]] = {}
         self._changing = threading.Lock()
-
-    def describe(self) -> Iterator[Metric]:
-        """Names, help and types of the series."""
-        for series in (*self._by_version.values(), *self._by_lane.values(), self.index_bytes):
-            yield from series.describe()
 
     def keep(self, versions: Iterable[str]) -> None:
         """Let the series of these versions exist from now on, and those of others go."""
