@@ -203,7 +203,7 @@ def allowed_hosts(text: str) -> frozenset[str]:
     """
     names = [part.strip().lower() for part in text.split(",") if part.strip()]
     for name in names:
-        if not _HOST_NAME.fullmatch(name):
+        if not HOST_NAME.fullmatch(name):
             raise ValueError(
                 f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
                 "scheme, port or pattern, separated by commas, such as service,search.example.org."
@@ -211,7 +211,7 @@ def allowed_hosts(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-_HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
+HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}

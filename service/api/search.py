@@ -13,7 +13,7 @@ from starlette.responses import Response
 from service.api.body import parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import inference_headers, pinned, runtime_of
+from service.api.inference import VERSION_HEADER, inference_headers, pinned, runtime_of
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.responses import JsonChunks
 from service.api.search_params import (
@@ -29,7 +29,6 @@ from service.api.search_params import (
 from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
-from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.store.documents import TooMuch
 
@@ -125,15 +124,10 @@ async def search_one(request: Request) -> Response:
     collection = await existing(request, runtime)
     search = asked.search(runtime.settings, collection, where, shown, passages=split)
     version = pinned(request, None, ())
-    with runtime.live.borrow(version) as generation:
-        served = generation.version
-        await _check_whole(runtime, generation, version, asked.mode)
-        queries, answer = await answered(runtime, generation, [query], asked, None)
-        hits = await _hits(runtime, generation, queries, search, shown.one_list)
-    headers = inference_headers(served, answer, [query.text], started)
+    hits, headers = await _found(runtime, [query], asked, search, version, shown.one_list, started)
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
-        "model": served,
+        "model": headers[VERSION_HEADER],
         "mode": asked.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
@@ -157,43 +151,47 @@ async def search_many(request: Request) -> Response:
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
     version = pinned(request, model, runtime.controller.published)
-    texts = [query.text for query in queries]
-    with runtime.live.borrow(version) as generation:
-        served = generation.version
-        await _check_whole(runtime, generation, version, asked.mode)
-        queries, answer = await answered(runtime, generation, queries, asked, asked.model)
-        results = await _hits(runtime, generation, queries, search, shown.lists)
-    headers = inference_headers(served, answer, texts, started)
-    answered_by = orjson.dumps({"model": served})[:-1]
+    results, headers = await _found(
+        runtime, queries, asked, search, version, shown.lists, started, model=asked.model
+    )
+    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
     return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
 
 
-async def _hits(
+async def _found(
     runtime: Runtime,
-    generation: Generation,
     queries: list[Query],
+    asked: Options,
     search: Search,
+    version: str | None,
     then: Callable[[list[list[Hit]]], list[bytes]],
-) -> list[bytes]:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread."""
-    try:
-        return await runtime.corpus.search(generation, queries, search, then)
-    except TooMuch as error:
-        raise Validation(
-            f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
-            "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text out "
-            "(fields)."
-        ) from error
+    started: float,
+    model: str | None = None,
+) -> tuple[list[bytes], dict[str, str]]:
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and the answer's headers.
 
+    Args:
+        version: the pinned one, None for the one in service.
+        model: the version that made the vectors among the queries.
 
-async def _check_whole(runtime: Runtime, generation: Generation, version: str | None, mode: str) -> None:
-    """Refuse to search an index that lacks documents; words are always those of the store."""
-    if mode == "lexical":
-        return
-    if version is None:
-        runtime.corpus.check_whole(generation)
-    else:
-        await runtime.corpus.check_kept(generation)
+    """
+    with runtime.live.borrow(version) as generation:
+        served = generation.version
+        # An index that lacks documents is not searched; words are always those of the store.
+        if asked.mode != "lexical" and version is None:
+            runtime.corpus.check_whole(generation)
+        elif asked.mode != "lexical":
+            await runtime.corpus.check_kept(generation)
+        embedded, answer = await answered(runtime, generation, queries, asked, model)
+        try:
+            chunks = await runtime.corpus.search(generation, embedded, search, then)
+        except TooMuch as error:
+            raise Validation(
+                f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
+                "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
+                "out (fields)."
+            ) from error
+    return chunks, inference_headers(served, answer, [query.text for query in queries], started)
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:
