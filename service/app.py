@@ -36,20 +36,7 @@ from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
-MODULES = (
-    tei,
-    tokens,
-    openai,
-    cohere,
-    search,
-    documents,
-    feedback,
-    collections,
-    info,
-    models,
-    health,
-    docs,
-)
+MODULES = (tei, tokens, openai, cohere, search, documents, feedback, collections, info, models, health, docs)
 
 
 class App(FastAPI):

@@ -290,7 +290,7 @@ class Exchange:
             bytes=self.read_bytes,
             error_type=self._error_type or None,
             key=None if account is None else account.key.name,
-            version=None if version is None else version.decode("latin-1"),
+            model_version=None if version is None else version.decode("latin-1"),
             tokens=None if tokens is None else int(tokens),
             traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
             tracestate=headers.get(b"tracestate", b"").decode("latin-1"),

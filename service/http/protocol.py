@@ -47,7 +47,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._buffered = BufferedTransport(transport, self.loop, self._watch_unread)
-        super().connection_made(self._buffered)
+        super().connection_made(self._buffered)  # type: ignore[arg-type]
         self._place = self._connections.enter(self)
         if self._place is Place.NONE:
             self._refuse(self._connections.refusal())
@@ -229,19 +229,20 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
-class BufferedTransport(asyncio.Transport):
+class BufferedTransport:
     """Holds what is written until an answer is whole, or the event loop comes round, and writes it at once.
 
     A call costs more than all else that is done to send a short answer, and wakes the other side each time.
+    What it does not hold or count is the transport's own.
     """
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, on_unread: Callable[[], None]
     ) -> None:
         """on_unread: called when the other side does not take what is written as soon as it is."""
-        super().__init__()
         self._transport = transport
         self._loop = loop
+        self.is_closing = transport.is_closing  # asked for every request
         self._on_unread = on_unread
         self._held: list[bytes] = []
 
@@ -272,20 +273,8 @@ class BufferedTransport(asyncio.Transport):
         self._held.clear()
         self._on_unread = lambda: None
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size() + sum(map(len, self._held))
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._transport.set_protocol(protocol)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

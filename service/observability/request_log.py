@@ -12,6 +12,8 @@ from typing import NamedTuple
 log = logging.getLogger("simile.access")
 log.setLevel(logging.INFO)  # whatever SIMILE_LOG_LEVEL is; SIMILE_ACCESS_LOG turns it on
 
+# Fields of a line, in their order.
+_LOGGED = "request_id method route status seconds bytes error_type key model_version tokens".split()
 MAX_STEPS = 300  # of one request; an import embeds thousands of times
 
 
@@ -40,7 +42,7 @@ class RequestRecord:
     bytes: int  # of its body
     error_type: str | None
     key: str | None  # the name of the caller's key
-    version: str | None  # that made the answer
+    model_version: str | None  # that made the answer
     tokens: int | None
     traceparent: str  # of the caller, and below; empty when it sent none
     tracestate: str
@@ -49,19 +51,7 @@ class RequestRecord:
 
 def write_line(record: RequestRecord) -> None:
     """Write a line of the access log."""
-    fields = {
-        "request_id": record.request_id,
-        "method": record.method,
-        "route": record.route,
-        "status": record.status,
-        "seconds": round(record.seconds, 6),
-        "bytes": record.bytes,
-    }
-    others = {
-        "error_type": record.error_type,
-        "key": record.key,
-        "model_version": record.version,
-        "tokens": record.tokens,
-    }
-    fields |= {name: value for name, value in others.items() if value is not None}
+    found = {name: getattr(record, name) for name in _LOGGED}
+    found["seconds"] = round(record.seconds, 6)
+    fields = {name: value for name, value in found.items() if value is not None}
     log.info("answered", extra={"fields": fields})

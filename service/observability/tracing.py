@@ -82,7 +82,7 @@ class Tracing:
             "simile.request_id": record.request_id,
             "error.type": record.error_type,
             "simile.key": record.key,
-            "simile.model_version": record.version,
+            "simile.model_version": record.model_version,
             "simile.tokens": record.tokens,
         }
         span = self._tracer.start_span(
