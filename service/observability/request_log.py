@@ -6,14 +6,13 @@ string, since both hold what people wrote.
 
 import logging
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 log = logging.getLogger("simile.access")
 log.setLevel(logging.INFO)  # whatever SIMILE_LOG_LEVEL is; SIMILE_ACCESS_LOG turns it on
 
-# Fields of a line, in their order.
-_LOGGED = "request_id method route status seconds bytes error_type key model_version tokens".split()
+TRACED = {"started", "traceparent", "tracestate", "steps"}  # fields of a record that no line shows
 MAX_STEPS = 300  # of one request; an import embeds thousands of times
 
 
@@ -51,7 +50,7 @@ class RequestRecord:
 
 def write_line(record: RequestRecord) -> None:
     """Write a line of the access log."""
-    found = {name: getattr(record, name) for name in _LOGGED}
+    found = {field.name: getattr(record, field.name) for field in fields(record) if field.name not in TRACED}
     found["seconds"] = round(record.seconds, 6)
-    fields = {name: value for name, value in found.items() if value is not None}
-    log.info("answered", extra={"fields": fields})
+    shown = {name: value for name, value in found.items() if value is not None}
+    log.info("answered", extra={"fields": shown})
