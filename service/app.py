@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version as package_version
 
 from fastapi import FastAPI
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -37,20 +36,7 @@ from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
-MODULES = (
-    tei,
-    tokens,
-    openai,
-    cohere,
-    search,
-    documents,
-    feedback,
-    collections,
-    info,
-    models,
-    health,
-    docs,
-)
+MODULES = (tei, tokens, openai, cohere, search, documents, feedback, collections, info, models, health, docs)
 
 
 class App(FastAPI):
@@ -63,7 +49,7 @@ class App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         runtime: Runtime = self.state.runtime
         settings = runtime.settings
-        routes = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=self.exception_handlers)
+        routes = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
         router = ExactRouter(routes, self.routes)
         hosts: Hosts = self.state.hosts
         shedder = LoadShedder(

@@ -113,7 +113,7 @@ class Hung(Backend):
 
 
 class Malformed(Validation):
-    """What arrived is not HTTP, or its headers contradict each other."""
+    """The request is not HTTP, or its headers contradict each other."""
 
     status = 400
 

@@ -27,7 +27,7 @@ from service.store.values import Changes
 
 
 def _nothing(_: Encoder) -> None:
-    """What happens when nobody wants to know."""
+    """Ignore a closed generation."""
 
 
 class Retired(Exception):
@@ -35,7 +35,7 @@ class Retired(Exception):
 
 
 class Generation:
-    """One model version and its index. `number` names its vectors in the document store."""
+    """A model version and its index. `number` names its vectors in the document store."""
 
     def __init__(
         self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: GpuThread | None = None
@@ -107,7 +107,7 @@ class Generation:
             self._leave()
 
     def retire(self) -> None:
-        """No new borrower from now on; closes at once when nobody uses it."""
+        """No new borrower from now on; closes at once when it has no borrower."""
         with self._lock:
             if self._retired:
                 return
@@ -119,7 +119,7 @@ class Generation:
     def close(self) -> None:
         """Free the session and stop the indexes' merging; their memory goes with the last reference to it.
 
-        For a generation that nobody uses, or a service that stops.
+        For a generation without borrowers, or a service that stops.
         """
         self.indexes.close()
         self.encoder.close()

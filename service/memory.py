@@ -1,4 +1,4 @@
-"""How much memory there is: what the cgroups and the machine have left (`free`), or allow in all (`limit`).
+"""Memory that the cgroups and the machine have left (`free`), or allow in all (`limit`).
 
 A cgroup counts files that were read as used memory; those that it would give up first (`inactive_file`) are
 counted as free here.
@@ -86,7 +86,7 @@ def limit(machine: Path = MACHINE) -> int | None:
 
 
 def _cgroups(machine: Path) -> Iterator[tuple[int, int]]:
-    """What each cgroup with a limit allows and has in use: this process's own, and all those above it.
+    """Limit and use of each cgroup with a limit: this process's own, and all those above it.
 
     A container may see its own cgroup as the top one, whatever path it is told.
     """

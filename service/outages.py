@@ -1,4 +1,4 @@
-"""What lasts is logged once a minute: a full disk fails every write, and each would leave its own line."""
+"""Lasting failures, logged once a minute: a full disk fails every write, which would leave a line each."""
 
 import logging
 import threading

@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As any server's; but an idle TLS connection is dropped.
+        """Close as any server does; but drop idle TLS connections.
 
         Its other side would be waited for to say goodbye, which one that only keeps it at hand does not do.
         """

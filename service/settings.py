@@ -48,7 +48,7 @@ def default_answers_mb() -> int:
 
 
 class Settings(BaseSettings):
-    """One attribute per `SIMILE_` variable; docs/SETTINGS.md is the same list for people."""
+    """An attribute per `SIMILE_` variable; docs/SETTINGS.md is the same list for people."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
 
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
 
     @property
     def snapshots_dir(self) -> Path:
-        """What can be made again from the document store, and takes long."""
+        """Folder of what can be made again from the document store, and takes long."""
         return self.data_dir / INDEXES
 
     @model_validator(mode="before")
@@ -203,7 +203,7 @@ def allowed_hosts(text: str) -> frozenset[str]:
     """
     names = [part.strip().lower() for part in text.split(",") if part.strip()]
     for name in names:
-        if not _HOST_NAME.fullmatch(name):
+        if not HOST_NAME.fullmatch(name):
             raise ValueError(
                 f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
                 "scheme, port or pattern, separated by commas, such as service,search.example.org."
@@ -211,14 +211,14 @@ def allowed_hosts(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-_HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
+HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 
 
 def otlp_endpoints() -> list[str]:
-    """Where OpenTelemetry's own variables send traces to; empty when they say nothing, or turn them off."""
+    """Variables of OpenTelemetry that name a receiver of traces; empty when they turn traces off."""
     off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     off = off or os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() not in {"", "otlp"}
     names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -226,7 +226,7 @@ def otlp_endpoints() -> list[str]:
 
 
 def _check_otlp_protocol() -> None:
-    """Refuse a way of sending traces that there is not: spans would go where nobody understands them."""
+    """Refuse a way of sending traces that there is not: spans would go where they are not understood."""
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         asked = os.environ.get(name) or "http/protobuf"
         if asked != "http/protobuf":

@@ -1,1 +1,1 @@
-"""What a client sees: one file per family of routes, its schemas beside it."""
+"""Routes: one file per family of routes, its schemas beside it."""

@@ -123,7 +123,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _parse_large(content: bytes, max_values: int) -> Any:
-    """As `_parse`, with the garbage collector off: many new values would start it again and again."""
+    """Parse with the garbage collector off: many new values would start it again and again."""
     count = values_in(content, max_values)
     if count > max_values:
         raise Validation(
@@ -148,7 +148,7 @@ def values_in(content: bytes, enough: int) -> int:
 
 
 def _outside_texts(content: bytes, enough: int) -> int:
-    """Slice by slice, in numpy: nobody waits for the interpreter longer than a few milliseconds."""
+    """Count slice by slice, in numpy: other threads wait for the interpreter a few milliseconds at most."""
     count = 0
     inside = False
     rest = b""

@@ -40,7 +40,7 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the documents so far."""
+    """Counts of the documents so far."""
 
     upserted: int = 0
     failed: int = 0
@@ -64,7 +64,7 @@ class Tally:
         self.version = stored.version
 
     def __str__(self) -> str:
-        """What a refusal says of what was done before it."""
+        """Words for a refusal: what was stored before it."""
         if not self.upserted:
             return "Nothing of the import was stored."
         return (
@@ -74,7 +74,7 @@ class Tally:
 
 
 class Import:
-    """One import. `close()` it at its end, however it ended."""
+    """An import. `close()` it at its end, however it ended."""
 
     def __init__(self, corpus: Corpus, collection: str, flow: StreamedBody, stopping: Stopping) -> None:
         self._corpus = corpus
@@ -131,7 +131,7 @@ class Import:
         return self.tally
 
     async def close(self) -> None:
-        """Nobody waits for what is under way any more."""
+        """Cancel what is under way."""
         tasks = [task for _, task in self._under_way]
         for task in tasks:
             task.cancel()

@@ -78,7 +78,7 @@ class EmbedByTypeRequest(BaseModel):
 
 
 class ByType(BaseModel):
-    """One vector for each text, under each type that was asked for."""
+    """A vector for each text, under each type that was asked for."""
 
     float_: list[list[float]] | None = Field(None, alias="float")
     int8: list[list[int]] | None = None
@@ -149,7 +149,7 @@ async def embed(request: Request) -> Response:
 
 
 def _given(body: EmbedByTypeRequest) -> list[Any]:
-    """What is to be embedded, not yet known to be texts.
+    """Values to embed, not yet known to be texts.
 
     Raises:
         Validation: images, texts in two places or in none, or an input that is not one text.
@@ -179,7 +179,7 @@ def _check_max_tokens(max_tokens: int | None, max_length: int) -> None:
 
 
 def _prompt(input_type: str | None, manifest: Manifest) -> str:
-    """What the model's own configuration puts before texts of this kind, if anything."""
+    """Prompt that the model's own configuration puts before texts of this kind, if any."""
     if input_type == "search_document":
         return manifest.document_prompt
     if input_type == "search_query":

@@ -70,7 +70,7 @@ def _checked(name: str) -> str:
 
 
 async def existing(request: Request, runtime: Runtime) -> str:
-    """As `collection_of`, for a route that only reads.
+    """The collection that the path names, for a route that only reads.
 
     Raises:
         NotFound: there is no such collection.

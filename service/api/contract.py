@@ -1,4 +1,4 @@
-"""What a route promises: who may call it, what it reads, and all that it may answer, refusals included.
+"""The promises of a route: its role, what it reads, and all that it may answer, refusals included.
 
 The OpenAPI document is made of these promises, and `make test-contract` holds the running service to them.
 """

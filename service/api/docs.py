@@ -66,7 +66,8 @@ async def page(request: Request) -> Response:
 
 
 @router.get("/docs/{file}", **describe(None, raises=[NotFound], also=["text/javascript", "text/css"]))
-async def page_file(request: Request, file: str) -> Response:
+async def page_file(request: Request) -> Response:
+    file = request.path_params["file"]
     if file == "start.js":
         return Response(_START, media_type="text/javascript")
     if file not in _KINDS:

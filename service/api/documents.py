@@ -216,7 +216,7 @@ async def list_documents(request: Request) -> Response:
 
 @router.get("/count", **describe(Role.READ, None, Count, query=Filtered, raises=[Storage]))
 async def count_documents(request: Request) -> Response:
-    """How many documents pass the filter, or are stored in all.
+    """Number of documents that pass the filter, or are stored in all.
 
     A document with the id `count` is read by `GET /documents?id=count`.
     """
@@ -228,8 +228,9 @@ async def count_documents(request: Request) -> Response:
 
 
 @router.get("/{id:anything}", **describe(Role.READ, None, DocumentOut, raises=[NotFound, Storage]))
-async def get_document(request: Request, id: str) -> Response:
-    """One document, by its percent-encoded id."""
+async def get_document(request: Request) -> Response:
+    """A document, by its percent-encoded id."""
+    id: str = request.path_params["id"]
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
@@ -260,12 +261,12 @@ async def delete_documents(request: Request) -> Response:
 
 
 @router.delete("/{id:anything}", **describe(Role.WRITE, None, Deleted, raises=[Storage]))
-async def delete_document(request: Request, id: str) -> Response:
+async def delete_document(request: Request) -> Response:
     """Delete one document; an id that is not there deletes 0."""
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.corpus.delete_one(id, collection)
+    deleted, sequence = await runtime.corpus.delete_one(request.path_params["id"], collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

@@ -1,4 +1,4 @@
-"""What users say of their hits: stored here, read by a retraining."""
+"""Users' judgements of their hits: stored here, read by a retraining."""
 
 from typing import Annotated, Any
 
@@ -45,7 +45,7 @@ class JudgementsIn(BaseModel):
 class FeedbackRequest(
     RootModel[Annotated[dict[str, Any], WithJsonSchema({"anyOf": [_ONE, JudgementsIn.model_json_schema()]})]]
 ):
-    """One judgement, or a list of them as `feedback`."""
+    """A judgement, or a list of them as `feedback`."""
 
 
 class Judged(BaseModel):
@@ -196,7 +196,7 @@ async def list_feedback(request: Request) -> Response:
 
 @router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=_SELECTS))
 async def count_feedback(request: Request) -> Response:
-    """How many judgements are listed in all."""
+    """Number of judgements that are listed in all."""
     runtime = runtime_of(request)
     selection = await _selected(request, runtime, parameters(request, Selected))
     found = await runtime.corpus.store.count_judgements(selection)

@@ -1,4 +1,4 @@
-"""What every embedding route shares: reading inputs, prompts, the pinned version, vectors as bytes."""
+"""Helpers of every embedding route: inputs, prompts, the pinned version, vectors as bytes."""
 
 import base64
 import time

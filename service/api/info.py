@@ -1,4 +1,4 @@
-"""What is served, and how it runs."""
+"""`GET /info`: the model in service, and how it runs."""
 
 from importlib.metadata import version as package_version
 from typing import Any

@@ -68,7 +68,7 @@ class Wanted(BaseModel):
 
 
 class Report(RootModel[dict[str, Any]]):
-    """What the gate wrote."""
+    """The report that the gate wrote."""
 
 
 @router.get("/models", **describe(Role.READ, None, ModelsAnswer))
@@ -101,7 +101,7 @@ async def models(request: Request) -> Response:
 
 
 class _Found(NamedTuple):
-    """What the models folder says now; `trouble` when it cannot be read."""
+    """State of the models folder now; `trouble` when it cannot be read."""
 
     manifests: list[Manifest]
     problems: dict[str, str]
@@ -144,9 +144,9 @@ def _unread(name: str, reason: str, state: dict[str, Any] | None) -> dict[str, A
 
 
 @router.get("/models/{version}/report", **describe(Role.READ, None, Report, raises=[NotFound]))
-async def report(request: Request, version: str) -> Response:
-    """What the promotion gate measured of a version, and its verdict."""
-    content = await _of_report(request, version, REPORT)
+async def report(request: Request) -> Response:
+    """Measurements of a version by the promotion gate, and its verdict."""
+    content = await _of_report(request, REPORT)
     return Response(content, headers={"content-type": "application/json"})
 
 
@@ -154,14 +154,15 @@ async def report(request: Request, version: str) -> Response:
     "/models/{version}/report/{file}",
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
-async def report_page(request: Request, version: str, file: str) -> Response:
+async def report_page(request: Request) -> Response:
     """The same for people: `report.md`, and the pictures that it names."""
+    file = request.path_params["file"]
     kind = _PAGES.get(PurePosixPath(file).suffix)
     if kind is None or not _FILE.fullmatch(file):
         raise NotFound(
             f"A report has no file {file[:100]!r}. It has report.md, and the pictures named there."
         )
-    content = await _of_report(request, version, f"{REPORT_PAGE}/{file}")
+    content = await _of_report(request, f"{REPORT_PAGE}/{file}")
     # A picture is drawn by this program; a page must not run anything that a name may have smuggled in.
     headers = {
         "content-type": kind,
@@ -170,7 +171,8 @@ async def report_page(request: Request, version: str, file: str) -> Response:
     return Response(content, headers=headers)
 
 
-async def _of_report(request: Request, version: str, path: str) -> bytes:
+async def _of_report(request: Request, path: str) -> bytes:
+    version = request.path_params["version"]
     try:
         folder = await asyncio.to_thread(runtime_of(request).store.folder, version)
         return await asyncio.to_thread((folder / path).read_bytes)
@@ -188,9 +190,9 @@ _WANTS = (NotFound, Conflict, Storage)
     status_code=202,
     **describe(Role.ADMIN, None, Wanted, statuses=(200, 202), raises=_WANTS),
 )
-async def activate(request: Request, version: str) -> Response:
+async def activate(request: Request) -> Response:
     """Work towards a version: 202, and `GET /models` shows how far it is. The active one: 200."""
-    runtime = runtime_of(request)
+    runtime, version = runtime_of(request), request.path_params["version"]
     served = version == runtime.live.generation.version
     # When it is served already, whatever else is in the making is dropped.
     if not served or await asyncio.to_thread(runtime.store.wanted) not in {None, version}:

@@ -76,7 +76,7 @@ _EMBEDS = describe(Role.READ, EmbeddingsRequest, EmbeddingList, family="openai",
 @router.post("/v1/embeddings", **_EMBEDS)
 @router.post("/embeddings", **_EMBEDS)
 async def embeddings(request: Request) -> Response:
-    """One vector for each input, as numbers or base64 of little-endian float32; `usage` counts all tokens."""
+    """A vector for each input, as numbers or base64 of little-endian float32; `usage` counts all tokens."""
     started = time.perf_counter()
     runtime = runtime_of(request)
     body = await read_body(request, EmbeddingsRequest)

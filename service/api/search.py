@@ -13,26 +13,22 @@ from starlette.responses import Response
 from service.api.body import parameters, read_body
 from service.api.collections import existing
 from service.api.contract import EMBEDS, TIMED, Role, describe
-from service.api.inference import inference_headers, pinned, runtime_of, texts_of
+from service.api.inference import VERSION_HEADER, inference_headers, pinned, runtime_of
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.responses import JsonChunks
 from service.api.search_params import (
     MAX_FIELDS,
     Options,
-    Shown,
     answered,
     check_characters,
-    check_kind,
-    given_id,
     queries_of,
+    query_of,
     shown_of,
     where_of,
 )
-from service.corpus import search as searching
-from service.corpus.search import Hit, Search
+from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
-from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.store.values import TooMuch
 
@@ -121,34 +117,21 @@ async def search_one(request: Request) -> Response:
     asked = parameters(request, SearchParameters)
     split = asked.passages == "true"
     asked.check(passages=split)
-    query = _one(asked)
+    query = query_of(asked.q, asked.id, asked)
     check_characters([query], runtime.settings.max_query_characters)
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
-    search = await _search(request, runtime, asked, asked.filter, shown, passages=split)
+    where = where_of(runtime, asked.filter)
+    collection = await existing(request, runtime)
+    search = asked.search(runtime.settings, collection, where, shown, passages=split)
     version = pinned(request, None, ())
-    with runtime.live.borrow(version) as generation:
-        served = generation.version
-        await _check_whole(runtime, generation, version, asked.mode)
-        queries, answer = await answered(runtime, generation, [query], asked, None)
-        hits = await _hits(runtime, generation, queries, search, shown.one_list)
-    headers = inference_headers(served, answer, [query.text], started)
+    hits, headers = await _found(runtime, [query], asked, search, version, shown.one_list, started)
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
-        "model": served,
+        "model": headers[VERSION_HEADER],
         "mode": asked.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
-
-
-def _one(asked: SearchParameters) -> searching.Query:
-    if (asked.q is None) == (asked.id is None):
-        raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
-    if asked.id is None:
-        [text] = texts_of([asked.q], 1, "q")
-        return searching.Query(text)
-    check_kind("document", asked)
-    return searching.Query(similar_to=given_id(asked.id, "id"))
 
 
 @router.post("/search", **describe(Role.READ, SearchRequest, SearchAnswers, **_SEARCHES))
@@ -161,72 +144,54 @@ async def search_many(request: Request) -> Response:
     queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
     check_characters(queries, runtime.settings.max_query_characters)
     shown = shown_of(asked.fields)
-    search = await _search(request, runtime, asked, asked.filter, shown, passages=asked.passages)
+    where = where_of(runtime, asked.filter)
+    collection = await existing(request, runtime)
+    search = asked.search(runtime.settings, collection, where, shown, passages=asked.passages)
     _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
     version = pinned(request, model, runtime.controller.published)
-    texts = [query.text for query in queries]
-    with runtime.live.borrow(version) as generation:
-        served = generation.version
-        await _check_whole(runtime, generation, version, asked.mode)
-        queries, answer = await answered(runtime, generation, queries, asked, asked.model)
-        results = await _hits(runtime, generation, queries, search, shown.lists)
-    headers = inference_headers(served, answer, texts, started)
-    answered_by = orjson.dumps({"model": served})[:-1]
+    results, headers = await _found(
+        runtime, queries, asked, search, version, shown.lists, started, model=asked.model
+    )
+    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
     return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
 
 
-async def _search(
-    request: Request, runtime: Runtime, asked: Options, filter: object, shown: Shown, *, passages: bool
-) -> Search:
-    """The search that the options describe.
+async def _found(
+    runtime: Runtime,
+    queries: list[Query],
+    asked: Options,
+    search: Search,
+    version: str | None,
+    then: Callable[[list[list[Hit]]], list[bytes]],
+    started: float,
+    model: str | None = None,
+) -> tuple[list[bytes], dict[str, str]]:
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and the answer's headers.
 
-    Raises:
-        NotFound: there is no such collection.
-        Validation: the filter is none.
+    Args:
+        version: the pinned one, None for the one in service.
+        model: the version that made the vectors among the queries.
 
     """
-    return Search(
-        collection=await existing(request, runtime),
-        k=asked.k,
-        offset=asked.offset,
-        mode=asked.mode,
-        where=where_of(runtime, filter),
-        min_score=asked.min_score,
-        passages=passages,
-        max_bytes=runtime.settings.max_answer_bytes,
-        with_text=shown.text,
-        with_metadata=shown.metadata,
-    )
-
-
-async def _hits(
-    runtime: Runtime,
-    generation: Generation,
-    queries: list[searching.Query],
-    search: Search,
-    then: Callable[[list[list[Hit]]], list[bytes]],
-) -> list[bytes]:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread."""
-    try:
-        return await runtime.corpus.search(generation, queries, search, then)
-    except TooMuch as error:
-        raise Validation(
-            f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
-            "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text out "
-            "(fields)."
-        ) from error
-
-
-async def _check_whole(runtime: Runtime, generation: Generation, version: str | None, mode: str) -> None:
-    """Refuse to search an index that lacks documents; words are always those of the store."""
-    if mode == "lexical":
-        return
-    if version is None:
-        runtime.corpus.check_whole(generation)
-    else:
-        await runtime.corpus.check_kept(generation)
+    with runtime.live.borrow(version) as generation:
+        served = generation.version
+        # An index that lacks documents is not searched; words are always those of the store.
+        if asked.mode != "lexical" and version is None:
+            runtime.corpus.check_whole(generation)
+        elif asked.mode != "lexical":
+            await runtime.corpus.check_kept(generation)
+        embedded, answer = await answered(runtime, generation, queries, asked, model)
+        try:
+            chunks = await runtime.corpus.search(generation, embedded, search, then)
+        except TooMuch as error:
+            raise Validation(
+                f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
+                "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
+                "out (fields)."
+            ) from error
+    return chunks, inference_headers(served, answer, [query.text for query in queries], started)
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

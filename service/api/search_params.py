@@ -1,6 +1,6 @@
-"""What a search is given: its queries as texts, vectors or ids, its options, and what its hits shall show."""
+"""Parameters of a search: queries as texts, vectors or ids, options, and the parts of a hit to show."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,10 +12,11 @@ from pydantic import BaseModel, Field
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
 from service.api.responses import in_chunks, json_array
 from service.batching.request import Answer, Timing
-from service.corpus.search import Hit, Query
+from service.corpus.search import Hit, Query, Search
 from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
+from service.settings import Settings
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
 from service.store.turns import pause
@@ -63,10 +64,27 @@ class Options(BaseModel):
         if self.prompt_name is not None and self.mode == "lexical":
             raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
 
+    def search(
+        self, settings: Settings, collection: str, where: Predicate | None, shown: "Shown", *, passages: bool
+    ) -> Search:
+        """The search that these options describe."""
+        return Search(
+            collection=collection,
+            k=self.k,
+            offset=self.offset,
+            mode=self.mode,
+            where=where,
+            min_score=self.min_score,
+            passages=passages,
+            max_bytes=settings.max_answer_bytes,
+            with_text=shown.text,
+            with_metadata=shown.metadata,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What of a hit is shown beside its id and its score."""
+    """Parts of a hit that are shown beside its id and its score."""
 
     text: bool = True
     metadata: bool = True
@@ -81,21 +99,21 @@ class Shown:
         """The hits of each query as chunks of JSON; for a reading thread."""
         return in_chunks(json_array(json_array(map(self.of, hits)) for hits in found))
 
-    def of(self, hit: Hit) -> Iterator[bytes]:
+    def of(self, hit: Hit) -> list[bytes]:
         """A hit as parts of JSON."""
         pause()
         head = {"id": hit.document.id, "score": hit.score}
-        yield orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
         if self.text:
-            yield b',"text":'
-            yield hit.document.text_json
+            parts += b',"text":', hit.document.text_json
         if self.metadata:
-            yield b',"metadata":'
-            yield self._chosen(hit.document) if self.paths else hit.document.metadata_json
+            chosen = self._chosen(hit.document) if self.paths else hit.document.metadata_json
+            parts += b',"metadata":', chosen
         if hit.passage is not None:
             start, end = hit.passage
-            yield b',"passage":{"start":%d,"end":%d}' % (start, end)
-        yield b"}"
+            parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
+        parts.append(b"}")
+        return parts
 
     def _chosen(self, document: Record) -> bytes:
         metadata = document.metadata
@@ -135,6 +153,17 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
             paths.append(tuple(names))
     whole = METADATA in fields
     return Shown("text" in fields, whole or bool(paths), () if whole else tuple(paths))
+
+
+def query_of(q: str | None, id: str | None, asked: Options) -> Query:
+    """The one query of `GET /search`: a text, or a document by its id."""
+    if (q is None) == (id is None):
+        raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
+    if id is None:
+        [text] = texts_of([q], 1, "q")
+        return Query(text)
+    check_kind("document", asked)
+    return Query(similar_to=given_id(id, "id"))
 
 
 def queries_of(given: Sequence[Any], limit: int, asked: Options) -> list[Query]:
@@ -215,7 +244,7 @@ async def answered(
     if asked.mode == "lexical" or queries[0].similar_to is not None:
         return queries, none
     texts: Any = [query.text for query in queries]
-    manifest = generation.manifest
+    manifest = generation.encoder.manifest
     if asked.prompt_name is None:
         texts = [manifest.search_prompt + text for text in texts]
     else:

@@ -41,7 +41,7 @@ _EMBEDS: dict[str, Any] = {"raises": EMBEDS, "headers": {**TIMED, **_ROWS}, "als
 
 
 class Parameters(BaseModel):
-    """How a text that is too long is cut, and what goes before it."""
+    """Options: the cut of a text that is too long, and the prompt before it."""
 
     truncate: bool | None = Field(None, strict=True)  # null: the server's default, which is true
     truncation_direction: Direction = "Right"
@@ -88,17 +88,17 @@ class SimilarityRequest(BaseModel):
 
 
 class RootRequest(EmbedRequest):
-    """As /embed; when `inputs` is an object, as /similarity."""
+    """A request as for /embed; when `inputs` is an object, as for /similarity."""
 
     inputs: Annotated[Any, WithJsonSchema({"anyOf": [INPUTS, _ONE_TO_MANY]})]
 
 
 class Embeddings(RootModel[list[list[float]]]):
-    """One vector for each input."""
+    """A vector for each input."""
 
 
 class Similarities(RootModel[list[float]]):
-    """One cosine for each sentence, or pair."""
+    """A cosine for each sentence, or pair."""
 
 
 @router.post("/embed", **describe(Role.READ, EmbedRequest, Embeddings, **_EMBEDS))
@@ -118,12 +118,12 @@ async def similarity(request: Request) -> Response:
 
 
 class RootAnswer(RootModel[list[list[float]] | list[float]]):
-    """What /embed or /similarity answers."""
+    """The answer of /embed or /similarity."""
 
 
 @router.post("/", **describe(Role.READ, RootRequest, RootAnswer, **_EMBEDS))
 async def root(request: Request) -> Response:
-    """What huggingface_hub asks: as `/embed`; when `inputs` is an object, as `/similarity`."""
+    """Embedding as huggingface_hub asks for it: as `/embed`; when `inputs` is an object, as `/similarity`."""
     started = time.perf_counter()
     runtime = runtime_of(request)
     body = await read_body(request, RootRequest)
@@ -141,7 +141,8 @@ async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started
         manifest = generation.manifest
         for given in (options, body.parameters or options):  # also one that does not count
             check_dimensions(given.dimensions, manifest.dimension)
-        answer = await _encode(runtime, generation.encoder, rows, options, normalize=options.normalize)
+        texts = with_prompt(rows, options.prompt_name, manifest.prompts)
+        answer = await _encode(runtime, generation.encoder, texts, options, normalize=options.normalize)
     headers = inference_headers(manifest.version, answer, rows, started)
     vectors = shorten(answer.vectors, options.dimensions, normalize=options.normalize)
     if RAW in request.headers.get("accept", ""):
@@ -166,7 +167,8 @@ async def _similarity(
     texts = [*left, *right]
     options = body.parameters or Parameters()
     with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
-        answer = await _encode(runtime, generation.encoder, texts, options, normalize=True)
+        rows = with_prompt(texts, options.prompt_name, generation.manifest.prompts)
+        answer = await _encode(runtime, generation.encoder, rows, options, normalize=True)
         version = generation.version
     headers = inference_headers(version, answer, texts, started)
     a, b = answer.vectors[: len(left)], answer.vectors[len(left) :]
@@ -199,7 +201,7 @@ async def _encode(
 ) -> Answer:
     return await runtime.batcher.embed(
         encoder,
-        with_prompt(rows, options.prompt_name, encoder.prompts),
+        rows,
         truncate=options.truncate is not False,
         left=options.truncation_direction == "Left",
         normalize=normalize,

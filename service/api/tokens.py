@@ -1,7 +1,7 @@
 """Tokens of texts and texts of tokens, with text-embeddings-inference's field names.
 
-No text is cut here, so the work has no bound of the model's. Two threads of its own do it, step by step while
-somebody waits, for as many characters or ids as a setting allows; the event loop never does.
+No text is cut here, so the work has no bound of the model's. Two threads of its own do it, step by step as
+long as the request lasts, for as many characters or ids as a setting allows; the event loop never does.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ def _check_characters(count: int, settings: Settings) -> None:
 
 
 async def _aside(work: Generator[None, None, bytes]) -> bytes:
-    """What `work` returns. It ends at its next step when nobody waits any more: its deadline has passed."""
+    """Result of `work`. It ends at its next step once its deadline has passed."""
     left = threading.Event()
     try:
         return await asyncio.get_running_loop().run_in_executor(_threads, _stepwise, work, left)

@@ -1,7 +1,7 @@
-"""Who calls, whether they may, and how much: keys, roles, rate limits and counters of one service.
+"""Callers: the keys, roles, rate limits and counters of one service.
 
-A request is let in by `Access.admit` before anything of its body is read (`api/body.py`); its tokens are
-charged to its key when the answer begins (`middleware.py`), since nobody knows them sooner. So a key may go
+A request is let in by `Access.admit` before anything of its body is read (`http/routing.py`); its tokens are
+charged to its key when the answer begins (`middleware.py`), since they are not known sooner. So a key may go
 into debt, by what it has in hand at that moment, and is refused until the debt has dropped in again.
 """
 
@@ -23,7 +23,7 @@ TOKENS_HEADER = b"x-compute-tokens"
 
 
 class Account:
-    """One key, what it may still use, and what it used."""
+    """A key, what it may still use, and what it used."""
 
     def __init__(self, key: Key, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
@@ -52,7 +52,7 @@ class Account:
                 bucket.resize(limit)
 
     def spend(self) -> None:
-        """One request more.
+        """Count one request more.
 
         Raises:
             RateLimited: its requests of this minute are spent, or it owes tokens.

@@ -13,7 +13,7 @@ log.setLevel(logging.INFO)  # whatever SIMILE_LOG_LEVEL is
 
 
 def audit(action: str, scope: Scope | None = None, **what: str | int) -> None:
-    """Write one line about `action`, done by the request of `scope`, or by nobody's request.
+    """Write one line about `action`, done by the request of `scope`, or by no request.
 
     `what` names things: a version, a count, a key.
     """

@@ -3,7 +3,7 @@
     name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute]]
 
 One key per line; empty lines and lines that begin with # do not count. A limit that is left out or empty is
-the setting's; 0 is none. Nobody who reads the file can call the service: it holds hashes only. So that a key
+the setting's; 0 is none. A reader of the file cannot call the service: it holds hashes only. So that a key
 in the wrong place never reaches a log, a refusal names the line and repeats nothing of it.
 """
 
@@ -28,7 +28,7 @@ _FIELDS = "name:role:sha256-of-key[:requests_per_minute[:tokens_per_minute]]"
 
 
 class Role(StrEnum):
-    """What a key must allow for a route. Each role includes the one before it."""
+    """The right that a route needs. Each role includes the one before it."""
 
     READ = "read"
     WRITE = "write"
@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One line. A limit of None is the setting's, of 0 none."""
+    """A line of the file. A limit of None is the setting's, of 0 none."""
 
     name: str
     role: Role
@@ -150,7 +150,7 @@ class KeysFile:
         self.keys = read_keys(file)
 
     def changed(self) -> bool:
-        """Whether `keys` are others than at the last call. Looks once a second at most, else costs nothing.
+        """Read a file that changed; tell if `keys` are others now. Looks once a second at most.
 
         A file that has become wrong or unreadable leaves the keys as they are, and one error in the log.
         """

@@ -243,7 +243,7 @@ class Batcher:
                 counter.inc(texts)
 
     def _count_truncated(self, call: EmbedCall, texts: int) -> None:
-        series = self._metrics.inference(call.encoder.manifest.version, call.lane)
+        series = self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
         if series is not None:
             series.truncated.inc(texts)
 

@@ -24,7 +24,7 @@ from service.batching.single_text import SingleTextSession
 from service.batching.tokenizing import tokenize
 from service.batching.workers import Worker
 from service.errors import Backend, ServiceError, Tokenizer
-from service.observability.logs import told
+from service.observability.logs import safe_message
 from service.observability.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Executor:
                 self.failures[item.call.encoder] = "the tokenizer failed; the log says how"
             self.on_loop(self._in_flight.fail, [item], refusal.at)
         for (encoder, lane), count in Counter((item.call.encoder, item.call.lane) for item in items).items():
-            if (series := self._metrics.inference(encoder.manifest.version, lane)) is not None:
+            if (series := self._metrics.by_version.inference(encoder.manifest.version, lane)) is not None:
                 series.tokenise_seconds.observe(seconds * count / len(items))
 
     def _embed(self, worker: Worker, items: list[Item]) -> None:
@@ -144,13 +144,15 @@ class Executor:
 
     def _split(self, worker: Worker, items: list[Item], failure: Exception) -> None:
         """A batch failed: its halves are tried apart, until the items are known that it belongs to."""
-        self._pass_failed(items[0].call, f"the model failed: {told(failure)}")
+        self._pass_failed(items[0].call, f"the model failed: {safe_message(failure)}")
         if len(items) == 1:
             log.error("The model failed on one input", exc_info=failure)
             self.fail(items, Backend(f"The model failed on this input: {type(failure).__name__}: {failure}"))
             return
         log.warning(
-            "A forward pass over %d texts failed (%s) and is tried in halves", len(items), told(failure)
+            "A forward pass over %d texts failed (%s) and is tried in halves",
+            len(items),
+            safe_message(failure),
         )
         middle = len(items) // 2
         self._embed(worker, items[:middle])
@@ -159,12 +161,14 @@ class Executor:
     def _pass_failed(self, call: EmbedCall, reason: str) -> None:
         """A forward pass with a text of `call` raised, or gave a vector that is not finite."""
         self.failures[call.encoder] = reason
-        if (series := self._metrics.inference(call.encoder.manifest.version, call.lane)) is not None:
+        if (
+            series := self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
+        ) is not None:
             series.failures.inc()
 
     def _count(self, call: EmbedCall, lengths: list[int], queued: list[float], seconds: float) -> None:
         """A forward pass gave vectors. Its version may have left memory since: then nothing is counted."""
-        series = self._metrics.inference(call.encoder.manifest.version, call.lane)
+        series = self._metrics.by_version.inference(call.encoder.manifest.version, call.lane)
         if series is None:
             return
         padded, tokens = len(lengths) * max(lengths), sum(lengths)

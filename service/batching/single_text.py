@@ -17,7 +17,7 @@ from models.encoder import Encoder
 from service import memory
 from service.batching.request import Item, Lane
 from service.batching.workers import Layout
-from service.observability.logs import told
+from service.observability.logs import safe_message
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class SingleTextSession:
         if encoder.drop_alone():
             log.warning(
                 "Lone texts are computed as any other from now on: the session for them failed: %s",
-                told(error),
+                safe_message(error),
             )
 
     def stop(self) -> None:
@@ -106,4 +106,4 @@ class SingleTextSession:
             memory.give_back()  # the file was read for it
         except Exception as error:  # noqa: BLE001  whatever the runtime raises: without it all goes on as before
             self._tried.add(encoder)
-            log.warning("The model could not be opened once more for lone texts: %s", told(error))
+            log.warning("The model could not be opened once more for lone texts: %s", safe_message(error))

@@ -11,11 +11,10 @@ import fcntl
 import hashlib
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.files.fsync import sync
+from models.files.fsync import replaced
 from service.auth.audit import audit
 from service.auth.keys import NAME, Key, KeysError, Role, parse, read_keys
 from service.settings import PREFIX, keys_file
@@ -24,7 +23,7 @@ SHOWN = "sk-simile-"  # so that a key is known as one wherever it turns up
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
-    """What may stand behind `keys`."""
+    """Declare the arguments of `keys`."""
     file = argparse.ArgumentParser(add_help=False)
     file.add_argument(
         "--file", type=Path, default=keys_file(), help=f"the keys file; {PREFIX}API_KEYS_FILE unless named"
@@ -129,18 +128,10 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, text: str) -> None:
-    """`file` holds `text`, in one step; its owner is kept, if we may, and nobody else may read it."""
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")  # of mode 0600
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as temporary:
-            temporary.write(text)
-            temporary.flush()
-            os.fsync(descriptor)
+    """`file` holds `text`, in one step; its owner is kept, if we may, and no other user may read it."""
+    with replaced(file) as stream:
+        os.fchmod(stream.fileno(), 0o600)  # before anything is in it
         if file.exists():
             with contextlib.suppress(PermissionError):
-                os.chown(name, file.stat().st_uid, file.stat().st_gid)
-        Path(name).replace(file)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise
-    sync(file.parent)
+                os.fchown(stream.fileno(), file.stat().st_uid, file.stat().st_gid)
+        stream.write(text.encode())

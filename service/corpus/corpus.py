@@ -21,7 +21,7 @@ from service.corpus.embedder import DocumentEncoder
 from service.corpus.search import Hits, Query, Search, find
 from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
 from service.live import Generation, Live
-from service.observability.logs import told
+from service.observability.logs import safe_message
 from service.store.filters.predicate import Predicate
 from service.store.protocol import Store
 from service.store.values import (
@@ -142,7 +142,7 @@ class Corpus:
         except ServiceError as error:
             log.debug("%s left a write to its builder: %s", follower.version, error.error_type)
         except Exception as error:  # noqa: BLE001  a bug of the model or of ours, and no matter of the write's
-            log.warning("%s left a write to its builder: %s", follower.version, told(error))
+            log.warning("%s left a write to its builder: %s", follower.version, safe_message(error))
 
     async def delete_one(self, id: str, collection: str = DEFAULT_COLLECTION) -> tuple[int, int]:
         """Delete a document by its id: 1, or 0 when it is not there; and the operation sequence."""

@@ -17,7 +17,7 @@ ROOM_SECONDS = 0.05  # between two looks whether there is room again
 
 
 class BodyBudget:
-    """Those of one service: `admitted_bytes` are read and not yet answered."""
+    """The budget of one service: `admitted_bytes` are read and not yet answered."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class StreamedBody:
         self._deadline, self._seconds = deadline, seconds
 
     def moved(self) -> None:
-        """Something came, or was done."""
+        """Postpone the deadline: the body made progress."""
         if self._deadline.expired():  # and the request is about to hear of it
             return
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._seconds)

@@ -41,12 +41,12 @@ class _Encrypted(Protocol):
 
 
 class Handshake(sslproto.SSLProtocol):
-    """One connection: first its handshake, then what stands between HTTP and the socket."""
+    """A connection: first its handshake, then what stands between HTTP and the socket."""
 
     def __init__(self, protocol: _Encrypted, context: ssl.SSLContext, handshakes: Connections) -> None:
-        nobody: Any = None  # waits for the handshake
+        waiter: Any = None
         super().__init__(
-            protocol.loop, protocol, context, nobody, server_side=True, ssl_handshake_timeout=SECONDS
+            protocol.loop, protocol, context, waiter, server_side=True, ssl_handshake_timeout=SECONDS
         )
         protocol.handshake = self
         self._handshakes = handshakes

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from service.errors import Forbidden, Malformed, Misdirected, ServiceError
+from service.settings import HOST_NAME
 
 # Headers that decide something. Two of one kind mean different things to two readers.
 ONCE = frozenset(
@@ -32,7 +33,6 @@ ONCE = frozenset(
 )
 _USUAL_PORT = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::(?P<port>[0-9]{0,5}))?")
-_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 
 
 class Authority(NamedTuple):
@@ -128,7 +128,7 @@ def _authority(text: bytes) -> Authority | None:
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        if name.startswith("[") or not _NAME.fullmatch(name):
+        if name.startswith("[") or not HOST_NAME.fullmatch(name):
             return None
         return Authority(name, port, is_local=name == "localhost" or name.endswith(".localhost"))
     return Authority(name, port, is_local=True)

@@ -1,4 +1,4 @@
-"""What is refused before anything of it is read: a wrong `Host`, a connection too many, a text too late.
+"""Refusals before anything is read: a wrong `Host`, a connection too many, a text too late.
 
 Under overload most requests are such, and each that is parsed, validated and routed first takes its time from
 those that are served.

@@ -100,7 +100,7 @@ class Edge:
 
 
 class Exchange:
-    """One request and its answer."""
+    """A request and its answer."""
 
     def __init__(self, edge: Edge, scope: Scope, receive: Receive, send: Send) -> None:
         self._edge = edge
@@ -170,15 +170,13 @@ class Exchange:
         except ServiceError as error:
             release_frames(error)
             await self.refuse(error)
-        except ClientDisconnect as error:  # in the middle of its body: nobody is left to answer
+        except ClientDisconnect as error:  # in the middle of its body: there is no client to answer
             release_frames(error)
             self._gone = True
         except Exception as error:
             refusal = outages.refusal(log, "Requests fail", error)
             if refusal is None:
-                log.exception(
-                    "Request %s failed: %s %s", self._request_id, self._scope["method"], self._route
-                )
+                log.exception("Request %s failed: %s %s", self._request_id, self._method, self._route)
                 refusal = Internal(f"A bug of ours. Please report it with request id {self._request_id}.")
             release_frames(error)
             await self.refuse(refusal)
@@ -226,7 +224,7 @@ class Exchange:
         if self._body_read.is_set() or not (self._closes or self._flow):
             await answer(self._scope, self._receive, self._write)
             return
-        # A connection closed over bytes that nobody read is reset, and the client may never see why.
+        # A connection closed over unread bytes is reset, and the client may never see why.
         start = {"status": answer.status_code, "headers": answer.raw_headers}
         await self._write({"type": "http.response.start", **start})
         await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
@@ -235,7 +233,7 @@ class Exchange:
 
     @property
     def _closes(self) -> bool:
-        """Whether the connection ends with this answer."""
+        """True if the connection ends with this answer."""
         asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
         return b"close" in asked or self._scope["http_version"] == "1.0"
 
@@ -251,7 +249,7 @@ class Exchange:
         self._watching = asyncio.create_task(self._watch(task))
 
     async def _watch(self, task: asyncio.Task[Any]) -> None:
-        """Cancel `task` when its client hangs up: nobody waits for the work."""
+        """Cancel `task` when its client hangs up."""
         await self._body_read.wait()  # until then the route itself is listening
         while (await self._receive())["type"] != "http.disconnect":
             pass
@@ -292,7 +290,7 @@ class Exchange:
             bytes=self.read_bytes,
             error_type=self._error_type or None,
             key=None if account is None else account.key.name,
-            version=None if version is None else version.decode("latin-1"),
+            model_version=None if version is None else version.decode("latin-1"),
             tokens=None if tokens is None else int(tokens),
             traceparent=headers.get(b"traceparent", b"").decode("latin-1"),
             tracestate=headers.get(b"tracestate", b"").decode("latin-1"),

@@ -1,4 +1,4 @@
-"""HTTP around a request: heads that are too large, too slow or malformed, and answers that nobody reads.
+"""HTTP around a request: heads that are too large, too slow or malformed, and answers that are not read.
 
 uvicorn's own protocol over httptools, which bounds none of these: a head may grow until memory is full, one
 that never ends keeps its connection for ever, and so does an answer that is never read. The number of
@@ -27,7 +27,7 @@ _UPGRADE = {b"connection", b"upgrade", b"http2-settings"}
 
 
 class Protocol(HttpToolsProtocol):
-    """One connection."""
+    """A connection."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -46,8 +46,8 @@ class Protocol(HttpToolsProtocol):
         self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._corked = BufferedTransport(transport, self.loop, self._watch_unread)
-        super().connection_made(self._corked)
+        self._buffered = BufferedTransport(transport, self.loop, self._watch_unread)
+        super().connection_made(self._buffered)  # type: ignore[arg-type]
         self._place = self._connections.enter(self)
         if self._place is Place.NONE:
             self._refuse(self._connections.refusal())
@@ -60,7 +60,7 @@ class Protocol(HttpToolsProtocol):
         if self._look is not None:
             self._look.cancel()
         super().connection_lost(exc)
-        self._corked.let_go()
+        self._buffered.let_go()
 
     def give_way(self) -> bool:
         if self.transport.get_write_buffer_size():  # an answer that is still being read
@@ -166,7 +166,7 @@ class Protocol(HttpToolsProtocol):
             self._patience = None
 
     def on_response_complete(self) -> None:
-        self._corked.flush()  # before the request is counted and cleared away: somebody waits
+        self._buffered.flush()  # before the request is counted and cleared away: the client waits
         super().on_response_complete()
         if not self.cycle.response_complete:
             return
@@ -174,7 +174,7 @@ class Protocol(HttpToolsProtocol):
         if self._in_head or self.cycle.more_body:  # more is coming, and `_patience` bounds that
             self._unset_keepalive_if_required()
         if self.cycle.more_body and self._patience is None:
-            self._wait()  # for the rest of a body that nobody wants
+            self._wait()  # for the rest of a body that is not wanted
 
     def _watch_unread(self) -> None:
         if self._look is None:
@@ -229,19 +229,20 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) for name, value in headers)
 
 
-class BufferedTransport(asyncio.Transport):
+class BufferedTransport:
     """Holds what is written until an answer is whole, or the event loop comes round, and writes it at once.
 
     A call costs more than all else that is done to send a short answer, and wakes the other side each time.
+    What it does not hold or count is the transport's own.
     """
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, on_unread: Callable[[], None]
     ) -> None:
         """on_unread: called when the other side does not take what is written as soon as it is."""
-        super().__init__()
         self._transport = transport
         self._loop = loop
+        self.is_closing = transport.is_closing  # asked for every request
         self._on_unread = on_unread
         self._held: list[bytes] = []
 
@@ -268,28 +269,12 @@ class BufferedTransport(asyncio.Transport):
         self._transport.abort()
 
     def let_go(self) -> None:
-        """The connection is lost: nobody is told of anything any more."""
+        """Drop what is held: the connection is lost."""
         self._held.clear()
-        self._on_unread = _nobody
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        self._on_unread = lambda: None
 
     def get_write_buffer_size(self) -> int:
         return self._transport.get_write_buffer_size() + sum(map(len, self._held))
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._transport.set_protocol(protocol)
-
-
-def _nobody() -> None:
-    pass
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

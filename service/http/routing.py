@@ -1,12 +1,12 @@
-"""Routes of fixed paths are called at once, without the framework's way there.
+"""Routes call their endpoints at once, without the framework's way there.
 
-The router asks one route after the other for a match. Around an endpoint it puts stacks of contexts for
-dependencies and handlers of exceptions, which serve endpoints with parameters. An endpoint that takes the
-request alone needs none of it, and refuses through the edge.
+The router asks one route after the other for a match. Around an endpoint the framework puts stacks of
+contexts for dependencies and handlers of exceptions. Endpoints here take the request alone, need none of it,
+and refuse through the edge.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
-from inspect import signature
+import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -21,32 +21,38 @@ from service.errors import Validation
 
 OPEN = "open"  # the role of a route that needs no key
 CHANGING = {Role.WRITE, Role.ADMIN}
+_IN_PATH = re.compile(r"{(\w+)")
 
 
 class Direct(APIRoute):
-    """A route that lets in whom its role allows, and calls an endpoint that takes only the request at once.
+    """A route that lets in whom its role allows, and calls its endpoint with the request.
 
     FastAPI's own way to an endpoint collects and validates parameters first, which costs a short embedding
     as much as all the rest of HTTP.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
         # Without a media type of its own: describe() says which there are.
         options["response_class"] = Response
-        super().__init__(*arguments, **options)
-        if self.openapi_extra is None or "x-role" not in self.openapi_extra:
-            raise TypeError(f"{self.path} must say who may call it: describe(role).")
-        role = self.openapi_extra["x-role"]
-        self.role = None if role == OPEN else Role(role)
+        extra = dict(options.get("openapi_extra") or {})
+        if "x-role" not in extra:
+            raise TypeError(f"{path} must say who may call it: describe(role).")
+        described = extra.get("parameters", [])
+        names = {one["name"] for one in described if one["in"] == "path"}
+        if left := [name for name in _IN_PATH.findall(path) if name not in names]:
+            text = {"in": "path", "required": True, "schema": {"type": "string"}}
+            extra["parameters"] = [*described, *(text | {"name": name} for name in left)]
+        super().__init__(path, endpoint, **options | {"openapi_extra": extra})
+        self.role = None if extra["x-role"] == OPEN else Role(extra["x-role"])
 
-    @property
-    def takes_only_request(self) -> bool:
-        return list(signature(self.endpoint).parameters) == ["request"]
-
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """Let a caller in, then answer as any route does. Not `async`: it must cost next to nothing."""
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a caller in, then answer."""
         self.let_in(scope)
-        return super().handle(scope, receive, send)
+        if scope["method"] not in (self.methods or ()):
+            await super().handle(scope, receive, send)  # it is refused
+            return
+        response = await self.endpoint(Request(scope, receive))
+        await response(scope, receive, send)
 
     def let_in(self, scope: Scope) -> None:
         """Refuse a caller without the right key before a byte of the body is read.
@@ -63,22 +69,16 @@ class Direct(APIRoute):
             else:
                 access.identify(scope)
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        if self.takes_only_request:
-            endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
-            return endpoint
-        return super().get_route_handler()
-
 
 class ExactRouter:
-    """`routes` that take only the request are called at once; all else is `app`'s."""
+    """`routes` of fixed paths are found at once; all else is `app`'s."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._routes = {
             (method, route.path): route
             for route in routes
-            if isinstance(route, Direct) and route.takes_only_request and "{" not in route.path
+            if isinstance(route, Direct) and "{" not in route.path
             for method in route.methods or ()
         }
 
@@ -86,11 +86,9 @@ class ExactRouter:
         route = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
         if route is None:
             await self._app(scope, receive, send)
-            return
-        scope["route"] = route
-        route.let_in(scope)
-        response = await route.endpoint(Request(scope, receive))
-        await response(scope, receive, send)
+        else:
+            scope["route"] = route
+            await route.handle(scope, receive, send)
 
 
 def check_utf8(scope: Scope) -> None:

@@ -35,7 +35,7 @@ from service.lifecycle.capacity import expected_rows
 from service.lifecycle.model_loader import ModelLoader
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
-from service.observability.logs import told
+from service.observability.logs import safe_message
 from service.observability.metrics import Metrics
 from service.settings import Settings
 from service.store.values import FAILED, Verdict
@@ -106,7 +106,7 @@ class Swap:
             await self._fail(getattr(error, "message", None) or str(error))
         except Exception as error:
             log.exception("The swap to %s failed", self.version)
-            await self._fail(told(error))
+            await self._fail(safe_message(error))
         finally:
             self._metrics.build(0, 0)
             if not self.swapped:
@@ -159,7 +159,7 @@ class Swap:
         try:
             found = await canary.compare(self._corpus, generation, self._settings)
         except Exception as error:  # noqa: BLE001  whatever it is, it is no reason to fail
-            log.warning("The canary queries could not be asked of %s: %s", self.version, told(error))
+            log.warning("The canary queries could not be asked of %s: %s", self.version, safe_message(error))
             return
         if found is None:
             return
@@ -227,7 +227,7 @@ class Swap:
         number = await self._begin(encoder)
         generation = live.generation.another(number, encoder)
         live.follow(generation)
-        self._metrics.versions({other.version for other in live.generations})
+        self._metrics.by_version.keep({other.version for other in live.generations})
         return generation
 
     async def _begin(self, encoder: Encoder) -> int:

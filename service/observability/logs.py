@@ -1,9 +1,9 @@
-"""What goes to the log, and how: lines for people, or one JSON object per line.
+"""The log: lines for people, or one JSON object per line.
 
     install()       once per process: all goes the same way, libraries' messages too
     request_id      of the request in hand, set by the edge; each line written on its behalf names it
     request_id_of() the caller's, or a new one
-    told()          an exception in words that may be logged
+    safe_message()  an exception in words that may be logged
 
 Never a user's text. An exception's message may quote one (a tokenizer's, a parser's), so an exception is
 logged by its type and its place in the code, and by its message only where that speaks of the machine.
@@ -57,7 +57,7 @@ def request_id_of(given: bytes | None) -> str:
     return f"{_OWN_IDS}{next(_counted):016x}"
 
 
-def told(error: BaseException) -> str:
+def safe_message(error: BaseException) -> str:
     """`error` in a few words: its type, and its message where that can hold no user's text."""
     name = type(error).__name__
     if not isinstance(error, _OPEN) and type(error).__module__.partition(".")[0] not in _OPEN_MODULES:
@@ -71,7 +71,7 @@ def traced(error: BaseException) -> str:
     places = "".join(traceback.format_tb(error.__traceback__))
     members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     parts = [] if before is None else [traced(before), "This led to:"]
-    return "\n".join([*parts, f"{places}{told(error)}", *map(traced, members)])
+    return "\n".join([*parts, f"{places}{safe_message(error)}", *map(traced, members)])
 
 
 class Lines(logging.Formatter):
@@ -107,7 +107,7 @@ class Objects(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What a line says by names: `extra={"fields": …}` of who logs, and the request."""
+    """Named values of a line: `extra={"fields": …}` of the caller, and the request."""
     fields: dict[str, Any] = dict(getattr(record, "fields", {}))
     if here := request_id.get():
         fields.setdefault("request_id", here)

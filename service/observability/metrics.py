@@ -23,7 +23,7 @@ from prometheus_client import (
 from models.engines.form import Form
 from models.manifest import Manifest
 from service.errors import error_types
-from service.observability.version_metrics import LANES, SECONDS, VersionSeries
+from service.observability.version_metrics import LANES, SECONDS, VersionMetrics
 
 SWAP_OUTCOMES = ("done", "rollback", "failed", "dropped")
 GENERATION_STATES = ("active", "building", "kept", "leaving")
@@ -34,14 +34,14 @@ MAX_SCORES = 100  # of one version; a manifest may come from anywhere
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Metrics(VersionSeries):
+class Metrics:
     """The series of one service. Each app has its own registry, so two in one process never mix."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
         self.registry = registry
         ProcessCollector(registry=registry)
-        super().__init__(registry)
+        self.by_version = VersionMetrics(registry)
         self._counter, self._gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         self._seconds = partial(Histogram, registry=registry, buckets=SECONDS)
         self._make_requests()
@@ -230,14 +230,14 @@ class Metrics(VersionSeries):
         self.request_seconds.labels(UNMATCHED)
 
     def build(self, done: int, total: int, eta_seconds: float | None = None) -> None:
-        """How far the version in the making is; zeros when there is none."""
+        """Show the progress of the version in the making; zeros when there is none."""
         self.build_done.set(done)
         self.build_total.set(total)
         self.build_eta.set(math.nan if eta_seconds is None else eta_seconds)
 
     def serve(self, manifest: Manifest, form: Form) -> None:
-        """Whose `manifest` it is, is the active version from now on."""
-        self._open(manifest.version)
+        """Show the version of `manifest` as the active one."""
+        self.by_version.open(manifest.version)
         self.model.clear()
         self.model.labels(manifest.version, manifest.fingerprint, str(form)).set(1)
         self.score.clear()

@@ -1,4 +1,4 @@
-"""One request as the access log and the traces tell of it, once it is answered.
+"""Records of answered requests, for the access log and the traces.
 
 Names of routes and keys, numbers and the caller's own request id: never a text, never a path or a query
 string, since both hold what people wrote.
@@ -6,24 +6,25 @@ string, since both hold what people wrote.
 
 import logging
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 log = logging.getLogger("simile.access")
 log.setLevel(logging.INFO)  # whatever SIMILE_LOG_LEVEL is; SIMILE_ACCESS_LOG turns it on
 
+TRACED = {"started", "traceparent", "tracestate", "steps"}  # fields of a record that no line shows
 MAX_STEPS = 300  # of one request; an import embeds thousands of times
 
 
 class Step(NamedTuple):
-    """What happened from `started` (time.monotonic) on, for so many seconds."""
+    """A part of the work, from `started` (time.monotonic) on, for so many seconds."""
 
     name: str
     started: float
     seconds: float
 
 
-# Of the request in hand; None when nobody wants to know.
+# Of the request in hand; None while requests are not observed.
 steps: ContextVar[list[Step] | None] = ContextVar("steps", default=None)
 
 
@@ -40,7 +41,7 @@ class RequestRecord:
     bytes: int  # of its body
     error_type: str | None
     key: str | None  # the name of the caller's key
-    version: str | None  # that made the answer
+    model_version: str | None  # that made the answer
     tokens: int | None
     traceparent: str  # of the caller, and below; empty when it sent none
     tracestate: str
@@ -48,20 +49,8 @@ class RequestRecord:
 
 
 def write_line(record: RequestRecord) -> None:
-    """One line of the access log."""
-    fields = {
-        "request_id": record.request_id,
-        "method": record.method,
-        "route": record.route,
-        "status": record.status,
-        "seconds": round(record.seconds, 6),
-        "bytes": record.bytes,
-    }
-    others = {
-        "error_type": record.error_type,
-        "key": record.key,
-        "model_version": record.version,
-        "tokens": record.tokens,
-    }
-    fields |= {name: value for name, value in others.items() if value is not None}
-    log.info("answered", extra={"fields": fields})
+    """Write a line of the access log."""
+    found = {field.name: getattr(record, field.name) for field in fields(record) if field.name not in TRACED}
+    found["seconds"] = round(record.seconds, 6)
+    shown = {name: value for name, value in found.items() if value is not None}
+    log.info("answered", extra={"fields": shown})

@@ -3,7 +3,7 @@
     POST /embed ──▶ queue, tokenise, inference
 
 A span is made when its request is answered, from moments that were noted on the way; sending is the SDK's,
-on a thread of its own. So nobody waits for a trace, and a collector that is down costs spans and nothing
+on a thread of its own. So no request waits for a trace, and a collector that is down costs spans and nothing
 else. Where to send, how often and how much is said by the standard OTEL_ variables, which the SDK reads.
 
 The provider is ours alone and not the process's: what other libraries would trace by themselves (FastAPI the
@@ -25,7 +25,7 @@ CLOSE_SECONDS = 5.0  # for the last spans to be sent, when the service stops
 
 
 class Tracing:
-    """Of one service: `start`, then `record` for each request, then `stop`.
+    """Traces of one service: `start`, then `record` for each request, then `stop`.
 
     Raises:
         StartupError: the extra is not installed.
@@ -82,7 +82,7 @@ class Tracing:
             "simile.request_id": record.request_id,
             "error.type": record.error_type,
             "simile.key": record.key,
-            "simile.model_version": record.version,
+            "simile.model_version": record.model_version,
             "simile.tokens": record.tokens,
         }
         span = self._tracer.start_span(

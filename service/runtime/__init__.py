@@ -1,1 +1,1 @@
-"""One process: opened, watched and closed."""
+"""The process: opened, watched and closed."""

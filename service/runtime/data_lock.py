@@ -1,4 +1,4 @@
-"""One owner of a data directory: a lock that the kernel drops when its process ends, however it ends."""
+"""Lock of a data directory: one owner; the kernel drops it when the process ends, however it ends."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""The series that are looked up when somebody scrapes, rather than counted when something happens.
+"""Series that are looked up at each scrape, rather than counted when something happens.
 
 show()      once, at the start: gauges that are one number of one object
 show_machine()    likewise, those of the machine: disk and memory
@@ -99,14 +99,14 @@ def scrape(metrics: Metrics, live: Live, building: Generation | None) -> bytes:
 
     """
     generations = live.generations
-    metrics.versions({generation.version for generation in generations})
+    metrics.by_version.keep({generation.version for generation in generations})
     sizes: dict[str, int] = {}
     states = dict.fromkeys(GENERATION_STATES, 0)
     for generation in generations:
         sizes[generation.version] = sizes.get(generation.version, 0) + generation.indexes.nbytes
         states[_state(generation, live.generation, building)] += 1
     for version, size in sizes.items():
-        metrics.index_bytes.labels(version).set(size)
+        metrics.by_version.index_bytes.labels(version).set(size)
     for state, count in states.items():
         metrics.generations.labels(state).set(count)
     return generate_latest(metrics.registry)

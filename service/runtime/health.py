@@ -1,4 +1,4 @@
-"""Whether the service is well: did a real forward pass succeed since the last failure, and does nothing hang?
+"""Health of the service: a real forward pass succeeded since the last failure, and nothing hangs.
 
 After a failure a forward pass is tried again and again, ever more rarely, so that `/health` turns green by
 itself; and once more for whoever asks, so that the answer is of this moment.
@@ -60,7 +60,7 @@ class Health:
         await asyncio.wait({self._trying}, timeout=seconds)
 
     async def _pass(self) -> None:
-        """One forward pass; the batcher remembers how it went."""
+        """Try a forward pass; the batcher remembers how it went."""
         try:
             with self._live.borrow() as generation:
                 async with asyncio.timeout(PASS_SECONDS):

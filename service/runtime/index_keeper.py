@@ -68,7 +68,9 @@ class IndexKeeper:
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception as error:
                 log.exception("The index could not be made whole; it is tried again in %d s", pause)
-                self.progress = f"the index could not be made whole ({logs.told(error)}); it is tried again"
+                self.progress = (
+                    f"the index could not be made whole ({logs.safe_message(error)}); it is tried again"
+                )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MOST_SECONDS)
             else:

@@ -116,7 +116,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 def _stacks_pipe() -> tuple[int, int]:
-    """A pipe that takes many stacks and lets nobody wait who writes them."""
+    """A pipe that takes many stacks; writing to it never waits."""
     ends = os.pipe()
     os.set_blocking(ends[1], False)
     if sys.platform == "linux":

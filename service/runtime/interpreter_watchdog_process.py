@@ -58,7 +58,7 @@ def hangs(pid: int, silence: float) -> bool:
 
 
 def beaten() -> bool:
-    """Whether beats have come since the last look."""
+    """True if beats have come since the last look."""
     try:
         return bool(os.read(0, 1 << 16))
     except BlockingIOError:
@@ -66,14 +66,14 @@ def beaten() -> bool:
 
 
 def ended(seconds: float) -> bool:
-    """Whether the service ends within so long: nobody can write to stdin any more."""
+    """True if the service ends within so long: its end of stdin is closed."""
     poll = select.poll()
     poll.register(0, 0)
     return bool(poll.poll(seconds * 1000))
 
 
 def stopped(pid: int) -> bool:
-    """Whether a signal or a debugger holds the service."""
+    """True if a signal or a debugger holds the service."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib would take a megabyte
             state = file.read().rpartition(b")")[2].split()[0]
@@ -83,7 +83,7 @@ def stopped(pid: int) -> bool:
 
 
 def read_stacks(file: int) -> str:
-    """What the service's C code writes, until it stops writing."""
+    """Stacks that the service's C code writes, until it stops writing."""
     os.set_blocking(file, False)
     found = b""
     left = STACKS_SECONDS

@@ -47,7 +47,7 @@ WARM_TEXTS = ["The first forward passes say how fast this machine is with such a
 
 
 class Runtime:
-    """One service. `create_app` starts and stops it."""
+    """A service. `create_app` starts and stops it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -89,7 +89,7 @@ class Runtime:
         """Own the data directory and open the active model. Does nothing when it is open already.
 
         Raises:
-            StartupError: somebody else has the directory, there is no model to serve, or not on this machine.
+            StartupError: another process has the directory, or there is no model to serve here.
 
         """
         if self._data_lock is not None:

@@ -1,4 +1,4 @@
-"""One thread that watches the stages, and ends the process when only a new start can help.
+"""A thread that watches the stages, and ends the process when only a new start can help.
 
     every fifth of a second, each stage: restart what died, give up what hangs, say what is ill
     ill for SIMILE_HANG_SECONDS without a break: every thread's stack to the log, exit status 70
@@ -32,11 +32,11 @@ RETRY_SECONDS = 2.0
 
 
 def _nothing() -> None:
-    """What a beat does when nobody listens."""
+    """Beat without a watchdog process."""
 
 
 class Stage(Protocol):
-    """What is watched."""
+    """A part of the service that is watched."""
 
     def check(self, seconds: float, /) -> str | None:
         """Why it is ill, None when it is well. `seconds` have passed since the last look."""
@@ -77,7 +77,7 @@ class Watchdog:
                 return
 
     def look(self, seconds: float) -> None:
-        """One look, `seconds` after the last one."""
+        """Check every stage, `seconds` after the last look."""
         found = [reason for stage in self._stages if (reason := _reason(stage, seconds)) is not None]
         before, self.illness = self.illness, "; ".join(found) or None
         self._ill_seconds = self._ill_seconds + seconds if found else 0.0
@@ -94,7 +94,7 @@ def _reason(stage: Stage, seconds: float) -> str | None:
 
 
 class Heartbeat:
-    """The event loop as a stage: a loop that is blocked answers nobody, and nothing else would notice."""
+    """The event loop as a stage: a blocked loop answers no request, and nothing else would notice."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hang_seconds: float) -> None:
         self._loop = loop
@@ -145,7 +145,7 @@ def _say(words: str) -> None:
 async def lasting(name: str, work: Callable[[], Awaitable[None]]) -> None:
     """Run `work` until it ends by itself; when it breaks, say so and run it again.
 
-    A task that nobody waits for would otherwise die unseen.
+    A task that is not awaited would otherwise die unseen.
     """
     while True:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.metrics import MetricWrapperBase
 
 from models.__main__ import _parser as models_parser
 from service import __main__ as service
@@ -77,8 +78,8 @@ def test_every_setting_and_metric_exists() -> None:
     assert set(re.findall(r"SIMILE_[A-Z_]+[A-Z]", TEXT)) <= known | compose
     series = {
         family.name + ("_total" if family.type == "counter" else "")
-        for name, metric in vars(Metrics()).items()
-        if not name.startswith("_") and name != "registry"
+        for metric in Metrics().registry._collector_to_names
+        if isinstance(metric, MetricWrapperBase)
         for family in metric.describe()
     }
     for name in re.findall(r"\bsimile_[a-z_]+", TEXT):

@@ -23,7 +23,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 
 from models.errors import ModelError
-from models.files.fsync import sync
+from models.files.fsync import sync, sync_tree
 from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MANIFEST, MODELS, Contents, listed
@@ -64,8 +64,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
                 _copy_models(models, contents.versions, aside / MODELS)
             contents = contents.model_copy(update={"files": listed(aside)})
             (aside / MANIFEST).write_text(contents.text(), encoding="utf-8")
-            for path in [*aside.rglob("*"), aside]:
-                sync(path)
+            sync_tree(aside)
             aside.rename(folder)
         sync(folder.parent)
     except OSError as error:

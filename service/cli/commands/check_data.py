@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 def run(settings: Settings) -> str:
-    """The contents of the data directory, in words.
+    """Contents of the data directory, in words.
 
     Raises:
         CommandError: something is wrong; the message lists all of it.

@@ -53,7 +53,7 @@ class Remote:
         """The answer, whatever its status; a 429 or 503 is waited out for a while.
 
         Raises:
-            CommandError: nobody answers, or what answers is no Simile.
+            CommandError: there is no answer, or what answers is no Simile.
 
         """
         answer, wait = self._once(method, path, body, kind)
@@ -85,7 +85,7 @@ class Remote:
 
 
 def path_of(collection: str | None) -> str:
-    """The beginning of a collection's routes; None: of that which the address names."""
+    """Prefix of the routes of a collection; None: of the one that the address names."""
     return "" if collection is None else f"/collections/{collection}"
 
 

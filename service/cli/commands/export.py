@@ -8,8 +8,6 @@ The file appears whole or not at all.
 import argparse
 import contextlib
 import gzip
-import os
-import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from models.files.fsync import sync
+from models.files.fsync import replaced
 from service.cli.commands.client import Remote, path_of
 from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
@@ -83,21 +81,12 @@ def written(name: str) -> Iterator[Bytes]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    file = Path(name)
-    aside = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
-    try:
-        with aside.open("xb") as raw:
-            if file.suffix == ".gz":
-                with gzip.open(raw, "wb", compresslevel=6) as out:
-                    yield out
-            else:
-                yield raw
-            raw.flush()
-            os.fsync(raw.fileno())
-        aside.replace(file)
-    finally:
-        aside.unlink(missing_ok=True)
-    sync(file.parent)
+    with replaced(Path(name)) as raw:
+        if name.endswith(".gz"):
+            with gzip.open(raw, "wb", compresslevel=6) as out:
+                yield out
+        else:
+            yield raw
 
 
 def _from_service(
@@ -131,7 +120,7 @@ def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, A
 def _from_store(
     data_dir: Path, condition: str | None, collection: str | None, *, every: bool
 ) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Pages of documents and their number, as from a service."""
+    """Pages of documents, each with the number of documents in all."""
     where = _compiled(condition)
     with reading(data_dir) as store:
         there = store.collections()

@@ -31,7 +31,7 @@ _ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "c
 
 
 class CsvReader(Protocol):
-    """A reader of `csv`."""
+    """The type that `csv.reader` makes."""
 
     def __next__(self) -> list[str]: ...
 
@@ -41,7 +41,7 @@ class BadRow(Exception):
 
 
 class Row(NamedTuple):
-    """A line of a file: the document as it is sent, or why there is none."""
+    """Content of one line of a file: the document as it is sent, or why there is none."""
 
     file: str
     line: int

@@ -1,4 +1,4 @@
-"""A line on stderr that says how far a command is; on a terminal only."""
+"""Progress of a command: a line on stderr, only on a terminal."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ SECONDS = 0.2  # between two of them
 
 
 class Progress:
-    """`what` is being counted; `total` units of work, 0 where nobody knows."""
+    """`what` is counted; `total` units of work, 0 where that is not known."""
 
     def __init__(self, what: str, total: int = 0) -> None:
         self._what, self._total = what, total

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from models.errors import ModelError
-from models.files.fsync import sync
+from models.files.fsync import sync, sync_tree
 from models.files.lock import lock
 from models.store import Store
 from service.cli.commands.backup_manifest import MODELS, Contents, copy_listed, read_contents, require_exact
@@ -93,8 +93,7 @@ def _restore(
     copied = [version for version in contents.versions if (aside / MODELS / version).is_dir()]
     for version in copied:
         _check_model(Store(aside / MODELS), version, folder)
-    for path in aside.rglob("*"):
-        sync(path)
+    sync_tree(aside)
     for version in copied:
         _restore_model(aside / MODELS / version, models_dir / version)
     moved = _move_aside(there, data_dir) if there else None
@@ -168,11 +167,10 @@ def _restore_model(found: Path, to: Path) -> None:
         copy = to.with_name(f".tmp-{to.name}")  # the models folder sweeps it, should this be killed
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir()
-        holder = lock(copy)  # so that nobody sweeps it meanwhile
+        holder = lock(copy)  # so that no sweep takes it meanwhile
         try:
             shutil.copytree(found, copy, symlinks=True, dirs_exist_ok=True)
-            for path in [*copy.rglob("*"), copy]:
-                sync(path)
+            sync_tree(copy)
             copy.rename(to)
         finally:
             if holder is not None:

@@ -195,21 +195,21 @@ def test_the_memory_that_the_process_may_have_is_shown_and_nan_where_nobody_tell
 
 def test_series_of_a_version_go_with_it_however_many_swaps_there_are() -> None:
     metrics = Metrics()
-    metrics.versions({"v0", "v1"})
+    metrics.by_version.keep({"v0", "v1"})
     lines = len(of(metrics))
-    late = metrics.inference("v0", "interactive")
+    late = metrics.by_version.inference("v0", "interactive")
     assert late is not None
     for number in range(1, 40):
         late.tokens.inc()  # a batch that was under way
-        metrics.versions({f"v{number}", f"v{number + 1}"})
+        metrics.by_version.keep({f"v{number}", f"v{number + 1}"})
         found = of(metrics)
         assert len(found) == lines
         assert {name.split("version=")[1].strip('"}') for name in found if "version=" in name} == {
             f"v{number}",
             f"v{number + 1}",
         }
-    assert metrics.inference("v0", "interactive") is None
-    metrics.versions({"v0"})
+    assert metrics.by_version.inference("v0", "interactive") is None
+    metrics.by_version.keep({"v0"})
     assert of(metrics)['simile_tokens_total{lane="interactive",version="v0"}'] == 0
 
 
