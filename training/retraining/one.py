@@ -16,7 +16,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import Scores, Verdict, report
 from training.runs.command import train
 from training.runs.export import export_run
+from training.runs.options import Options
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Job:
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     sweep: bool = False  # earlier runs leave `work` when this one begins
-    options: Mapping[str, Any] = field(default_factory=dict)  # of training.runs.command.train
+    options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
 
 class Outcome(NamedTuple):
@@ -97,12 +98,14 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
             job.corpus,
             base.folder,
             place / "run",
-            steps=job.steps,
-            data=job.data,
-            base_name=base.name,
-            resume=(place / "run" / "run.json").is_file(),
-            say=say,
-            **job.options,
+            replace(
+                job.options,
+                steps=job.steps,
+                data=job.data,
+                base_name=base.name,
+                resume=(place / "run" / "run.json").is_file(),
+                say=say,
+            ),
         )
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
@@ -194,7 +197,7 @@ def _known(manifest: Manifest, how: str) -> NothingToLearn:
 
 def _name(job: Job, base: Base) -> str:
     """A folder for this very run, so that the same job goes on in it and another begins its own."""
-    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.get("precision")
+    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
@@ -211,7 +214,7 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
-    encoder = store.open(version, threads=job.options.get("threads") or cpus.available())
+    encoder = store.open(version, threads=job.options.threads or cpus.available())
     model = scorable_of(encoder)
     try:
         scores = score(model.encode, job.data, samples=True) if job.data is not None else {}

@@ -40,8 +40,9 @@ from training.runs.device import deterministic, enough_memory, open_device, use_
 from training.runs.interrupt import interruptible
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.log import Record, machine, versions
+from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
-from training.runs.setup import Options, build_trainer, identity_of
+from training.runs.setup import build_trainer, identity_of
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.token_file import clear
