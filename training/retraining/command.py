@@ -17,8 +17,7 @@ from models.store import Store
 from training.arguments import changes, positive, seed
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
-from training.retraining.config import Config, read_config
-from training.retraining.folders import folders
+from training.retraining.config import Config, folders, read_config
 from training.retraining.gate.verdict import as_text
 from training.retraining.workplace import workplace
 from training.runs.export import add_models_dir
