@@ -105,7 +105,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What can be refused is refused before anything is trained."""
+    """Retrain; what can be refused is refused before anything is trained."""
     from training.retraining.one import Interrupted  # noqa: PLC0415  torch
 
     try:

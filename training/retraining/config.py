@@ -168,7 +168,7 @@ def _worded(file: Path, problem: Any) -> str:
 
 
 def _close(place: list[str]) -> str:
-    """What was probably meant."""
+    """The key that was probably meant, for the message."""
     table: type[BaseModel] = Config
     for part in place[:-1]:
         inner = table.model_fields[part].annotation

@@ -1,4 +1,4 @@
-"""One retraining: from a corpus to a published version that is wanted, or the reason why not.
+"""A retraining: from a corpus to a published version that is wanted, or the reason why not.
 
     corpus ─▶ learned from before? ─▶ train ─▶ export and prove ─▶ artifact
                                                                       │ opened again, every byte checked
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What to retrain, and by which gate."""
+    """A retraining that is asked for, and its gate."""
 
     recipe: Recipe
     corpus: Corpus
@@ -118,7 +118,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
 
 
 def active_version(store: Store) -> str:
-    """What the service serves; what it would start with when none has run yet. Raise TrainingError."""
+    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
     version = store.read_state().get("live") or store.wanted()
     if not version:
         raise TrainingError(
@@ -186,7 +186,7 @@ def _check_new(job: Job, active: str, base: Base) -> None:
 
 
 def _known(manifest: Manifest, how: str) -> NothingToLearn:
-    """What to do about a version that is here already."""
+    """The error for a version that is here already, with what to do about it."""
     verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
     asked = f"`python -m models activate {manifest.version}` serves it"
     there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
@@ -210,7 +210,7 @@ def _sweep(work: Path, place: Path) -> None:
 
 
 def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
-    """Of the served file, as the service would open it."""
+    """Scores of the served file, as the service would open it."""
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")

@@ -140,7 +140,7 @@ class Schedule:
             return None
 
     def _run(self, why: str) -> None:
-        """One retraining, to its end; nothing when one is in hand."""
+        """Run a retraining to its end; do nothing when one is in hand."""
         if self._stopping or not self._running.acquire(blocking=False):
             return
         try:
@@ -159,7 +159,7 @@ class Schedule:
             self._running.release()
 
     def command(self) -> list[str]:
-        """What a run is."""
+        """The command of a run."""
         return [sys.executable, "-m", "training", "retrain", "--config", str(self.file)]
 
     def _child_to_its_end(self, about: dict[str, Any]) -> tuple[int, str]:

@@ -175,7 +175,7 @@ def _done(result: Result) -> str:
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
-    """One for each recipe, or one for all."""
+    """A corpus for each recipe, or one for all."""
     files = options.corpus or []
     if len(files) not in (0, 1, len(kinds)):
         raise TrainingError(

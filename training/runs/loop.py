@@ -49,7 +49,7 @@ from training.text.token_file import clear
 
 
 class _Job(NamedTuple):
-    """What does not change while a run goes on."""
+    """The parts that do not change while a run goes on."""
 
     recipe: Recipe
     corpus: Corpus
@@ -141,7 +141,7 @@ class _Run:
             return _result(self._out, self._state, interrupted=stopped, finished=True)
 
     def _begin(self) -> int:
-        """How many steps are done already."""
+        """Start or resume; return the number of steps that are done already."""
         if self._record.empty:  # also where a run was killed before its first step
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
             self._record.write("start", **self._job.identity, **about)

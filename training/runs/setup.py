@@ -1,4 +1,4 @@
-"""What a run is set up from: its identity, and a trainer that is ready for the first step."""
+"""The setting up of a run: its identity, and a trainer that is ready for the first step."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def build_trainer(
 
 
 def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
-    """What is not as a reader of the recipe may expect."""
+    """Remarks on what a reader of the recipe may not expect."""
     if (base / "modules.json").is_file():
         names = "+".join(trainer.encoder.source.head.names)
         yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
@@ -90,7 +90,7 @@ def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> It
 def identity_of(
     recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
 ) -> Identity:
-    """What a folder's run is: whatever decides its losses."""
+    """The identity of a folder's run: whatever decides its losses."""
     return {
         "method": recipe.name,
         "recipe": recipe.digest(),
