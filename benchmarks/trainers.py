@@ -11,11 +11,11 @@ import torch
 
 from benchmarks.workloads import PROJECT
 from models.publishing.default import ORIGIN
-from models.publishing.publish import silent
 from training.methods.recipe import Recipe
 from training.runs.device import deterministic
+from training.runs.options import Options
 from training.runs.processes import World
-from training.runs.setup import Options, build_trainer
+from training.runs.setup import build_trainer
 from training.text.corpus import Corpus
 
 
@@ -36,12 +36,7 @@ class Ours:
             eval_steps=steps + 1,
             checkpoint_steps=steps + 1,
             record_steps=steps + 1,
-            data=None,
             base_name=ORIGIN,
-            version=None,
-            resume=False,
-            progress=False,
-            say=silent,
         )
         bf16, cpu = job["precision"] == "bf16", torch.device("cpu")
         self._trainer = build_trainer(

@@ -1,4 +1,4 @@
-"""What training refuses, in one line that says what to do."""
+"""The errors of training: one line each, which says what to do."""
 
 
 class TrainingError(Exception):

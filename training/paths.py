@@ -8,7 +8,7 @@ from training.errors import TrainingError
 
 
 def target(name: str, *read: Path) -> Path:
-    """Where to write: a file in a folder that is there, and none of those that are `read`.
+    """The file to write: one in a folder that is there, and none of those that are `read`.
 
     Where a link leads, since writing replaces the file; a device or a pipe would be replaced as well.
     """

@@ -41,7 +41,7 @@ def claim(out: Path, identity: Identity, *, resume: bool) -> None:
 
 
 def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
-    """What run.json says, or would say. Raise TrainingError when `out` cannot be the folder of this run."""
+    """The content of run.json, old or new. Raise TrainingError when `out` cannot hold this run."""
     if not resume:
         if (out / FILE_NAME).exists():
             raise TrainingError(
@@ -84,7 +84,7 @@ def read_run(out: Path) -> dict[str, Any]:
 
 
 def best_of(folder: Path) -> Path | None:
-    """Where the best step of a run is that may be used; None when `folder` is no run, or has none yet."""
+    """The folder of a run's best step; None when `folder` is no run, or has none yet."""
     best = folder / "best"
     return best if (folder / FILE_NAME).is_file() and best.is_dir() else None
 

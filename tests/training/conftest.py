@@ -20,6 +20,7 @@ from training.methods.recipe import Recipe
 from training.retraining.one import Job
 from training.runfile import Result
 from training.runs.command import train
+from training.runs.options import Options
 from training.text.corpus import Corpus
 from training.text.lexicon import Lexicon
 
@@ -44,18 +45,20 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(recipe: Recipe, corpus: Corpus, tiny_source: Path, tmp_path: Path) -> Run:
-    """Train the tiny model in fp32 on one thread, each step recorded; keywords as for `train`."""
+    """Train the tiny model in fp32 on one thread, each step recorded; keywords as for `train` and Options."""
 
     def begin(out: str, **changed: Any) -> Result:
         given: dict[str, Any] = {
-            "recipe": recipe,
-            "corpus": corpus,
-            "base": tiny_source,
             "steps": 6,
             "batch": 16,
-        }
-        given |= {"precision": "fp32", "device": "cpu", "threads": 1, "record_steps": 1} | changed
-        return train(out=tmp_path / out, **given)
+            "precision": "fp32",
+            "device": "cpu",
+            "threads": 1,
+            "record_steps": 1,
+        } | changed
+        what: dict[str, Any] = {"recipe": recipe, "corpus": corpus, "base": tiny_source}
+        what = {name: given.pop(name, value) for name, value in what.items()}
+        return train(**what, out=tmp_path / out, options=Options(**given))
 
     return begin
 
@@ -78,7 +81,7 @@ def job(tmp_path: Path, tiny_models_dir: Path, recipe: Recipe, corpus: Corpus) -
         store=store,
         work=tmp_path / "work",
         data=data,
-        options={"precision": "fp32", "threads": 1},
+        options=Options(precision="fp32", threads=1),
     )
 
 

@@ -1,1 +1,1 @@
-"""How good an encoder is: against people's judgement, and by its geometry. Imports no torch."""
+"""The quality of an encoder: against people's judgement, and by its geometry. Imports no torch."""

@@ -1,4 +1,4 @@
-"""How far a difference between two models may be luck: the paired bootstrap over what both were asked.
+"""The paired bootstrap: how far a difference between two models may be luck, over what both were asked.
 
 Queries or pairs are drawn again, with replacement, as many as there are; both models are scored on the same
 draw. The middle of the differences over many draws is the interval (Efron and Tibshirani 1993, the percentile
@@ -25,7 +25,7 @@ class Interval(NamedTuple):
 
 
 class Graded(NamedTuple):
-    """One set of pairs, (n,) each: what people said, and the cosines of both models."""
+    """Scored pairs of one set, (n,) each: what people said, and the cosines of both models."""
 
     gold: Floats
     before: Floats
@@ -35,7 +35,7 @@ class Graded(NamedTuple):
 def of_mean(
     before: Sequence[float] | Floats, after: Sequence[float] | Floats, *, level: float, rounds: int = ROUNDS
 ) -> Interval:
-    """Of the mean of `after` less that of `before`, over the same queries. NaN for none.
+    """The interval of the mean of `after` less that of `before`, over the same queries. NaN for none.
 
     level: how often the interval holds the true difference, as 0.95.
     """
@@ -50,7 +50,7 @@ def of_mean(
 
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:
-    """Of the mean over `sets` of Spearman's correlation with gold scores; pairs are drawn within a set."""
+    """The interval of the mean over `sets` of Spearman's correlation; pairs are drawn within a set."""
     random = np.random.default_rng(_SEED)
     totals = np.zeros(rounds)
     for gold, before, after in sets:
@@ -68,7 +68,7 @@ def _interval(differences: Floats, level: float) -> Interval:
 
 
 def _correlation(x: Floats, y: Floats) -> float:
-    """Of ranks; 0 where one side is constant, which a draw of few pairs can be."""
+    """The correlation of ranks; 0 where one side is constant, which a draw of few pairs can be."""
     a, b = x - x.mean(), y - y.mean()
     lengths = np.sqrt((a @ a) * (b @ b))
     return float(a @ b / lengths) if lengths else 0.0

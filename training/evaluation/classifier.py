@@ -152,7 +152,7 @@ class Loss:
         return self._back(self._transposed, self._share * (probabilities - self._target))
 
     def diagonal(self, probabilities: Floats) -> Floats:
-        """Of the second derivative."""
+        """The diagonal of the second derivative."""
         return self._back(self._squares, self._share * probabilities * (1 - probabilities))
 
     def curvature(self, probabilities: Floats, change: Floats) -> Floats:

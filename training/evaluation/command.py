@@ -62,7 +62,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What can be refused is refused before the model is opened."""
+    """Evaluate; what can be refused is refused before the model is opened."""
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
     file = target(options.json) if options.json and options.json != _STDOUT else None

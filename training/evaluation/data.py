@@ -97,7 +97,7 @@ def is_absent(key: str, data: Path) -> bool:
 
 
 def load(key: str, data: Path, split: str | None = None) -> Pairs:
-    """One split of a set that is not absent: `split`, or the one that is scored.
+    """The pairs of one split of a set that is not absent: `split`, or the one that is scored.
 
     Raise TrainingError with the file and the line.
     """

@@ -34,7 +34,7 @@ _DECIMALS = 6  # of a value of the spectrum
 
 
 class Spread(NamedTuple):
-    """How the vectors fill their dimensions; NaN and empty where one has no direction."""
+    """The use that vectors make of their dimensions; NaN and empty where one has no direction."""
 
     mean_cosine: float  # -1 to 1, of two different sentences
     top_energy: float  # 0 to 1: share of the squared lengths that lies along one direction

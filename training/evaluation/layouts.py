@@ -1,4 +1,4 @@
-"""How sets of scored pairs lie on disk: the project's own files, and those that others give out.
+"""Layouts of scored pairs on disk: the project's own files, and those that others give out.
 
     own        KEY/SPLIT.tsv.gz                [subset] score sentence1 sentence2: a header row, no quoting
     SentEval   STS/STS12-en-test/STS.input.MSRpar.txt  two sentences in a line; the scores are in

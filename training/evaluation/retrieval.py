@@ -104,7 +104,7 @@ def search(
 def _parts(
     within: Mapping[str, str] | None, queries: Sequence[str], documents: Sequence[str]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Of each part the places of its queries and of its documents, in their order."""
+    """The places of the queries and of the documents of each part, in their order."""
     if within is None:
         yield [*range(len(queries))], [*range(len(documents))]
         return

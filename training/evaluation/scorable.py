@@ -1,4 +1,4 @@
-"""What `evaluate` may name: the default model, a published version, a folder, or a server.
+"""The models that `evaluate` may name: the default model, a published version, a folder, or a server.
 
     default                  the model that the service starts with
     2026…-name-1a2b3c4d      a version in the models folder

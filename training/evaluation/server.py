@@ -118,5 +118,5 @@ class Server:
 
 
 def _wait_seconds(retry_after: str) -> float:
-    """What the server asks for, in whole seconds; it may name a date instead, which is not understood."""
+    """The wait that the server asks for, in whole seconds; a date in its place is not understood."""
     return min(float(retry_after), _LONGEST_WAIT_SECONDS) if retry_after.isdecimal() else 1.0

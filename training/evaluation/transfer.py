@@ -94,7 +94,7 @@ def nested(x: Floats, labels: Labels, classes: int, fold: Labels) -> tuple[Label
 
 
 def f1(predicted: Labels, labels: Labels) -> float:
-    """Of the label 1: 2 true / (2 true + false positives + false negatives), 0 where it never occurs."""
+    """F1 of the label 1: 2 true / (2 true + false positives + false negatives), 0 where it never occurs."""
     true = int(((predicted == 1) & (labels == 1)).sum())
     either = int((predicted == 1).sum() + (labels == 1).sum())
     return 2 * true / either if either else 0.0

@@ -36,7 +36,7 @@ def check_fit(recipe: Recipe) -> None:
 
 
 def columns_of(recipe: Recipe) -> int:
-    """How many texts a row of the recipe's source has."""
+    """The number of texts that a row of the recipe's source has."""
     source = recipe.source
     return 1 + source.positives if isinstance(source, Documents) else len(source.kind.columns)
 
@@ -63,7 +63,7 @@ def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
 
 
 def _check_further_views(recipe: Recipe) -> None:
-    """Those after the second are negatives for some objectives, and positives for others."""
+    """Check the views after the second: they are negatives for some objectives, and positives for others."""
     source = recipe.source
     for _, objective in recipe.objectives:
         if isinstance(objective, NTXent) and isinstance(source, Triples):

@@ -21,7 +21,7 @@ _SPREAD = 0.02  # BERT's initializer_range; torch's own default for Linear gave 
 class Head(Protocol):
     @property
     def keep(self) -> bool:
-        """Whether the published model has it."""
+        """True if the published model has it."""
 
     def build(self, width: int, generator: torch.Generator) -> nn.Module:
         """(rows, width) -> (rows, width)."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Reps(NamedTuple):
-    """What one step gives to an objective. Vectors are of the whole batch, tokens of this process's share."""
+    """Input of an objective in one step. Vectors are of the whole batch, tokens of this process."""
 
     z: Tensor  # (N, V, P), after the head
     texts: Tensor  # int64 (N, V): equal numbers are equal texts
@@ -43,12 +43,12 @@ class Reps(NamedTuple):
     guest: bool = False  # fewer texts than processes: this one has another's text, which counts nothing
 
     def mean(self, losses: Tensor, count: Tensor) -> Tensor:
-        """Of a sum over this process's tokens, the mean over those of all processes."""
+        """The mean over the tokens of all processes, from a sum over this one's."""
         return (0 * losses if self.guest else losses) / self.total(0 * count if self.guest else count)
 
 
 class Materials(NamedTuple):
-    """What an objective with weights of its own is built from."""
+    """Materials of an objective with weights of its own."""
 
     encoder: Encoder
     lexicon: Lexicon
@@ -188,7 +188,7 @@ def triplet(anchor_NP: Tensor, positive_NP: Tensor, negative_NP: Tensor, *, marg
 
 
 def semi_hard(anchor_NP: Tensor, positive_NP: Tensor, keys_MP: Tensor, same_NM: Tensor) -> Tensor:
-    """Of each anchor the number of its negative: the nearest that is farther than its positive.
+    """The number of each anchor's negative: the nearest that is farther than its positive.
 
     FaceNet, section 3.2. Where no candidate is farther, the farthest of them (our choice); where there
     is none at all, key n, the positive itself, which moves nothing. int64 (N,).

@@ -24,7 +24,7 @@ _NOTHING = 1e-10  # of the strongest direction's variance: a direction in which 
 
 
 class Moments(NamedTuple):
-    """Of the vectors seen: how many, their mean (D,) and covariance (D, D), divided by their number."""
+    """Moments of the vectors: how many, their mean (D,) and covariance (D, D), divided by their number."""
 
     texts: int
     mean: Floats
@@ -100,7 +100,7 @@ def moments_of(chunks: Iterable[NDArray[np.float32]]) -> Moments:
 
 
 def fit(posts: Sequence[Post], moments: Moments) -> list[Affine]:
-    """One after another, each on what those before it make of the vectors."""
+    """Fit one after another, each on what those before it make of the vectors."""
     layers = []
     for post in posts:
         layers.append(post.fit(moments))

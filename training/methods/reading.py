@@ -14,7 +14,7 @@ _RATES = ("lr", "epsilon")  # at most 1 as well, and above 0
 
 
 class Wrong(Exception):
-    """What is wrong with one key."""
+    """An error in one key."""
 
 
 def block(kind: str, known: Mapping[str, type[Any]], entry: object) -> Any:

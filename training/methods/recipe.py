@@ -76,7 +76,7 @@ class Recipe:
         return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
 
     def described(self) -> dict[str, Any]:
-        """As JSON, with every block under its name; without the recipe's own name and seed."""
+        """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
         return {
             "source": described(self.source, SOURCES),
             "views": [described(view, VIEWS) for view in self.views],
@@ -96,5 +96,5 @@ class Recipe:
         }
 
     def reads(self, what: str) -> bool:
-        """Whether an objective reads `what` beside the vectors."""
+        """True if an objective reads `what` beside the vectors."""
         return any(what in objective.reads for _, objective in self.objectives)

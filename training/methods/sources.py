@@ -42,11 +42,11 @@ class Source(Protocol):
         """step: counted from 0."""
 
     def distinct(self) -> int:
-        """How many texts differ, and so could be negatives of each other."""
+        """The number of texts that differ, and so could be negatives of each other."""
 
 
 class Given(NamedTuple):
-    """What every source is built from."""
+    """Materials of every source."""
 
     corpus: Corpus
     tokenizer: Tokenizer  # cuts at the training length
@@ -84,7 +84,7 @@ class Rows:
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """Of each text the first one with the same ids: texts that differ beyond the training length."""
+        """The first text with the same ids, for each: texts that differ beyond the training length."""
         first: dict[bytes, int] = {}
         ids, starts = self._shelf.ids, self._shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
@@ -92,7 +92,7 @@ class Rows:
 
 
 class Spans:
-    """Of each document some spans, drawn anew in every step: anchors, and positives near each of them."""
+    """Spans of each document, drawn anew in every step: anchors, and positives near each of them."""
 
     def __init__(self, given: Given, recipe: Documents) -> None:
         self._before, self._after = given.tokenizer.affixes
@@ -136,7 +136,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class Lines:
-    """One text alone."""
+    """Single texts."""
 
     kind: ClassVar[Kind] = TEXTS
     whole: ClassVar[bool] = False  # whether texts are not cut at the training length

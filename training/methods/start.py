@@ -55,7 +55,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[En
 
 
 def _template(recipe: Recipe) -> str:
-    """Of the first view: the one that is published."""
+    """The template of the first view, which is published."""
     return next(view.text for view in recipe.views if isinstance(view, Template))
 
 

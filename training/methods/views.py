@@ -24,7 +24,7 @@ from training.text.tokens import NOT_A_TARGET, Tokens
 
 class View(Protocol):
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
-        """As many texts as `tokens` has; `tokens` itself is not changed."""
+        """Change the texts; there are as many as `tokens` has, and `tokens` itself is not changed."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Repeat:
     rate: float
 
     def room(self, most: int) -> int:
-        """How long a text may be that has at most `most` tokens afterwards."""
+        """The longest that a text may be to have at most `most` tokens afterwards."""
         return next(
             length for length in range(most, 0, -1) if length + max(2, int(length * self.rate)) <= most
         )
@@ -173,7 +173,7 @@ def _chance(tokens: Tokens, rate: float, generator: torch.Generator) -> Tensor:
 
 
 def _words(tokens: Tokens, lexicon: Lexicon, special: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each token the number of its word in the batch, and of each word its text; none is special."""
+    """The number of each token's word in the batch, and the text of each word; none is special."""
     rows = tokens.rows()
     after_special = torch.cat([torch.ones(1, dtype=torch.bool), special[:-1]])
     new_text = torch.cat([torch.ones(1, dtype=torch.bool), rows.diff() > 0])
@@ -189,7 +189,7 @@ def _keep_words(tokens: Tokens, special: Tensor, words: Tensor, stay: Tensor) ->
 
 
 def _rank_within(owner: Tensor, lot: Tensor) -> Tensor:
-    """Of each its place among those of the same owner, the lowest lot first. owner: never falls."""
+    """The rank of each among those of the same owner, the lowest lot first. owner: never falls."""
     order = torch.argsort(owner.double() + lot.double(), stable=True)  # lots are below 1
     firsts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(owner).cumsum(0)])
     rank = torch.empty_like(order)

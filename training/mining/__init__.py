@@ -1,1 +1,1 @@
-"""What is done to a team's text before training: hard negatives, mined pairs, near-duplicates, a report."""
+"""Work on a team's text before training: hard negatives, mined pairs, near-duplicates, a report."""

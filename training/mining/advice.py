@@ -1,4 +1,4 @@
-"""What in a corpus is likely to spoil a contrastive training, each in one sentence that says what to do.
+"""Warnings about a corpus that may spoil a contrastive training; each sentence says what to do.
 
 Nothing here refuses a corpus: these are reasons to look. Not here: how the figures come about (figures.py).
 """

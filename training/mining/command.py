@@ -122,7 +122,7 @@ def _negatives(options: argparse.Namespace) -> int:
 
 
 def _labelled(options: argparse.Namespace) -> tuple[Labelled, Path]:
-    """What to mine for, and where to write it."""
+    """The pairs to mine for, and the file to write."""
     if options.beir and options.corpus:
         raise TrainingError("--corpus goes with --pairs: a BEIR folder has a corpus of its own.")
     if options.pairs and options.split:

@@ -75,7 +75,7 @@ def _counted(hashes: Hashes) -> NDArray[np.int64]:
 
 
 def _rarest(hashes: Hashes, frequency: NDArray[np.int64], threshold: float) -> list[int]:
-    """As many that two texts at the threshold must share one of them.
+    """So many shingles that two texts at the threshold must share one of them.
 
     The prefix filter of Chaudhuri, Ganti and Kaushik 2006. Texts of one template share bands by the
     thousand, yet few of them share what is rare: without it such a corpus takes hours.

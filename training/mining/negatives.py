@@ -50,7 +50,7 @@ class Rules:
 
 
 class Triple(NamedTuple):
-    """One line of the output; the names are its keys."""
+    """A line of the output; the names are its keys."""
 
     anchor: str
     positive: str
@@ -61,7 +61,7 @@ class Triple(NamedTuple):
 
 @dataclass
 class Counts:
-    """What became of the pairs and their candidates; added up while the triples are read."""
+    """Counts of pairs and candidates; added up while the triples are read."""
 
     pairs: int = 0
     triples: int = 0

@@ -19,7 +19,7 @@ MIN_SCORE = 0.7  # cosine of the default model; chosen by us
 
 
 class Pair(NamedTuple):
-    """One line of the output; the names are its keys."""
+    """A line of the output; the names are its keys."""
 
     anchor: str
     positive: str

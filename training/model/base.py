@@ -1,4 +1,4 @@
-"""What `--base` may name: `default`, a published version, a folder, or a hub id; as a source folder."""
+"""Models that `--base` may name: `default`, a published version, a folder, or a hub id, as a folder."""
 
 from __future__ import annotations
 

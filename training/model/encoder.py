@@ -101,7 +101,7 @@ class Encoder(nn.Module):
 
     @torch.inference_mode()
     def pooled(self, texts: Sequence[str]) -> Tensor:
-        """As `encode`, before the vectors are brought to length 1: float32 (texts, dimension) on the CPU."""
+        """Vectors before they are brought to length 1: float32 (texts, dimension) on the CPU."""
         rows = [tokens.ids for tokens in self._tokenizer.tokenize(texts)]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         vectors = torch.empty(0)
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
 
     @property
     def width(self) -> int:
-        """Of a pooled vector."""
+        """The width of a pooled vector."""
         if not len(self.dense):
             return self.source.head.dimension(self.source.width)
         last: Any = self.dense[-1]
@@ -139,7 +139,7 @@ class Encoder(nn.Module):
             self.dense.append(DenseLayer(linear, "identity").to(self.device))
 
     def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
-        """Of documents: with the prompt that the published model will put before them."""
+        """The vectors of documents: with the prompt that the published model will put before them."""
         prompt = self.source.document_prompt
         for at in range(0, len(texts), chunk):
             documents = [prompt + text for text in texts[at : at + chunk]]

@@ -26,7 +26,7 @@ _AFTER_PAD = ("roberta", "xlm-roberta")  # their first position comes after the 
 
 
 class Packing(NamedTuple):
-    """How packed tokens stand in a padded (R, T)."""
+    """The places of packed tokens in a padded (R, T)."""
 
     at: Tensor  # int64 (tokens,): r * T + t
     mask: Tensor  # bool (R, T), true on tokens
@@ -48,7 +48,7 @@ def positions_of(tokens: Tokens, family: str, pad_id: int) -> Tensor:
 
 
 def attention_of(config: Mapping[str, Any]) -> str | None:
-    """How to load a backbone: packed where its family can be, else as transformers chooses."""
+    """The attention to load a backbone with: packed where its family can be, else as transformers chooses."""
     return NAME if config.get("model_type") in FAMILIES else None
 
 

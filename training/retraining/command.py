@@ -17,11 +17,11 @@ from models.store import Store
 from training.arguments import changes, positive, seed
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
-from training.retraining.config import Config, read_config
-from training.retraining.folders import folders
+from training.retraining.config import Config, folders, read_config
 from training.retraining.gate.verdict import as_text
 from training.retraining.workplace import workplace
 from training.runs.export import add_models_dir
+from training.runs.options import Options
 from training.text.corpus import Corpus, Kind, from_service, read_corpus
 from training.text.service_collections import add_options, chosen
 
@@ -105,7 +105,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """What can be refused is refused before anything is trained."""
+    """Retrain; what can be refused is refused before anything is trained."""
     from training.retraining.one import Interrupted  # noqa: PLC0415  torch
 
     try:
@@ -142,7 +142,7 @@ def _by_options(options: argparse.Namespace) -> int:
             work=work,
             data=data,
             mode=options.gate,
-            options={"precision": options.precision, "threads": options.threads, "progress": True},
+            options=Options(precision=options.precision, threads=options.threads, progress=True),
         )
         return _tell(retrain(job, _say))
 
@@ -162,8 +162,8 @@ def _by_config(options: argparse.Namespace) -> int:
     store = Store(where.models)
     with alone(store), workplace(where.work) as work:
         job: Job = prepare(config, recipe, store, work, _say)
-        more = {"precision": train.precision, "threads": config.schedule.threads}
-        more |= {"progress": sys.stderr.isatty()}  # a schedule keeps what is said
+        quiet = not sys.stderr.isatty()  # a schedule keeps what is said
+        more = Options(precision=train.precision, threads=config.schedule.threads, progress=not quiet)
         return _tell(retrain(replace(job, options=more), _say))
 
 

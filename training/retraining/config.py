@@ -5,13 +5,15 @@ Only `corpus.service` or `corpus.file` has to be given; docs/RETRAINING.md expla
 
 from __future__ import annotations
 
+import os
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from models.store import models_dir
 from training.errors import TrainingError
 from training.retraining.gate import rules as gate
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
@@ -107,6 +109,17 @@ class Config(Table):
     folders: FoldersTable = Field(default_factory=FoldersTable)
 
 
+class Folders(NamedTuple):
+    models: Path
+    work: Path  # the run in hand; what a killed run had done is in it
+
+
+def folders(config: Config) -> Folders:
+    """The versions' folder and the one that a retraining works in."""
+    models = config.folders.models or models_dir(os.environ)
+    return Folders(models, config.folders.work or models.parent / "retrain")
+
+
 def read_config(file: Path) -> Config:
     """Paths in it are relative to its own folder. Raise TrainingError that names the key."""
     try:
@@ -155,7 +168,7 @@ def _worded(file: Path, problem: Any) -> str:
 
 
 def _close(place: list[str]) -> str:
-    """What was probably meant."""
+    """The key that was probably meant, for the message."""
     table: type[BaseModel] = Config
     for part in place[:-1]:
         inner = table.model_fields[part].annotation

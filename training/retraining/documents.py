@@ -57,7 +57,7 @@ def documents_in(file: Path) -> Documents:
 
 
 def documents_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Documents:
-    """Of the service at `url`. Raise TrainingError, or NothingToLearn when it has none.
+    """The documents of the service at `url`. Raise TrainingError, or NothingToLearn when it has none.
 
     wanted: the names of the collections to read, or service_collections.ALL.
     """

@@ -24,7 +24,7 @@ class Split(NamedTuple):
 
 
 def place(id: str) -> float:
-    """Where an id falls in [0, 1), evenly and for ever."""
+    """The place of an id in [0, 1), evenly and for ever."""
     digest = hashlib.sha256(b"held out\0" + id.encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 

@@ -54,7 +54,7 @@ def judgements_in(file: Path) -> Iterator[Judgement]:
 
 
 def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Judgement]:
-    """What was sent to `POST /feedback` of the service at `url`. Raise TrainingError.
+    """Judgements sent to `POST /feedback` of the service at `url`. Raise TrainingError.
 
     wanted: the names of the collections to read, or service_collections.ALL.
     """
@@ -91,7 +91,7 @@ def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -
 
 
 def _majority(votes: Mapping[str | None, bool]) -> bool | None:
-    """What most keys say; None when as many say the one as the other."""
+    """The opinion of most keys; None when as many say the one as the other."""
     of_keys = [relevant for key, relevant in votes.items() if key is not None] or [*votes.values()]
     both = 2 * sum(of_keys)
     return None if both == len(of_keys) else both > len(of_keys)

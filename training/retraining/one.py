@@ -1,4 +1,4 @@
-"""One retraining: from a corpus to a published version that is wanted, or the reason why not.
+"""A retraining: from a corpus to a published version that is wanted, or the reason why not.
 
     corpus ─▶ learned from before? ─▶ train ─▶ export and prove ─▶ artifact
                                                                       │ opened again, every byte checked
@@ -16,7 +16,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import Scores, Verdict, report
 from training.runs.command import train
 from training.runs.export import export_run
+from training.runs.options import Options
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What to retrain, and by which gate."""
+    """A retraining that is asked for, and its gate."""
 
     recipe: Recipe
     corpus: Corpus
@@ -65,7 +66,7 @@ class Job:
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     sweep: bool = False  # earlier runs leave `work` when this one begins
-    options: Mapping[str, Any] = field(default_factory=dict)  # of training.runs.command.train
+    options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
 
 class Outcome(NamedTuple):
@@ -97,12 +98,14 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
             job.corpus,
             base.folder,
             place / "run",
-            steps=job.steps,
-            data=job.data,
-            base_name=base.name,
-            resume=(place / "run" / "run.json").is_file(),
-            say=say,
-            **job.options,
+            replace(
+                job.options,
+                steps=job.steps,
+                data=job.data,
+                base_name=base.name,
+                resume=(place / "run" / "run.json").is_file(),
+                say=say,
+            ),
         )
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
@@ -115,7 +118,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
 
 
 def active_version(store: Store) -> str:
-    """What the service serves; what it would start with when none has run yet. Raise TrainingError."""
+    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
     version = store.read_state().get("live") or store.wanted()
     if not version:
         raise TrainingError(
@@ -183,7 +186,7 @@ def _check_new(job: Job, active: str, base: Base) -> None:
 
 
 def _known(manifest: Manifest, how: str) -> NothingToLearn:
-    """What to do about a version that is here already."""
+    """The error for a version that is here already, with what to do about it."""
     verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
     asked = f"`python -m models activate {manifest.version}` serves it"
     there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
@@ -194,7 +197,7 @@ def _known(manifest: Manifest, how: str) -> NothingToLearn:
 
 def _name(job: Job, base: Base) -> str:
     """A folder for this very run, so that the same job goes on in it and another begins its own."""
-    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.get("precision")
+    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
@@ -207,11 +210,11 @@ def _sweep(work: Path, place: Path) -> None:
 
 
 def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
-    """Of the served file, as the service would open it."""
+    """Scores of the served file, as the service would open it."""
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     say(f"scoring {version}")
-    encoder = store.open(version, threads=job.options.get("threads") or cpus.available())
+    encoder = store.open(version, threads=job.options.threads or cpus.available())
     model = scorable_of(encoder)
     try:
         scores = score(model.encode, job.data, samples=True) if job.data is not None else {}

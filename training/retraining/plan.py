@@ -1,4 +1,4 @@
-"""One retraining from retrain.toml: what there is to learn from, what is held out, and the job of it.
+"""The plan of a retraining from retrain.toml: what there is to learn from, what is held out, and its job.
 
     documents ─▶ held out by id ─┬─▶ searches that judge
                                  └─▶ corpus of the recipe's kind ─▶ one.py

@@ -1,4 +1,4 @@
-"""What a recipe reads, made of the documents and judgements that may be trained on.
+"""The rows that a recipe reads, made of the documents and judgements that may be trained on.
 
     texts      each document's text
     pairs      a judged query with its document, and a title with its text

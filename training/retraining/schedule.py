@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from models.retrainings import outcome_of, read_runs, write_runs
 from training.errors import TrainingError
-from training.retraining.clock import clock
-from training.retraining.config import Config, read_config
-from training.retraining.folders import folders
+from training.retraining.config import Config, ScheduleTable, folders, read_config
 from training.text.service import count_of
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ _LATE_SECONDS = 3600  # a run that could not begin in time, as on a machine that
 _SAID = 2000  # characters of a run's last words that are kept
 _CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
 _NICE = 10  # serving goes first
+_FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -137,7 +140,7 @@ class Schedule:
             return None
 
     def _run(self, why: str) -> None:
-        """One retraining, to its end; nothing when one is in hand."""
+        """Run a retraining to its end; do nothing when one is in hand."""
         if self._stopping or not self._running.acquire(blocking=False):
             return
         try:
@@ -156,7 +159,7 @@ class Schedule:
             self._running.release()
 
     def command(self) -> list[str]:
-        """What a run is."""
+        """The command of a run."""
         return [sys.executable, "-m", "training", "retrain", "--config", str(self.file)]
 
     def _child_to_its_end(self, about: dict[str, Any]) -> tuple[int, str]:
@@ -216,3 +219,46 @@ def _environment(threads: int | None) -> dict[str, str]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def clock(table: ScheduleTable) -> BaseTrigger:
+    """When a run is due: schedule.cron as cron(5) reads it, with seconds in front where there are six fields.
+
+    Raise TrainingError for a cron expression or time zone that there is not, or one that is never due.
+    """
+    fields = table.cron.split()
+    try:
+        if len(fields) not in (5, 6):
+            raise ValueError(f"it has {len(fields)} fields")  # noqa: TRY301  said together with what is meant
+        given = dict(zip(_FIELDS, fields if len(fields) == 6 else ["0", *fields], strict=True))
+        given["day_of_week"] = _weekdays(given["day_of_week"])
+        each = [given]
+        if not given["day"].startswith("*") and not given["day_of_week"].startswith("*"):
+            each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # cron: either of the two
+        triggers = [
+            CronTrigger(**one, timezone=table.timezone, jitter=table.jitter_seconds or None) for one in each
+        ]
+        if all(trigger.get_next_fire_time(None, datetime.now(UTC)) is None for trigger in triggers):
+            raise ValueError("it is never due")  # noqa: TRY301
+    except (ValueError, LookupError) as error:
+        raise TrainingError(
+            f"schedule.cron {table.cron!r} in {table.timezone}: {error}. "
+            'Five fields are meant, as "30 3 * * *" for half past three every night.'
+        ) from None
+    return triggers[0] if len(triggers) == 1 else OrTrigger(triggers)
+
+
+def _weekdays(field: str) -> str:
+    """Cron counts days from Sunday, 0 or 7, and APScheduler from Monday: numbers become names."""
+    if field == "*" or not any(letter.isdigit() for letter in field):
+        return field
+    days: list[int] = []
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = ("0-6" if span == "*" else span).partition("-")
+        if not (first.isdigit() and (last or first).isdigit() and (step or "1").isdigit()):
+            raise ValueError(f"the weekday {part!r} is not understood")
+        days += range(int(first), int(last or first) + 1, int(step or 1))
+    if not days or not all(0 <= day <= 7 for day in days):
+        raise ValueError("weekdays are 0 (Sunday) to 7")
+    return ",".join(dict.fromkeys(_DAYS[day] for day in days))

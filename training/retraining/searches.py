@@ -50,7 +50,7 @@ def collections(split: Split, judged: Mapping[str, Sequence[str]], candidates: i
 
 
 def withheld(split: Split, judged: Iterable[str]) -> set[str]:
-    """What no row to train on may have, as `plain` makes it: queries, titles and texts that judge."""
+    """Texts that no row to train on may have, as `plain` makes them: queries, titles and texts that judge."""
     of_documents = (text for document in split.held for text in (document.title, document.text))
     return {plain(text) for text in (*judged, *of_documents)} - {""}
 
@@ -119,7 +119,7 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
 
 
 def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
-    """Of each document one pair of sentences, where it has any."""
+    """A pair of sentences of each document, where it has any."""
     queries: dict[str, str] = {}
     answers: dict[str, str] = {}
     for at, document in enumerate((*held, *others)):
@@ -198,5 +198,5 @@ def _sentences(text: str) -> list[str]:
 
 
 def _unspaced(sentence: str) -> bool:
-    """Whether it is of a script that writes no spaces, and long enough."""
+    """True for a long enough sentence of a script that writes no spaces."""
     return " " not in sentence and len(sentence) >= 2 * _WORDS and not sentence.isascii()

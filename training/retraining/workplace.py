@@ -1,4 +1,4 @@
-"""Where a retraining works: a folder that is kept, or a temporary one that goes with its process.
+"""The folder that a retraining works in: one that is kept, or a temporary one that goes with its process.
 
 A process that is killed cannot tidy up, so whoever comes next removes what dead ones left behind: a living
 one holds a lock on its folder.

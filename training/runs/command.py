@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.publishing.publish import silent
 from models.store import models_dir
 from training import arguments
 from training.errors import TrainingError
@@ -23,6 +21,7 @@ from training.evaluation.data import data_folder
 from training.model.base import Base, open_base, version_of
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
+from training.runs.options import Options
 from training.text import service_collections
 from training.text.corpus import Corpus, Kind, from_service, read_corpus
 
@@ -30,66 +29,21 @@ if TYPE_CHECKING:
     from training.methods.recipe import Recipe
 
 
-def train(
-    recipe: Recipe,
-    corpus: Corpus,
-    base: Path,
-    out: Path,
-    *,
-    steps: int | None = None,
-    seed: int | None = None,
-    batch: int | None = None,
-    precision: str = "auto",
-    device: str = "auto",
-    threads: int | None = None,
-    chunk: int | None = None,
-    eval_steps: int = 125,  # SimCSE's run_unsup_example.sh
-    checkpoint_steps: int = 100,
-    record_steps: int = 10,
-    data: Path | None = None,
-    base_name: str = "",
-    parent: str | None = None,
-    resume: bool = False,
-    progress: bool = False,
-    say: Callable[[str], None] = silent,
-) -> Result:
+def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
     """Train `recipe` on `corpus` from the folder `base`; the run is kept in the folder `out`.
 
-    parent: the published version that `base` came from, where it is none itself.
-
-    steps: each row once unless given. seed, batch: instead of the recipe's. chunk: rows that are encoded at
-    once, which changes nothing but memory and time. data: the folder that has stsb/dev.tsv.gz, if any. say:
-    told what happens. Ctrl-C and SIGTERM end it after the step that it is in,
-    when it is called from the main thread; the Result says so, and `resume` goes on from there.
-    Raises TrainingError or ModelError.
+    Ctrl-C and SIGTERM end it after the step that it is in, when it is called from the main thread; the Result
+    says so, and `resume` goes on from there. Raise TrainingError or ModelError.
     """
     from training.runs.loop import run  # noqa: PLC0415  torch
-    from training.runs.setup import Options  # noqa: PLC0415  torch
 
-    optim = recipe.optim if batch is None else replace(recipe.optim, batch=batch)
-    recipe = replace(recipe, optim=optim, seed=recipe.seed if seed is None else seed)
-    _check("batch", recipe.optim.batch, 2)
-    _check("seed", recipe.seed, 0, arguments.SEEDS)
-    every = {"eval_steps": eval_steps, "checkpoint_steps": checkpoint_steps, "record_steps": record_steps}
-    for name, number in {"steps": steps, "threads": threads, "chunk": chunk, **every}.items():
-        _check(name, number, 1)
-    options = Options(
-        steps=steps,
-        precision=precision,
-        device=device,
-        threads=threads,
-        eval_steps=eval_steps,
-        checkpoint_steps=checkpoint_steps,
-        record_steps=record_steps,
-        data=data,
-        base_name=base_name or base.name,
-        version=parent or version_of(base),
-        resume=resume,
-        progress=progress,
-        say=say,
-        chunk=chunk,
+    options = options or Options()
+    optim = recipe.optim if options.batch is None else replace(recipe.optim, batch=options.batch)
+    recipe = replace(recipe, optim=optim, seed=recipe.seed if options.seed is None else options.seed)
+    named = replace(
+        options, base_name=options.base_name or base.name, parent=options.parent or version_of(base)
     )
-    return run(recipe, corpus, base, out, options)
+    return run(recipe, corpus, base, out, named)
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -183,13 +137,28 @@ def _run(options: argparse.Namespace) -> int:
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
     recipes = [load_recipe(name.strip(), arguments.changes(options.set)) for name in names]
-    data = _data(options.data, os.environ)
+    given = Options(
+        steps=options.steps,
+        seed=options.seed,
+        batch=options.batch,
+        precision=options.precision,
+        device=options.device,
+        threads=options.threads,
+        chunk=options.chunk,
+        eval_steps=options.eval_steps,
+        data=_data(options.data, os.environ),
+        progress=True,
+        say=_say,
+    )
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     with contextlib.ExitStack() as opened:
         base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
         for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
             out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
-            result = _train(options, recipe, corpus, base, out, data)
+            # of several recipes one may be stopped in before the next has begun
+            resume = options.resume and (out == options.out or (out / RUN).is_file())
+            known = replace(given, base_name=base.name, parent=base.version, resume=resume)
+            result = train(recipe, corpus, base.folder, out, known)
             if not result.finished:
                 _say(f"stopped after step {result.steps}; the same command with --resume goes on")
                 return 130
@@ -201,38 +170,12 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _train(
-    options: argparse.Namespace, recipe: Recipe, corpus: Corpus, base: Base, out: Path, data: Path | None
-) -> Result:
-    return train(
-        recipe,
-        corpus,
-        base.folder,
-        out,
-        steps=options.steps,
-        seed=options.seed,
-        batch=options.batch,
-        precision=options.precision,
-        device=options.device,
-        threads=options.threads,
-        chunk=options.chunk,
-        eval_steps=options.eval_steps,
-        data=data,
-        base_name=base.name,
-        parent=base.version,
-        # of several recipes one may be stopped in before the next has begun
-        resume=options.resume and (out == options.out or (out / RUN).is_file()),
-        progress=True,
-        say=_say,
-    )
-
-
 def _done(result: Result) -> str:
     return f"{result.steps} steps, loss {result.loss:.4f}" if result.steps else "nothing to train"
 
 
 def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]:
-    """One for each recipe, or one for all."""
+    """A corpus for each recipe, or one for all."""
     files = options.corpus or []
     if len(files) not in (0, 1, len(kinds)):
         raise TrainingError(
@@ -250,13 +193,6 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
             found[file, kind] = corpus
         answer.append(found[file, kind])
     return answer
-
-
-def _check(name: str, number: int | None, least: int, below: float = math.inf) -> None:
-    if number is not None and not least <= number < below:
-        raise TrainingError(
-            f"{name} must be a whole number {arguments.whole_range(least, below)}, not {number}."
-        )
 
 
 def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -1,4 +1,4 @@
-"""Where a run computes and how: its device, its precision, and the same numbers each time."""
+"""The machine side of a run: its device, its precision, and the same numbers each time."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent
 
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
-    """What the manifest says about where the weights came from."""
+    """The lineage in the manifest: where the weights came from."""
     kept = ("method", "recipe", "corpus", "texts", "seed", "steps", "precision", "code")
     return {key: run[key] for key in kept} | {
         "base": run["base_name"],

@@ -46,7 +46,7 @@ def backward_in_chunks(
 
 
 def random_state() -> tuple[Tensor, list[Tensor]]:
-    """Of the CPU and of every GPU: dropout draws from the one that it runs on."""
+    """Random states of the CPU and of every GPU: dropout draws from the one that it runs on."""
     return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
 

@@ -32,7 +32,7 @@ class Record:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was ever written; of no file, that there is nothing to write."""
+        """True if nothing was ever written; False without a file, where there is nothing to write."""
         return self._file is not None and self._file.tell() == 0
 
     def write(self, event: str, **fields: Any) -> None:

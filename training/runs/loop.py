@@ -40,15 +40,16 @@ from training.runs.device import deterministic, enough_memory, open_device, use_
 from training.runs.interrupt import interruptible
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.log import Record, machine, versions
+from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
-from training.runs.setup import Options, build_trainer, identity_of
+from training.runs.setup import build_trainer, identity_of
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.token_file import clear
 
 
 class _Job(NamedTuple):
-    """What does not change while a run goes on."""
+    """The parts that do not change while a run goes on."""
 
     recipe: Recipe
     corpus: Corpus
@@ -140,7 +141,7 @@ class _Run:
             return _result(self._out, self._state, interrupted=stopped, finished=True)
 
     def _begin(self) -> int:
-        """How many steps are done already."""
+        """Start or resume; return the number of steps that are done already."""
         if self._record.empty:  # also where a run was killed before its first step
             about = {"versions": versions(), "machine": machine(self._trainer.encoder.device)}
             self._record.write("start", **self._job.identity, **about)

@@ -33,7 +33,7 @@ class World(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """True for the process that writes files and speaks."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
@@ -56,7 +56,7 @@ class World(NamedTuple):
         return number
 
     def any(self, asked: bool) -> bool:
-        """Whether any process says so, so that all do the same."""
+        """True if any process says so, so that all do the same."""
         if self.size == 1:
             return asked
         return bool(self.total(torch.tensor(float(asked), device=_device())))
@@ -84,7 +84,7 @@ class World(NamedTuple):
             raise TrainingError("Another process of this run cannot go on, and says why.")
 
     def agree(self, words: str) -> bool:
-        """Whether all processes say the same."""
+        """True if all processes say the same."""
         if self.size == 1:
             return True
         own = torch.tensor(list(hashlib.sha256(words.encode()).digest()), device=_device())
@@ -99,7 +99,7 @@ def own_device(name: str) -> str:
 
 
 def join_world(device: torch.device) -> World:
-    """What torchrun says in the environment (RANK, WORLD_SIZE, MASTER_ADDR); alone without it."""
+    """The processes, by torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR); alone without it."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         return World()

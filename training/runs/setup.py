@@ -1,9 +1,8 @@
-"""What a run is set up from: its options, its identity, and a trainer that is ready for the first step."""
+"""The setting up of a run: its identity, and a trainer that is ready for the first step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,31 +17,12 @@ from training.methods.start import load_encoder
 from training.methods.views import Repeat
 from training.model.encoder import digest_of
 from training.runfile import Identity
+from training.runs.options import Options
 from training.runs.processes import World
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 
 _WHOLE = 1 << 20  # tokens: longer documents are cut
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a recipe is run; none of it is a part of the method."""
-
-    steps: int | None  # None: each row once
-    precision: str  # auto, bf16 or fp32
-    device: str  # auto, or as torch names it
-    threads: int | None
-    eval_steps: int
-    checkpoint_steps: int
-    record_steps: int
-    data: Path | None
-    base_name: str
-    version: str | None  # the published version that the base is
-    resume: bool
-    progress: bool
-    say: Callable[[str], None]
-    chunk: int | None = None  # rows that are encoded at once
 
 
 def build_trainer(
@@ -96,7 +76,7 @@ def build_trainer(
 
 
 def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> Iterator[str]:
-    """What is not as a reader of the recipe may expect."""
+    """Remarks on what a reader of the recipe may not expect."""
     if (base / "modules.json").is_file():
         names = "+".join(trainer.encoder.source.head.names)
         yield f"the base keeps its own pooling ({names}); the recipe's pool and head are for raw ones"
@@ -110,7 +90,7 @@ def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> It
 def identity_of(
     recipe: Recipe, corpus: Corpus, base: Path, options: Options, steps: int, *, bf16: bool
 ) -> Identity:
-    """What a folder's run is: whatever decides its losses."""
+    """The identity of a folder's run: whatever decides its losses."""
     return {
         "method": recipe.name,
         "recipe": recipe.digest(),
@@ -119,7 +99,7 @@ def identity_of(
         "texts": len(corpus),
         "base": digest_of(read_source(base)),
         "base_name": options.base_name,
-        "parent": options.version,
+        "parent": options.parent,
         "seed": recipe.seed,
         "steps": steps,
         "precision": "bf16" if bf16 else "fp32",

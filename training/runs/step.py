@@ -1,4 +1,4 @@
-"""One training step, as the papers write it.
+"""The training step, as the papers write it.
 
     views ─▶ one forward of all rows of all views ─▶ head ─▶ Σ weight · objective ─▶ backward ─▶ clip ─▶ AdamW
                                                                                            └▶ twin, negatives
@@ -144,7 +144,7 @@ class Trainer:
         )
 
     def _rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:
-        """What is encoded: the contrasted views, those aside if they are read, the templates' biases."""
+        """Views to encode: the contrasted views, those aside if they are read, the templates' biases."""
         encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
         which: list[Tensor] = []
         for view, tokens in zip(self._recipe.views, own, strict=True):
@@ -155,7 +155,7 @@ class Trainer:
         return join(encoded), which
 
     def _encode_all(self, rows: Tokens, own: tuple[Tokens, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Of each row its vector, and of each encoded view its token vectors."""
+        """The vector of each row, and the token vectors of each encoded view."""
         if self._recipe.fixed_mask:
             state = random_state()
             pooled = []
@@ -226,7 +226,7 @@ class Trainer:
         return torch.Generator().manual_seed(int(entropy[1]))
 
     def _build(self) -> tuple[list[nn.Module], list[Rows]]:
-        """What the recipe adds to the encoder: objectives with weights of their own, and kept negatives."""
+        """Modules beside the encoder: objectives with weights of their own, and kept negatives."""
         recipe, width = self._recipe, self.encoder.width
         generator = torch.Generator().manual_seed(recipe.seed)
         materials = Materials(self.encoder, self.encoder.lexicon, width, generator)

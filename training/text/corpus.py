@@ -28,7 +28,7 @@ _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 
 class Kind(NamedTuple):
-    """What a row of a corpus is."""
+    """A kind of corpus: what its rows are."""
 
     columns: tuple[tuple[str, ...], ...]
     labelled: bool = False
@@ -52,7 +52,7 @@ class Corpus:
     labels: tuple[int, ...] | None = None  # of each row: 0 entailment, 1 neutral, 2 contradiction
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.texts) // self.columns
 
     @classmethod

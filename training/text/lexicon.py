@@ -69,7 +69,7 @@ class Lexicon:
 
     @cached_property
     def _around(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """What was asked for already: each step asks again."""
+        """Answers so far: each step asks again."""
         return {}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a running service holds, over HTTP, page after page. Its database file is never opened."""
+"""The documents and feedback of a running service, over HTTP, page after page; never its database file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]
 
 
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
-    """How many documents there are in these collections. Raise TrainingError."""
+    """The number of documents in these collections. Raise TrainingError."""
     count = 0
     for collection in collections_of(url, wanted):
         with _client() as client:
@@ -52,7 +52,7 @@ def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:
 
 
 def _scoped(url: str, collection: str) -> str:
-    """Where the routes of a collection begin."""
+    """The address at which the routes of a collection begin."""
     base = url.rstrip("/")
     return base if collection == DEFAULT else f"{base}/collections/{collection}"
 
@@ -77,7 +77,7 @@ def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str,
 
 
 def key_header() -> dict[str, str]:
-    """What a service with keys asks for: SIMILE_SERVICE_KEY, or what is in SIMILE_SERVICE_KEY_FILE.
+    """The header for a service with keys: SIMILE_SERVICE_KEY, or what is in SIMILE_SERVICE_KEY_FILE.
 
     Raise TrainingError when the file cannot be read. A message never has the key.
     """

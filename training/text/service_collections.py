@@ -19,7 +19,7 @@ _MARK = "collection:"
 
 
 def is_name(name: str) -> bool:
-    """Whether a collection of a service can have this name."""
+    """True if a collection of a service can have this name."""
     return _NAME.fullmatch(name) is not None
 
 

@@ -25,7 +25,7 @@ class Tokens:
     positions: Tensor | None = None  # int64 (all tokens,), where they are not 0, 1, 2 … of each text
 
     def __len__(self) -> int:
-        """How many texts."""
+        """The number of texts."""
         return self.starts.shape[0] - 1
 
     @property
@@ -34,11 +34,11 @@ class Tokens:
         return self.starts.diff()
 
     def rows(self) -> Tensor:
-        """Of each token the text that it belongs to, int64 (all tokens,)."""
+        """The text that each token belongs to, int64 (all tokens,)."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
     def places(self) -> Tensor:
-        """Of each token its place in its text, from 0, int64 (all tokens,)."""
+        """The place of each token in its text, from 0, int64 (all tokens,)."""
         return torch.arange(len(self.ids)) - self.starts[self.rows()]
 
     def select(self, rows: Tensor) -> Tokens:
@@ -65,7 +65,7 @@ class Tokens:
 
 
 def spans_of(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the tokens of some texts stand among those of all, and where each then begins; both int64."""
+    """The places of some texts' tokens among those of all, and where each then begins; both int64."""
     lengths = starts[rows + 1] - starts[rows]
     begins = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     shift = torch.repeat_interleave(starts[rows] - begins[:-1], lengths)

@@ -19,6 +19,7 @@ from training.methods.sources import Documents
 from training.runfile import Result
 from training.runs.command import train
 from training.runs.export import export_run
+from training.runs.options import Options
 
 TRAINED = [name for name in shipped() if load_recipe(name).objectives]
 # One of each kind of end: a plain head, a template, two models, documents, no training at all.
@@ -40,7 +41,7 @@ def small(name: str) -> Recipe:
 def run_of(name: str, base: Path, out: Path, **changed: object) -> Result:
     recipe = small(name)
     given: dict[str, object] = {"precision": "fp32", "device": "cpu", "threads": 1, "record_steps": 1}
-    return train(recipe, corpus_for(recipe), base, out, **(given | changed))  # type: ignore[arg-type]
+    return train(recipe, corpus_for(recipe), base, out, Options(**(given | changed)))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from training.methods.catalogue import load_recipe
 from training.methods.postprocess import DropPcs, Moments, Post, Whiten, fit, moments_of
 from training.runs.command import train
 from training.runs.export import export_run
+from training.runs.options import Options
 from training.text.corpus import TEXTS
 
 Floats = NDArray[Any]
@@ -140,7 +141,7 @@ def pooled(base: Path, recipe: str, work: Path, texts: list[str], **changes: Any
     """By the published ONNX file of a recipe without steps: vectors before they are brought to length 1."""
     given: dict[str, Any] = {"precision": "fp32", "device": "cpu", "threads": 1}
     corpus = corpus_of(TEXTS)
-    result = train(load_recipe(recipe, changes), corpus, base, work / recipe, **given)
+    result = train(load_recipe(recipe, changes), corpus, base, work / recipe, Options(**given))
     assert result.steps == 0
     store = Store(work / f"{recipe}-models")
     encoder = store.open(export_run(result.out, store).version)
@@ -193,6 +194,12 @@ def test_documents_have_their_prompt_when_a_post_processor_is_fitted(tmp_path: P
 def test_too_few_texts_for_a_post_processor_are_told_and_nothing_is_published(tmp_path: Path) -> None:
     few, out = corpus_of(TEXTS, 5), tmp_path / "out"
     with pytest.raises(TrainingError, match="The 5 texts differ in 4 directions only; whitening to 32"):
-        train(load_recipe("whitening"), few, raw_source(tmp_path / "raw"), out, precision="fp32", threads=1)
+        train(
+            load_recipe("whitening"),
+            few,
+            raw_source(tmp_path / "raw"),
+            out,
+            Options(precision="fp32", threads=1),
+        )
     with pytest.raises(TrainingError, match="is not finished"):
         export_run(out, Store(tmp_path / "models"))

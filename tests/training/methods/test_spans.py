@@ -19,6 +19,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.sources import Batch, Documents, Given
 from training.runs.command import train
+from training.runs.options import Options
 from training.text.corpus import Corpus
 
 PAPER = Documents(anchors=2, positives=2, shortest=32, longest=512)
@@ -173,7 +174,7 @@ def test_a_base_whose_rows_are_shorter_than_the_recipe_s_spans_can_be_trained(tm
     recipe = replace(recipe, optim=replace(recipe.optim, batch=2))
     base = raw_source(tmp_path / "base")
     corpus = Corpus.of(texts_of(4, 1200), "documents")  # so long that spans could have 300 tokens
-    result = train(recipe, corpus, base, tmp_path / "out", precision="fp32", steps=2, threads=1)
+    result = train(recipe, corpus, base, tmp_path / "out", Options(precision="fp32", steps=2, threads=1))
     assert result.finished
 
 

@@ -23,6 +23,7 @@ from training.methods.start import load_encoder
 from training.model.base import open_base
 from training.model.blank import blank
 from training.runs.command import train
+from training.runs.options import Options
 from training.text.corpus import TEXTS
 from training.text.tokens import tokens_of
 
@@ -110,16 +111,16 @@ def test_a_blank_model_is_pre_trained_and_its_run_is_the_base_of_another(
     changes = {"optim.lr": 3e-3, "optim.batch": 32, "optim.warmup": 0.0, "dropout": 0.0}
     corpus = corpus_of(TEXTS)
     recipe = load_recipe("mlm", changes)
-    result = train(recipe, corpus, tmp_path / "blank", tmp_path / "mlm", steps=40, **GIVEN)
+    result = train(recipe, corpus, tmp_path / "blank", tmp_path / "mlm", Options(steps=40, **GIVEN))
     found = list(losses(result).values())
     assert found[0] == pytest.approx(np.log(250), rel=0.05), "it knows nothing yet"
     assert np.mean(found[-4:]) < 0.6 * found[0]
     with open_base(str(tmp_path / "mlm"), tmp_path / "models") as base:
         assert (base.folder, base.name, base.version) == (tmp_path / "mlm" / "best", "mlm", None)
-        again = train(recipe, corpus, base.folder, tmp_path / "again", steps=1, **GIVEN)
+        again = train(recipe, corpus, base.folder, tmp_path / "again", Options(steps=1, **GIVEN))
         assert again.loss < 0.75 * found[0], "its head is trained as well"
         contrasted = train(
-            load_recipe("simcse-unsup"), corpus, base.folder, tmp_path / "simcse", steps=1, **GIVEN
+            load_recipe("simcse-unsup"), corpus, base.folder, tmp_path / "simcse", Options(steps=1, **GIVEN)
         )
     assert (contrasted.last / "modules.json").is_file()
 

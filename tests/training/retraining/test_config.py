@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from training.errors import TrainingError
-from training.retraining.clock import clock
-from training.retraining.config import Config, read_config
-from training.retraining.folders import folders
+from training.retraining.config import Config, folders, read_config
 from training.retraining.gate.rules import Thresholds
+from training.retraining.schedule import clock
 
 
 def config(folder: Path, text: str) -> Config:

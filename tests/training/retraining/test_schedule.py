@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 from models.retrainings import read_runs
-from training.retraining.clock import clock
 from training.retraining.config import Config, ScheduleTable
-from training.retraining.schedule import Schedule
+from training.retraining.schedule import Schedule, clock
 
 
 class Small(Schedule):

@@ -22,6 +22,7 @@ from tests.training.world_process import CASES, STEPS, found_by, recipe_of, trai
 from training.methods.catalogue import load_recipe
 from training.runfile import Result
 from training.runs.command import train
+from training.runs.options import Options
 from training.runs.processes import World, own_device
 from training.text.corpus import read_corpus
 
@@ -138,7 +139,8 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Command:
     file = folder / "corpus.txt"
     file.write_text("\n".join(WORDS))
     recipe = load_recipe("simcse-unsup", {"dropout": 0.0, "optim.epsilon": 1e-2, "optim.batch": 5})
-    alone = train(recipe, read_corpus(file), base, folder / "alone", steps=60, precision="fp32", threads=1)
+    options = Options(steps=60, precision="fp32", threads=1)
+    alone = train(recipe, read_corpus(file), base, folder / "alone", options)
     given = ["-m", "training", "train", "simcse-unsup", "--corpus", str(file), "--base", str(base)]
     given += ["--out", str(out), "--data", str(folder), "--steps", "60", "--batch", "5"]
     given += ["--precision", "fp32", "--threads", "1"]

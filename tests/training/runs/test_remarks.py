@@ -20,13 +20,14 @@ from training.methods.sources import Documents
 from training.methods.views import Repeat
 from training.runfile import Result
 from training.runs.command import train
+from training.runs.options import Options
 from training.text.corpus import Corpus
 
 
 def told(recipe: Recipe, base: Path, out: Path, corpus: Corpus | None = None) -> tuple[list[str], Result]:
     said: list[str] = []
     given = corpus or corpus_for(recipe)
-    result = train(recipe, given, base, out, steps=1, precision="fp32", threads=1, say=said.append)
+    result = train(recipe, given, base, out, Options(steps=1, precision="fp32", threads=1, say=said.append))
     return said, result
 
 
@@ -65,8 +66,8 @@ def test_epochs_decide_the_steps_unless_they_are_given(tmp_path: Path) -> None:
     recipe = load_recipe("simcse-unsup", {"optim.epochs": 3, "optim.batch": 32})
     base, given = raw_source(tmp_path / "raw"), {"precision": "fp32", "threads": 1}
     corpus = corpus_for(recipe)
-    assert train(recipe, corpus, base, tmp_path / "a", **given).steps == 6  # type: ignore[arg-type]
-    assert train(recipe, corpus, base, tmp_path / "b", steps=1, **given).steps == 1  # type: ignore[arg-type]
+    assert train(recipe, corpus, base, tmp_path / "a", Options(**given)).steps == 6  # type: ignore[arg-type]
+    assert train(recipe, corpus, base, tmp_path / "b", Options(steps=1, **given)).steps == 1  # type: ignore[arg-type]
     assert {name: load_recipe(name).optim.epochs for name in ("simcse-sup", "diffcse", "simcse-unsup")} == {
         "simcse-sup": 3,
         "diffcse": 2,
@@ -86,12 +87,12 @@ def test_a_repeated_text_stays_within_the_positions(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_its_first_step_has_a_whole_record(tmp_path: Path) -> None:
     recipe, base = load_recipe("simcse-unsup", {"optim.batch": 8}), raw_source(tmp_path / "raw")
     out, given = tmp_path / "out", {"steps": 1, "precision": "fp32", "threads": 1}
-    straight = train(recipe, corpus_for(recipe), base, tmp_path / "straight", **given)  # type: ignore[arg-type]
+    straight = train(recipe, corpus_for(recipe), base, tmp_path / "straight", Options(**given))  # type: ignore[arg-type]
     unfinished = json.loads((straight.out / "run.json").read_text())
     del unfinished["finished"]
     out.mkdir()
     (out / "run.json").write_text(json.dumps(unfinished))
-    train(recipe, corpus_for(recipe), base, out, resume=True, **given)  # type: ignore[arg-type]
+    train(recipe, corpus_for(recipe), base, out, Options(resume=True, **given))  # type: ignore[arg-type]
     assert [line["seed"] for line in events(out, "start")] == [42]
 
 

@@ -1,4 +1,4 @@
-"""What a training run's record says of its course. Imports no torch, so not the record's writer either."""
+"""The course of a training run, read from its record. Imports no torch, so not the record's writer either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `evaluate --json` has written, read again: by model, with the files of several seeds together."""
+"""The files of `evaluate --json`, read again: by model, with the files of several seeds together."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _read(file: Path) -> Scores:
 
 
 def _faults(found: Any) -> Iterator[str]:
-    """What is missing in it, or of another kind."""
+    """Everything that is missing in it, or of another kind."""
     yield from _lacks("", found, dict.fromkeys(_ABOUT, _text) | {"absent": _list_of(_text)})
     for suite, known, checks in _SUITES:
         yield from _lacks(suite, found.get(suite, {}), {})

@@ -172,7 +172,7 @@ def _common(models: Models, mean: str) -> list[str]:
 
 
 def _present(models: Models, suite: str, order: Mapping[str, object] | None = None) -> list[str]:
-    """What some file has of a suite, in the order of `order`."""
+    """The sets that some file has of a suite, in the order of `order`."""
     found = dict.fromkeys(key for _, scores in _all(models) for key in scores.get(suite, {}))
     return [key for key in order if key in found] if order else list(found)
 
@@ -205,7 +205,7 @@ def _remarks(models: Models) -> Iterator[str]:
 
 
 def _unequal(models: Models) -> Iterator[str]:
-    """Where files are not over the same data."""
+    """Remarks on files that are not over the same data."""
     for mean in ("mean", "transfer_mean"):
         common = _common(models, mean)
         sets = chain.from_iterable(scores.get(mean, {}).get("sets", ()) for _, scores in _all(models))

@@ -48,7 +48,7 @@ READING = (
 
 
 def write_report(folder: Path, scores: Scores, courses: Sequence[Course]) -> Path:
-    """Where the report is."""
+    """Write the report; return its place."""
     name = str(scores["model"])
     drawn = pictures({name: [scores]}, courses)
     sections = [f"# {escape(name)}", _about(scores), READING, *_tables(scores), *shown(drawn)]

@@ -91,7 +91,7 @@ class Picture(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One model on the plane."""
+    """A model on the plane."""
 
     name: str
     seeds: Sequence[Place]  # (uniformity, alignment) of each
@@ -173,7 +173,7 @@ def dev_scores(curves: Sequence[Curve]) -> Picture:
 
 
 def cosines(models: Mapping[str, Mapping[str, Sequence[int]]]) -> Picture:
-    """Of each model, pairs by gold score in equal steps of the cosine from -1 to 1, as shares of their bin.
+    """Pairs of each model by gold score, in equal steps of the cosine from -1 to 1, as shares of their bin.
 
     A small picture for each bin, one below the other, so that the shift from one to the next is seen.
     """
@@ -248,7 +248,7 @@ def _sentence(said: Iterable[str]) -> str:
 
 
 def _falls(points: Sequence[Place]) -> str:
-    """How soon a spectrum is below a half of its largest value, and where it ends."""
+    """The place where a spectrum is first below a half of its largest value, and its last value."""
     half = next((place for place, value in points if value < 0.5), None)
     last = f"the last of {points[-1][0]:g} is {points[-1][1]:.3g}"
     return last if half is None else f"below a half from direction {half:g} on, {last}"

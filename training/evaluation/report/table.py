@@ -63,7 +63,7 @@ def _similar(known: EvaluationSet, figures: dict[str, Any]) -> str:
 
 
 def similarity_remarks(figures: Mapping[str, Any], published: int) -> list[str]:
-    """What keeps a figure from being compared with others."""
+    """Reasons that keep a figure from being compared with others."""
     remarks = []
     if figures["pairs"] != published:
         remarks += [f"the published set has {published}"]
@@ -91,7 +91,7 @@ def transfer_remarks(figures: Mapping[str, Any]) -> list[str]:
 
 
 def title(key: str) -> str:
-    """Of a set of similarity or transfer; anything else is its own title."""
+    """The title of a set of similarity or transfer; anything else is its own title."""
     known = BY_KEY.get(key)
     return known.title if known else TITLES.get(key, key)
 

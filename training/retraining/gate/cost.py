@@ -1,4 +1,4 @@
-"""What it takes to serve a version: its pace and its size, of two versions side by side."""
+"""The cost of serving a version: its pace and its size, of two versions side by side."""
 
 from __future__ import annotations
 

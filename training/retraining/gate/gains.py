@@ -1,4 +1,4 @@
-"""What a candidate is better at by more than luck explains: the paired bootstrap over what both answered.
+"""Gains of a candidate beyond what luck explains: the paired bootstrap over what both answered.
 
 A gain is looked for in the searches over the team's own text; where there is none, in the mean of the
 similarity sets. Several are looked at together, so each has a wider interval (Bonferroni): a candidate that
@@ -18,7 +18,7 @@ _LEVEL = 0.95  # of all intervals together
 
 
 def gains(candidate: Scores, active: Scores) -> tuple[Gain, ...]:
-    """One for each search, or one for the mean of the similarity sets; empty when neither has its samples."""
+    """Gains of each search, or that of the mean of the similarity sets; empty when neither has samples."""
     return tuple(_own(candidate, active)) or tuple(_similarity(candidate, active))
 
 
@@ -32,7 +32,7 @@ def _own(candidate: Scores, active: Scores) -> Iterator[Gain]:
 
 
 def _similarity(candidate: Scores, active: Scores) -> Iterator[Gain]:
-    """Of the sets whose pairs both models have answered."""
+    """The gain over the sets whose pairs both models have answered."""
     before, after = active.get(SAMPLES) or {}, candidate.get(SAMPLES) or {}
     common = [name for name in before if name in after and len(before[name][1]) == len(after[name][1])]
     if common:

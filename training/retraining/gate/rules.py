@@ -24,7 +24,7 @@ Require = Literal["not worse", "better"]
 
 @dataclass(frozen=True)
 class Thresholds:
-    """How much worse a candidate may be; the limit itself is allowed. All are fractions, from 0 to 1.
+    """Limits to a fall of a candidate; the limit itself is allowed. All are fractions, from 0 to 1.
 
     Measured on the default model with STS12, STS14, STS16, STS-B and SICK-R: tests/training/evaluation/
     test_default_scores.py measures it again.
@@ -96,7 +96,7 @@ def compare(
 
 
 def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
-    """What the scores cannot see, because the sets are short and are scored without prompts."""
+    """Changes that the scores cannot see, because the sets are short and are scored without prompts."""
     reasons = []
     if candidate.max_length < active.max_length:
         reasons.append(
@@ -124,7 +124,7 @@ def _own_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row
 
 
 def _cost_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row]:
-    """What it takes to serve; nothing where it was not measured."""
+    """Rows on the cost of serving; none where it was not measured."""
     for key, share, lower in (
         ("texts_per_second", -limits.slower, False),
         ("megabytes", limits.larger, True),

@@ -1,4 +1,4 @@
-"""What the promotion gate answers, and its words: for the terminal and for the report."""
+"""The verdict of the promotion gate, and its words: for the terminal and for the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SAMPLES, EACH, HITS = "samples", "each", "hits"  # what only a comparison needs:
 
 
 class Row(NamedTuple):
-    """One comparison."""
+    """A comparison of one figure."""
 
     name: str
     active: float | None  # None: not measured, or no number
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """How much better the candidate is at something, and how far that may be luck."""
+    """A figure that the candidate is better at, and how far that may be luck."""
 
     name: str
     difference: float  # candidate minus active
