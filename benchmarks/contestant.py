@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.places import BenchError
 from benchmarks.workloads import Workload
 
 CONTENDED = 0.15  # share of the machine that others may use before a measurement counts for nothing
@@ -20,7 +21,7 @@ CONTENDED = 0.15  # share of the machine that others may use before a measuremen
 Vectors = NDArray[np.float32]
 
 
-class ContestantError(Exception):
+class ContestantError(BenchError):
     """A contestant did not start, broke, or answered something else than vectors. The message says which."""
 
 

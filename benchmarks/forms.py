@@ -67,7 +67,6 @@ def opened(
 
 
 def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Form:
-    data_dir.mkdir(parents=True)
     settings = {} if precision == DEFAULT else {"SIMILE_PRECISION": precision}
     server = Server(data_dir, program, settings)
     with ExitStack() as starting:
@@ -89,7 +88,6 @@ def cached(stack: ExitStack, folder: Path, program: Path, texts: int) -> Served:
     """fp32 with its vector cache; before each window `texts` are asked, which are all of a workload."""
     say("publishing the default model and starting the service with its cache")
     data_dir = folder / "cached" / "data"
-    data_dir.mkdir(parents=True)
     limit = Settings.model_fields["cache_mb"].default
     server = stack.enter_context(Server(data_dir, program, {"SIMILE_CACHE_MB": str(limit)}))
     return Served(CACHED, OURS, server.port, server.pid, {"cache_mb": limit}, warm_texts=texts)

@@ -23,9 +23,18 @@ SCRIPT = PROJECT / "benchmarks" / "peers" / "encode.py"
 class Library:
     """One way of encoding; up until `close`."""
 
-    def __init__(self, name: str, way: str, python: Path, folder: Path, environment: dict[str, str]) -> None:
-        """Begin to load it; the first order waits for the end."""
+    def __init__(
+        self,
+        name: str,
+        way: str,
+        python: Path,
+        folder: Path,
+        environment: dict[str, str],
+        sizes: Sequence[int] = SIZES,
+    ) -> None:
+        """Begin to load it; the first order waits for the end. sizes: texts of a batch, to choose from."""
         self.name = name
+        self._tried = sizes
         self._log: IO[str] = (folder.parent / f"{way}.log").open("w+")
         self._process = subprocess.Popen(
             # -P: else its imports would find the modules beside the script
@@ -48,7 +57,7 @@ class Library:
         return {"packages": self._told, "texts of a batch": sizes, "memory_mb": memory_mb(self._process.pid)}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        answer = self._order(texts=list(texts), size=SIZES[1], vectors=True)
+        answer = self._order(texts=list(texts), size=self._tried[1], vectors=True)
         found = np.frombuffer(base64.b64decode(answer["vectors"]), np.float32)
         return found.reshape(len(texts), -1)
 
@@ -75,7 +84,7 @@ class Library:
     def _choose(self, scenario: Scenario) -> tuple[int, int]:
         """The size of its batches that is fastest here, and how many texts it encodes in the time."""
         some = scenario.workload.texts[:TRIED]
-        seconds = self._order(**{"try": some, "sizes": SIZES})["seconds"]
+        seconds = self._order(**{"try": some, "sizes": self._tried})["seconds"]
         best = min(seconds, key=seconds.__getitem__)
         wanted = int(scenario.seconds * len(some) / seconds[best])
         return int(best), min(max(wanted, LEAST_TEXTS), len(scenario.workload.texts))

@@ -22,6 +22,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.machine import Snapshot, Window, between, snapshot
+from benchmarks.places import BenchError
 from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
 
@@ -55,7 +56,7 @@ class Answers:
     reconnects: int  # connections that the server closed
 
 
-class LoadError(Exception):
+class LoadError(BenchError):
     """A response was not 200, a connection broke, or nothing was answered in time."""
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.places import BenchError
 from benchmarks.workloads import PROJECT
 from models.store import Store
 
@@ -23,7 +24,7 @@ STOP_SECONDS = 40.0
 LOOK_SECONDS = 0.25
 
 
-class ServerError(Exception):
+class ServerError(BenchError):
     """The service did not come up, or refused; the message carries what it said."""
 
 
@@ -52,6 +53,7 @@ class Server:
             "SIMILE_LOG_LEVEL": "warning",
             **self._settings,
         }
+        self._data_dir.mkdir(parents=True, exist_ok=True)
         self._log = (self._data_dir.parent / "server.log").open("w+")
         started = time.perf_counter()
         self._process = subprocess.Popen(

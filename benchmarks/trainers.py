@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from benchmarks.places import BenchError
 from benchmarks.workloads import PROJECT
 from models.publishing.default import ORIGIN
 from models.publishing.publish import silent
@@ -19,7 +20,7 @@ from training.runs.setup import Options, build_trainer
 from training.text.corpus import Corpus
 
 
-class PeerError(Exception):
+class PeerError(BenchError):
     """The peer did not do its part, or does something else than Simile."""
 
 

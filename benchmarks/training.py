@@ -26,7 +26,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -39,7 +38,7 @@ import torch
 from benchmarks import machine
 from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Window, between, snapshot, wait_for_quiet
-from benchmarks.places import SCRATCH, say
+from benchmarks.places import SCRATCH, arguments, say, scratch
 from benchmarks.trainers import Ours, Peer, PeerError
 from benchmarks.verdict import Verdict
 from models.errors import ModelError
@@ -91,16 +90,12 @@ class Repeat:
 
 def main() -> None:
     options = _options()
-    SCRATCH.mkdir(exist_ok=True)
     recipe = load_recipe(RECIPE)
     count = recipe.optim.batch * (options.warmup + options.steps * options.repeats)
     torch.set_num_threads(options.threads)
-    try:
+    with scratch(ModelError, TrainingError) as folder, default_source() as base:
         corpus = Corpus.of(islice(_sentences(options.corpus), count), str(options.corpus))
-        with default_source() as base:
-            found = [measure(recipe, corpus, base, options, precision) for precision in options.precision]
-    except (PeerError, ModelError, TrainingError) as error:
-        sys.exit(f"The bench failed: {error}")
+        found = [measure(recipe, corpus, base, folder / one, options, one) for one in options.precision]
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(SCRATCH),
@@ -119,10 +114,7 @@ def main() -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.training", description=__doc__.split("\n", 1)[0]
-    )
-    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser = arguments("training", __doc__, corpus=True)
     parser.add_argument("--peer-python", type=Path, required=True, help="of an environment with the peer")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--steps", type=int, default=5, help="of each side in a repeat")
@@ -148,7 +140,7 @@ def _sentences(file: Path) -> Iterator[str]:
 
 
 def measure(
-    recipe: Recipe, corpus: Corpus, base: Path, options: argparse.Namespace, precision: str
+    recipe: Recipe, corpus: Corpus, base: Path, folder: Path, options: argparse.Namespace, precision: str
 ) -> dict[str, Any]:
     """Every repeat of one precision, and what the peer said of itself."""
     ((_, objective),) = recipe.objectives
@@ -167,10 +159,11 @@ def measure(
         "optim": asdict(recipe.optim),
     }
     repeats: list[Repeat] = []
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as name, Peer(options.peer_python, job, Path(name)) as peer:
+    folder.mkdir()
+    with Peer(options.peer_python, job, folder) as peer:
         say(f"{precision}: the first steps")
         about = peer.ready(recipe.dropout)
-        ours = Ours(recipe, corpus, base, Path(name), job)
+        ours = Ours(recipe, corpus, base, folder, job)
         ours.go(options.warmup)
         pids = {"simile": os.getpid(), "peer": peer.pid}
         turns: list[tuple[str, Callable[[], int]]] = [
