@@ -1,4 +1,4 @@
-"""What is measured, and what a measurement is: the one shape of engines, servers and libraries.
+"""Contestants, scenarios and measurements: the shape that engines, servers and libraries share.
 
     scenario ─▶ contestant.measure(scenario, turn) ─▶ Measured
 
@@ -42,7 +42,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measurement. Latencies are of requests, in milliseconds; None where there are none."""
+    """A measurement. Latencies are of requests, in milliseconds; None where there are none."""
 
     rate: float  # texts a second; of a matrix product GFLOP a second
     foreign: float  # share of all processors that others used, 0 to 1
@@ -75,5 +75,5 @@ class Embedder(Contestant, Protocol):
         ...
 
     def about(self) -> dict[str, Any]:
-        """How it was started, its versions, its memory in MiB: for the report."""
+        """Its start, its versions, its memory in MiB: for the report."""
         ...

@@ -89,7 +89,7 @@ class Several:
         return Measured(sum(one.rate for one in found), foreign=0.0)  # each is foreign to the others
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """Those of the first."""
+        """The vectors of the first."""
         return self._servers[0].vectors(texts)
 
     def about(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where benchmarks work and leave their figures, how they say what they are at, and how they fail."""
+"""The folders of benchmarks, their arguments, their progress and their failures."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""How much of what was judged relevant a search finds: `python -m benchmarks.retrieval`.
+"""nDCG@10 of searches through a running service: `python -m benchmarks.retrieval`.
 
     each set of the evaluation folder ─▶ POST /documents ─▶ POST /search in each mode ─▶ nDCG@10
 

@@ -39,7 +39,7 @@ Texts = dict[str, str]  # id to text
 
 
 class Writer(threading.Thread):
-    """One client, until the service is gone. `texts` is what was acknowledged, `in_hand` what was not."""
+    """A client, until the service is gone. `texts` were acknowledged, `in_hand` was not."""
 
     def __init__(self, port: int, number: int, texts: Texts, seed: int) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""What a service of so many documents takes: `python -m benchmarks.sizing --corpus FILE`.
+"""Memory and disk of a service by number of documents: `python -m benchmarks.sizing --corpus FILE`.
 
     N documents stored ─▶ a start on them ─▶ a second version is wanted: all embedded anew ─▶ both kept
 
@@ -57,7 +57,7 @@ def _options() -> argparse.Namespace:
 
 
 def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
-    """One row of the table: megabytes and seconds of a store of `count` documents."""
+    """A row of the table: megabytes and seconds of a store of `count` documents."""
     [second] = prepared(data_dir, texts, count)
     with Server(data_dir) as server:
         time.sleep(SETTLE_SECONDS)

@@ -42,7 +42,7 @@ TEXTS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the service holds while nobody asks for anything."""
+    """Memory, files, threads and tasks of the service at rest."""
 
     rss_mb: float
     files: int

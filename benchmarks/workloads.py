@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Where words come from: `passages` are read in order, again and again."""
+    """The source of words: `passages` are read in order, again and again."""
 
     source: str
     passages: list[str]

@@ -22,7 +22,7 @@ _KEPT_KERNELS = 200
 
 
 class OpenvinoEngine:
-    """One compiled model with a stream for each of `callers`, which computes on so many `threads`."""
+    """A compiled model with a stream for each of `callers`, which computes on so many `threads`."""
 
     def __init__(self, file: Path, form: Form, threads: int, callers: int) -> None:
         self.form = form
