@@ -20,7 +20,7 @@ from pathlib import Path
 from models.tokens.tokenizer import Tokenizer
 
 PROJECT = Path(__file__).parent.parent
-EXAMPLES = PROJECT / "models" / "examples.jsonl"
+EXAMPLES = PROJECT / "models" / "tokens" / "examples.jsonl"
 WIKIPEDIA = "wiki_sentences/wiki_sentences.tsv.gz"
 ABSTRACTS = ("scifact/corpus.jsonl.gz", "cranfield/corpus.jsonl.gz")
 WIKIPEDIA_SENTENCES = 12_000
