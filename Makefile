@@ -22,6 +22,9 @@ SERVED := $(if $(GPU),gpu,$(if $(filter bf16 auto,$(SIMILE_PRECISION)),openvino,
 WORKERS := -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
+# A test run starts a hundred processes of the same modules: compile them once, whatever the shell says.
+test test-long: export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-long test-clients test-contract test-deploy test-docker images check setup bench bench-peers clean
 

@@ -11,7 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads, wrk
-from benchmarks.contestant import CONTENDED, ContestantError, Embedder, Scenario
-from benchmarks.load import LoadError
+from benchmarks.contestant import CONTENDED, Embedder, Scenario
 from benchmarks.machine import between, snapshot
-from benchmarks.places import RESULTS, SCRATCH, say
+from benchmarks.places import RESULTS, say, scratch
 from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.results import Results, cells
 from benchmarks.served import Served
-from benchmarks.server import Server, ServerError
+from benchmarks.server import Server
 from benchmarks.shapes import grown
 from benchmarks.turns import Job, Turns
 from benchmarks.workloads import Workload
@@ -39,12 +37,8 @@ def main() -> None:
     options = _options()
     if not Path("/proc/stat").exists():
         sys.exit("make bench needs /proc, so Linux.")
-    SCRATCH.mkdir(exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            kept = run(options, Path(folder))
-    except (LoadError, ServerError, ContestantError) as error:
-        sys.exit(f"The bench failed: {error}")
+    with scratch() as folder:
+        kept = run(options, folder)
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(kept, indent=2) + "\n")
     results = Results(kept)

@@ -1,29 +1,19 @@
-"""How near everybody's vectors are to sentence-transformers' own: a speed says nothing without it."""
+"""Cosines of all vectors to sentence-transformers' own: a speed says nothing without them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.contestant import ContestantError, Embedder
+from benchmarks.contestant import Embedder
 from benchmarks.environments import REFERENCE
-from benchmarks.places import say
+from benchmarks.places import BenchError, say
 from benchmarks.raw import cosines
-from benchmarks.server import ServerError
 from benchmarks.workloads import LONGEST, Workload
 
 TEXTS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Nearness:
-    """Cosines to the reference's vectors of the same texts."""
-
-    mean: float
-    least: float
-
-
 def sample(workloads: Sequence[Workload]) -> list[str]:
-    """Of each workload as many; none so long that some cut it and some do not."""
+    """The same number of texts of each workload; none so long that only some would cut it."""
     each = TEXTS // len(workloads)
     return [
         text
@@ -41,11 +31,11 @@ def compared(embedders: Sequence[Embedder], fallback: str, texts: Sequence[str])
     for embedder in embedders:
         try:
             found[embedder.name] = embedder.vectors(texts)
-        except (ContestantError, ServerError) as error:
+        except BenchError as error:
             say(f"{embedder.name} gave no vectors: {error}")
     reference = REFERENCE if REFERENCE in found else fallback
     rows = {}
     for name, vectors in found.items():
         near = cosines(vectors, found[reference])
-        rows[name] = asdict(Nearness(float(near.mean()), float(near.min())))
+        rows[name] = {"mean": float(near.mean()), "least": float(near.min())}
     return {"reference": reference, "texts": len(texts), "rows": rows}

@@ -1,4 +1,4 @@
-"""What the clients of the soak ask for: every kind of request, right and wrong, and the statuses it may get.
+"""The requests of the soak: every kind, right and wrong, and the statuses that each may get.
 
 A client writes under names of its own and from a bounded set of them, so the store keeps its size however
 long the soak goes on. Routes that the service does not have are left out.
@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request; `expected` are the statuses that it may be answered with."""
+    """A request; `expected` are the statuses that it may be answered with."""
 
     name: str
     method: str

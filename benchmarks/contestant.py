@@ -1,4 +1,4 @@
-"""What is measured, and what a measurement is: the one shape of engines, servers and libraries.
+"""Contestants, scenarios and measurements: the shape that engines, servers and libraries share.
 
     scenario ─▶ contestant.measure(scenario, turn) ─▶ Measured
 
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.places import BenchError
 from benchmarks.workloads import Workload
 
 CONTENDED = 0.15  # share of the machine that others may use before a measurement counts for nothing
@@ -20,7 +21,7 @@ CONTENDED = 0.15  # share of the machine that others may use before a measuremen
 Vectors = NDArray[np.float32]
 
 
-class ContestantError(Exception):
+class ContestantError(BenchError):
     """A contestant did not start, broke, or answered something else than vectors. The message says which."""
 
 
@@ -41,7 +42,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One measurement. Latencies are of requests, in milliseconds; None where there are none."""
+    """A measurement. Latencies are of requests, in milliseconds; None where there are none."""
 
     rate: float  # texts a second; of a matrix product GFLOP a second
     foreign: float  # share of all processors that others used, 0 to 1
@@ -74,5 +75,5 @@ class Embedder(Contestant, Protocol):
         ...
 
     def about(self) -> dict[str, Any]:
-        """How it was started, its versions, its memory in MiB: for the report."""
+        """Its start, its versions, its memory in MiB: for the report."""
         ...

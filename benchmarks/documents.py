@@ -1,4 +1,4 @@
-"""What it costs to add one document to a store that is already large, beyond embedding its text.
+"""The cost of one more document in a store that is already large, beyond embedding its text.
 
 The large store is written by the service's own store (service/store/writes.py), with random unit vectors
 in the place of embedded ones: an exact index takes the same time over any. Then, on the running service,
@@ -73,7 +73,7 @@ def fill(data_dir: Path, texts: Sequence[str], count: int) -> float:
 
 
 def alone(server: Server, texts: Sequence[str]) -> Pairs:
-    """One pair per text, nothing else going on.
+    """A pair for each text, with nothing else going on.
 
     Raises:
         LoadError: a response was not 200.
@@ -89,7 +89,7 @@ def alone(server: Server, texts: Sequence[str]) -> Pairs:
 
 
 def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
-    """One pair per text, as many as there is time for while another client searches.
+    """A pair for each text, as many as there is time for while another client searches.
 
     Raises:
         LoadError: a response was not 200.
@@ -101,7 +101,6 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
             requests=[get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
             clients=1,
             warm=SEARCH_WARM,
-            count=1_000_000,
             seconds=SEARCH_SECONDS_PER_PAIR * len(texts),
             pids={"server": server.pid, "bench": os.getpid()},
         )
@@ -134,7 +133,7 @@ def _take_turns(
 
 
 class _Client:
-    """One kept-alive connection, one request at a time."""
+    """A kept-alive connection with one request at a time."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)

@@ -35,7 +35,7 @@ def onnx_runtime(file: Path, count: int) -> tuple[list[Call], list[str]]:
 
 
 def together(file: Path, threads: int) -> tuple[Call, list[str]]:
-    """What the service computes a lone text with: a session that sleeps and wakes as its own does."""
+    """The service's session for a lone text, which sleeps and wakes as there."""
     engine = OnnxEngine(file, FP32, 1)
     if threads > 1:
         engine = engine.again(threads)

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.contestant import ContestantError
 from benchmarks.infinity import ENGINES, Infinity
 from benchmarks.library import Library
-from benchmarks.places import say
+from benchmarks.places import BenchError, say
 from benchmarks.served import OPENAI, Served
 from benchmarks.workloads import PROJECT
 
@@ -32,7 +32,7 @@ EXPORT_SECONDS = 300
 
 @dataclass
 class Peers:
-    """Who is there, and who is not and why."""
+    """The peers that run, and the reason for each that does not."""
 
     servers: list[Served] = field(default_factory=list)
     libraries: list[Library] = field(default_factory=list)
@@ -64,14 +64,14 @@ def opened(stack: ExitStack, environments: Path, version: Path, folder: Path) ->
     exported.parent.mkdir(parents=True)
     try:
         _export(version, exported)
-    except ContestantError as error:
+    except BenchError as error:
         found.missing |= dict.fromkeys(there, str(error))
         return found
     for name in there:  # one after the other: several exports at once would need much memory
         say(f"starting {name}")
         try:
             _open(found, stack, name, pythons[name], exported)
-        except ContestantError as error:
+        except BenchError as error:
             found.missing[name] = str(error)
     return found
 
@@ -85,8 +85,7 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
         return
     server = Infinity(name, python, folder, environment())
     stack.callback(server.close)
-    server.ready()
-    told = {"packages": pins("infinity"), "ready_seconds": server.ready_seconds}
+    told = {"packages": pins("infinity"), "ready_seconds": server.ready()}
     # uvicorn closes a connection on which nothing came for five seconds, also when its own loop stood still
     # so long; any client opens another one then. Of our service it would be a fault.
     served = Served(name, OPENAI, server.port, server.pid, told, reconnects=RECONNECTS)

@@ -1,4 +1,4 @@
-"""What the project promises of its speed, and whether a run keeps it.
+"""The promises of speed, and the verdict on each of them for a run.
 
 A ratio is of texts per second in the same run. A promise that needs a peer that is not there is not judged.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import engines
-from benchmarks.places import say
+from benchmarks.places import BenchError, say
 from benchmarks.raw import RawEngine
 from benchmarks.served import OURS, Served
 from benchmarks.server import Server, ServerError
@@ -25,7 +25,7 @@ HINTS = {"fp32": "f32", "bf16": "bf16"}  # OpenVINO's words
 
 @dataclass(frozen=True)
 class Form:
-    """One precision: the running service, the raw engine beside it if there is one, and what `/info` says."""
+    """A precision: the running service, the raw engine beside it if there is one, and `/info`."""
 
     precision: str
     data_dir: Path
@@ -59,7 +59,7 @@ def opened(
             found.append(form)
             if form.raw is None:
                 missing[raw_name(precision)] = f"no raw engine is known here for {form.info['form']}"
-        except (ServerError, ImportError) as error:
+        except (BenchError, ImportError) as error:
             if precision == DEFAULT:
                 raise
             missing[name_of(precision)] = str(error).strip().rpartition("\n")[2]
@@ -67,7 +67,6 @@ def opened(
 
 
 def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Form:
-    data_dir.mkdir(parents=True)
     settings = {} if precision == DEFAULT else {"SIMILE_PRECISION": precision}
     server = Server(data_dir, program, settings)
     with ExitStack() as starting:
@@ -89,14 +88,13 @@ def cached(stack: ExitStack, folder: Path, program: Path, texts: int) -> Served:
     """fp32 with its vector cache; before each window `texts` are asked, which are all of a workload."""
     say("publishing the default model and starting the service with its cache")
     data_dir = folder / "cached" / "data"
-    data_dir.mkdir(parents=True)
     limit = Settings.model_fields["cache_mb"].default
     server = stack.enter_context(Server(data_dir, program, {"SIMILE_CACHE_MB": str(limit)}))
     return Served(CACHED, OURS, server.port, server.pid, {"cache_mb": limit}, warm_texts=texts)
 
 
 def together(form: Form) -> RawEngine:
-    """One fp32 session with the threads that the service has for a lone text; a program before it had one."""
+    """An fp32 session with the threads that the service has for a lone text; older programs have one."""
     call, inputs = engines.together(form.version / ONNX, form.info.get("lone_threads", 1))
     tokenizer = Tokenizer(form.version / FILE_NAME, form.info["max_input_length"])
     return RawEngine("raw, together", [call], inputs, tokenizer)

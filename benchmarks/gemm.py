@@ -1,4 +1,4 @@
-"""What the processors can do at most: matrix products alone, one thread for each processor, side by side.
+"""The peak of the processors: matrix products alone, one thread for each processor, side by side.
 
 The shapes are those of a small encoder's layers on a batch of 2,048 tokens, and a square one; a measurement
 is the best of them, since a peak is what is looked for.
@@ -63,15 +63,18 @@ def _rate(products: Sequence[Product], seconds: float) -> float:
 
 def with_numpy(m: int, k: int, n: int) -> Product:
     """By the BLAS that NumPy brings, which benchmarks/__init__.py holds to one thread."""
-    chance = np.random.default_rng(0)
-    a, b = chance.random((m, k), np.float32), chance.random((k, n), np.float32)
+    a, b = _factors(m, k, n)
     out = np.empty((m, n), np.float32)
     return lambda: np.matmul(a, b, out=out)
 
 
-def with_onnx_runtime(m: int, k: int, n: int) -> Product:
+def _factors(m: int, k: int, n: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     chance = np.random.default_rng(0)
-    a, b = chance.random((m, k), np.float32), chance.random((k, n), np.float32)
+    return chance.random((m, k), np.float32), chance.random((k, n), np.float32)
+
+
+def with_onnx_runtime(m: int, k: int, n: int) -> Product:
+    a, b = _factors(m, k, n)
     session = _session("MatMul", a, b, TensorProto.FLOAT)
     return lambda: session.run(None, {"a": a})
 
@@ -91,8 +94,7 @@ def with_openvino_bf16(m: int, k: int, n: int) -> Product:
     require(BF16)
     import openvino as ov  # noqa: PLC0415  an extra
 
-    chance = np.random.default_rng(0)
-    a, b = chance.random((m, k), np.float32), chance.random((k, n), np.float32)
+    a, b = _factors(m, k, n)
     config = {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 1, "ENABLE_CPU_PINNING": False}
     model = ov.Core().read_model(_model("MatMul", a, b, TensorProto.FLOAT))
     request = ov.Core().compile_model(model, "CPU", config).create_infer_request()
@@ -130,7 +132,7 @@ KINDS: dict[str, Make] = {
 
 
 def peaks(count: int) -> list[Gemm]:
-    """Of every kind that the processor and the installed packages can do."""
+    """The products of every kind that the processor and the installed packages can do."""
     found = []
     for name, make in KINDS.items():
         try:

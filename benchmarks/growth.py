@@ -1,4 +1,4 @@
-"""What a process holds as time passes: memory, files, threads, tasks; and whether its memory is flat.
+"""Memory, files, threads and tasks of a process as time passes, and a test that its memory is flat.
 
     samples ─▶ three thirds ─▶ the first is warming up; the last is held against the second
 
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
-
 from benchmarks.machine import memory_mb
 from benchmarks.server import call
 
@@ -23,7 +21,7 @@ TASKS = "simile_tasks "  # the series, where the service has it
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a process holds at one moment."""
+    """Memory, files and threads of a process at one moment."""
 
     at: float  # time.monotonic()
     rss_mb: float
@@ -37,28 +35,18 @@ class Flatness:
 
     second_mb: float  # median of the second third
     last_mb: float  # and of the last
-    rise_mb: float  # of the straight line through both
 
     @property
     def ratio(self) -> float:
         return self.last_mb / self.second_mb
 
-    @property
-    def rise(self) -> float:
-        """As a share of what there was."""
-        return self.rise_mb / self.second_mb
-
 
 def flatness(samples: Sequence[Sample]) -> Flatness:
     """Thirds of the time between the first sample and the last; each third must have some."""
     second, last = thirds(samples)[1:]
-    times = np.array([sample.at for sample in (*second, *last)])
-    memory = np.array([sample.rss_mb for sample in (*second, *last)])
-    slope = np.polyfit(times - times[0], memory, 1)[0]
     return Flatness(
         statistics.median(sample.rss_mb for sample in second),
         statistics.median(sample.rss_mb for sample in last),
-        float(slope * (times[-1] - times[0])),
     )
 
 

@@ -1,17 +1,15 @@
 """A library in a process and an environment of its own (peers/encode.py), given all texts in one call."""
 
 import base64
-import contextlib
-import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from benchmarks.contestant import ContestantError, Measured, Scenario, Vectors
+from benchmarks.contestant import Measured, Scenario, Vectors
 from benchmarks.machine import between, memory_mb, snapshot
+from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 
 SIZES = (8, 32, 128)  # texts of a batch, tried
@@ -20,35 +18,36 @@ LEAST_TEXTS = 128  # of one measurement
 SCRIPT = PROJECT / "benchmarks" / "peers" / "encode.py"
 
 
-class Library:
-    """One way of encoding; up until `close`."""
+class Library(Process):
+    """A way of encoding; up until `close`."""
 
-    def __init__(self, name: str, way: str, python: Path, folder: Path, environment: dict[str, str]) -> None:
-        """Begin to load it; the first order waits for the end."""
-        self.name = name
-        self._log: IO[str] = (folder.parent / f"{way}.log").open("w+")
-        self._process = subprocess.Popen(
-            # -P: else its imports would find the modules beside the script
-            [python, "-P", SCRIPT, way, folder],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+    def __init__(
+        self,
+        name: str,
+        way: str,
+        python: Path,
+        folder: Path,
+        environment: dict[str, str],
+        sizes: Sequence[int] = SIZES,
+    ) -> None:
+        """Begin to load it; the first order waits for the end. sizes: texts of a batch, to choose from."""
+        # -P: else its imports would find the modules beside the script
+        command: list[str | Path] = [python, "-P", SCRIPT, way, folder]
+        super().__init__(name, command, folder.parent / f"{way}.log", env=environment, piped=True)
+        self._tried = sizes
         self._told: dict[str, Any] = {}
         self._sizes: dict[str, tuple[int, int]] = {}  # of a batch, and of a measurement, by workload
 
     def ready(self) -> None:
-        """Wait until it is loaded. Raises ContestantError."""
-        self._told = self._answer()["packages"]
+        """Wait until it is loaded. Raises ProcessError."""
+        self._told = self.answer()["packages"]
 
     def about(self) -> dict[str, Any]:
         sizes = {name: size for name, (size, _) in self._sizes.items()}
-        return {"packages": self._told, "texts of a batch": sizes, "memory_mb": memory_mb(self._process.pid)}
+        return {"packages": self._told, "texts of a batch": sizes, "memory_mb": memory_mb(self.pid)}
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        answer = self._order(texts=list(texts), size=SIZES[1], vectors=True)
+        answer = self.order(texts=list(texts), size=self._tried[1], vectors=True)
         found = np.frombuffer(base64.b64decode(answer["vectors"]), np.float32)
         return found.reshape(len(texts), -1)
 
@@ -59,38 +58,18 @@ class Library:
             self._sizes[workload.name] = self._choose(scenario)
         size, count = self._sizes[workload.name]
         rows = [(turn * count + at) % len(workload.texts) for at in range(count)]
-        pids = {"peer": self._process.pid}
+        pids = {"peer": self.pid}
         begin = snapshot(pids)
-        answer = self._order(texts=[workload.texts[row] for row in rows], size=size, vectors=False)
+        answer = self.order(texts=[workload.texts[row] for row in rows], size=size, vectors=False)
         window = between(begin, snapshot(pids))
         texts = sum(len(workload.ids[row]) for row in rows) / workload.mean_tokens
         cpu_ms = 1000 * window.cpu_seconds["peer"] / texts
         return Measured(texts / answer["seconds"], window.foreign, cpu_ms)
 
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
     def _choose(self, scenario: Scenario) -> tuple[int, int]:
         """The size of its batches that is fastest here, and how many texts it encodes in the time."""
         some = scenario.workload.texts[:TRIED]
-        seconds = self._order(**{"try": some, "sizes": SIZES})["seconds"]
+        seconds = self.order(**{"try": some, "sizes": self._tried})["seconds"]
         best = min(seconds, key=seconds.__getitem__)
         wanted = int(scenario.seconds * len(some) / seconds[best])
         return int(best), min(max(wanted, LEAST_TEXTS), len(scenario.workload.texts))
-
-    def _order(self, **order: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended; the answer says how
-            print(json.dumps(order), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            raise ContestantError(f"{self.name} ended:\n{self._log.read()[-2000:]}")
-        found: dict[str, Any] = json.loads(line)
-        return found

@@ -22,6 +22,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.machine import Snapshot, Window, between, snapshot
+from benchmarks.places import BenchError
 from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
 
@@ -32,22 +33,22 @@ WARM_SECONDS = 180.0  # for the answers before the window: 512 texts of the slow
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send: `requests` in order, from the first again after the last."""
+    """The requests to send, in order, from the first again after the last."""
 
     port: int
     requests: list[str]  # ASCII
     clients: int
     warm: int  # answers before the window begins
-    count: int  # answers of the window, at most
     seconds: float  # of the window, at most
     pids: dict[str, int]  # processes to count beside the generator's own
+    count: int = 10_000_000  # answers of the window, at most
     keep: list[int] = field(default_factory=list)  # requests whose response body is wanted
     reconnects: int = 0  # connections that the server may close: the request is sent again on a new one
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came back within the window."""
+    """The answers within the window."""
 
     window: Window
     milliseconds: list[tuple[int, float]]  # (request, latency) of each answer
@@ -55,7 +56,7 @@ class Answers:
     reconnects: int  # connections that the server closed
 
 
-class LoadError(Exception):
+class LoadError(BenchError):
     """A response was not 200, a connection broke, or nothing was answered in time."""
 
 
@@ -93,23 +94,12 @@ def finish(process: subprocess.Popen[str]) -> Answers:
 
 def saturated(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
     """Answers per second that `clients` without pause get of the service. Raises LoadError."""
-    run = start(
-        Load(
-            port=port,
-            requests=requests,
-            clients=clients,
-            warm=4 * clients,
-            count=10_000_000,
-            seconds=seconds,
-            pids={"server": pid},
-        )
-    )
-    answers = finish(run)
+    answers = finish(start(Load(port, requests, clients, 4 * clients, seconds, {"server": pid})))
     return len(answers.milliseconds) / answers.window.seconds
 
 
 class _Run:
-    """One load: its clients, and what they have seen so far."""
+    """A load: its clients, and their answers so far."""
 
     def __init__(self, load: Load) -> None:
         self._load = load

@@ -1,4 +1,4 @@
-"""What the machine is, and who used its processors: the measured processes, or somebody else.
+"""The machine, and the use of its processors by the measured processes and by others.
 
     snapshot ── work ── snapshot ──▶ Window: seconds, CPU seconds of each measured process, foreign share
 
@@ -35,7 +35,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened between two snapshots."""
+    """The time and the processor seconds between two snapshots."""
 
     seconds: float
     cpu_seconds: dict[str, float]  # of each measured process, by its name
@@ -75,7 +75,7 @@ def wait_for_quiet(foreign: float, seconds: float) -> None:
 
 
 def processors() -> int:
-    """Those that /proc/stat counts, whatever this process may use."""
+    """The processors that /proc/stat counts, however few this process may use."""
     return os.cpu_count() or 1
 
 

@@ -42,7 +42,7 @@ OPENED_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What to send: `requests` in order, from the first again after the last."""
+    """The requests to send, in order, from the first again after the last."""
 
     port: int
     requests: list[str]  # ASCII
@@ -55,7 +55,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of each request, in the order of their arrival."""
+    """The outcome of each request, in the order of their arrival."""
 
     arrived: NDArray[np.float64]  # the intended moment
     late_ms: NDArray[np.float64]  # from then until it was sent
@@ -65,7 +65,7 @@ class Outcomes:
     most_open: int  # connections at once
 
     def between(self, begin: float, end: float) -> "Outcomes":
-        """Those that arrived from `begin` until before `end`."""
+        """The outcomes of requests that arrived from `begin` until before `end`."""
         inside = (self.arrived >= begin) & (self.arrived < end)
         return replace(
             self,
@@ -126,7 +126,7 @@ class OpenLoop:
 
 
 class _Run:
-    """One flow: its connections, those who wait for one, and what became of everybody so far."""
+    """A flow: its connections, the requests that wait for one, and the outcomes so far."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -249,7 +249,7 @@ class _Run:
 
 
 class _Caller(Connection):
-    """One connection, and the request that it is about."""
+    """A connection, and the request that is under way on it."""
 
     def __init__(self, run: _Run) -> None:
         super().__init__()

@@ -12,8 +12,6 @@ import argparse
 import math
 import os
 import resource
-import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -26,12 +24,12 @@ from numpy.typing import NDArray
 from benchmarks import workloads
 from benchmarks.contestant import CONTENDED
 from benchmarks.growth import Flatness, Sampler, flatness, look
-from benchmarks.load import LoadError, saturated
+from benchmarks.load import saturated
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
-from benchmarks.places import SCRATCH, say
+from benchmarks.places import arguments, say, scratch
 from benchmarks.probe import Probe
-from benchmarks.server import Server, ServerError
+from benchmarks.server import Server
 from benchmarks.tables import conclude, table
 from benchmarks.verdict import Verdict
 from benchmarks.wire import post
@@ -77,27 +75,16 @@ def main() -> None:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard)
     )  # the processes begun inherit it
-    SCRATCH.mkdir(exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            data_dir = Path(folder) / "data"
-            data_dir.mkdir()
-            with Server(data_dir, options.program, dict(options.setting)) as server:
-                measured = measure(server, _sentences(server, data_dir), options)
-    except (LoadError, ServerError) as error:
-        sys.exit(f"The bench failed: {error}")
+    with scratch() as folder, Server(folder / "data", options.program, dict(options.setting)) as server:
+        measured = measure(server, _sentences(server, folder / "data"), options)
     report(measured, options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.overload", description=__doc__.split("\n", 1)[0]
-    )
+    parser = arguments("overload", __doc__, quick=True, program=True)
     parser.add_argument("--seconds", type=float, help="of the overload (60; 8 with --quick)")
     parser.add_argument("--times", type=float, default=3.0, help="the best throughput")
     parser.add_argument("--setting", type=_setting, action="append", default=[], metavar="SIMILE_NAME=VALUE")
-    parser.add_argument("--quick", action="store_true", help="short: a look, not a figure")
-    parser.add_argument("--program", type=Path, default=workloads.PROJECT, help="another checkout to measure")
     options = parser.parse_args()
     options.seconds = options.seconds or (8.0 if options.quick else 60.0)
     options.best_seconds = 4.0 if options.quick else 20.0

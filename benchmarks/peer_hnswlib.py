@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _asked(index: Any, queries: Any, depth: int) -> dict[str, Any]:
-    """One query at a time."""
+    """The answers and seconds of queries asked one at a time."""
     index.set_ef(depth)
     index.knn_query(queries[:20], k=K, num_threads=1)
     found, seconds = [], []

@@ -1,6 +1,11 @@
-"""Where benchmarks work and leave their figures, and how they say what they are at."""
+"""The folders of benchmarks, their arguments, their progress and their failures."""
 
+import argparse
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks.workloads import PROJECT
 
@@ -8,5 +13,38 @@ SCRATCH = PROJECT / ".benchmarks"  # on the checkout's own disk
 RESULTS = PROJECT / "benchmarks" / "results" / "latest.json"
 
 
+class BenchError(Exception):
+    """The measurement is worth nothing; the message says why."""
+
+
 def say(progress: str) -> None:
     print(f"bench: {progress} …", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def scratch(*failures: type[Exception]) -> Iterator[Path]:
+    """A temporary folder. A BenchError, or one of `failures`, ends the program with its message."""
+    SCRATCH.mkdir(exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+            yield Path(folder)
+    except Exception as error:
+        if not isinstance(error, (BenchError, *failures)):
+            raise
+        sys.exit(f"The bench failed: {error}")
+
+
+def arguments(
+    name: str, doc: str, *, corpus: bool = False, quick: bool = False, program: bool = False
+) -> argparse.ArgumentParser:
+    """The parser of `python -m benchmarks.NAME`, with the options that several have."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.split("\n", 1)[0])
+    if corpus:
+        parser.add_argument(
+            "--corpus", type=Path, required=True, help="as `python -m training train` takes it"
+        )
+    if quick:
+        parser.add_argument("--quick", action="store_true", help="small and short: a look, not a figure")
+    if program:
+        parser.add_argument("--program", type=Path, default=PROJECT, help="another checkout to measure")
+    return parser

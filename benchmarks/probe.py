@@ -1,4 +1,4 @@
-"""One client that comes alone: how long a request takes on an idle service, and when it does again."""
+"""A client that comes alone: seconds of a request on an idle service, and until they are as short again."""
 
 import http.client
 import json

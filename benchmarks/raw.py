@@ -39,8 +39,17 @@ class Batch:
 class RawEngine:
     """`calls` that may run side by side, each on one thread; a contestant that takes all texts at once."""
 
-    def __init__(self, name: str, calls: Sequence[Call], inputs: Sequence[str], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        name: str,
+        calls: Sequence[Call],
+        inputs: Sequence[str],
+        tokenizer: Tokenizer,
+        budgets: Sequence[int] = BUDGETS,
+    ) -> None:
+        """budgets: padded tokens of one batch, to choose from."""
         self.name = name
+        self._tried = budgets
         self.calls = calls
         self.tokenizer = tokenizer
         self._inputs = inputs
@@ -70,8 +79,8 @@ class RawEngine:
     def choose(self, workload: Workload) -> None:
         """Make the workload ready in batches of the size that is fastest on a part of it."""
         ids = workload.ids[::TRIAL_SHARE]
-        tried = {budget: self.batches(ids, budget) for budget in BUDGETS}
-        seconds = dict.fromkeys(BUDGETS, float("inf"))
+        tried = {budget: self.batches(ids, budget) for budget in self._tried}
+        seconds = dict.fromkeys(self._tried, float("inf"))
         for _ in range(TRIAL_ROUNDS):
             for budget, batches in tried.items():
                 seconds[budget] = min(seconds[budget], self._run(batches))

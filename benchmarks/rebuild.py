@@ -1,39 +1,42 @@
 """Searches while every document is embedded anew: `python -m benchmarks.rebuild --corpus FILE`.
 
     capacity ─▶ before ─▶ a second version is wanted: during ─▶ it is live: after      one open loop over all
+                   └─▶ training (--retrain STEPS) ─▶ during ─▶ after ─▶ rollback
 
 The store is filled with random vectors, which an exact index takes as long over as over true ones. The second
-version has the same weights under another name (variants.py), so both cost the same. Searches arrive at
-random, at a share of what saturated clients got, and a latency counts from the intended arrival.
+version has the same weights under another name (variants.py), so both cost the same; with `--retrain` it is
+trained beside the service, on its documents, and is gone back from at the end. Searches arrive at random, at
+a share of what saturated clients got, and a latency counts from the intended arrival.
 """
 
 import argparse
 import os
 import random
+import re
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks import documents
 from benchmarks.contestant import CONTENDED
-from benchmarks.load import LoadError, saturated
+from benchmarks.load import saturated
 from benchmarks.machine import Window, between, snapshot
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
-from benchmarks.places import SCRATCH, say
-from benchmarks.server import Server, ServerError, call, wait_until_live
+from benchmarks.places import arguments, say, scratch
+from benchmarks.server import Server, call, wait_until_live
 from benchmarks.tables import conclude, table
-from benchmarks.variants import publish_variants
+from benchmarks.variants import prepared
 from benchmarks.verdict import Verdict
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
+from models.store import Store
 from training.errors import TrainingError
 from training.text.corpus import read_corpus
 
@@ -45,6 +48,7 @@ QUERY_CHARACTERS = 80
 CONNECTIONS, MOST_CONNECTIONS = 16, 512
 LONGEST_SECONDS = 3 * 3600.0
 SETTLE_SECONDS = 2.0
+PAUSES = r"(?m)^simile_swap_pause_seconds_sum (\S+)"  # of /metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +89,21 @@ class Phases:
 def main() -> None:
     options = _options()
     lengths = QUICK if options.quick else FULL
-    try:
+    with scratch(TrainingError, subprocess.CalledProcessError) as folder:
         texts = _texts(options.corpus, options.documents)
-        SCRATCH.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            data_dir = Path(folder) / "data"
-            data_dir.mkdir()
-            say(f"storing {options.documents} documents and publishing a second version")
-            with Server(data_dir, options.program):
-                pass  # it publishes the default model and makes the store
-            documents.fill(data_dir, texts, options.documents)
-            [second] = publish_variants(data_dir / "models", "default", 1)
-            with Server(data_dir, options.program) as server:
-                capacity, phases, outcomes = measure(server, texts, data_dir / "models", second, lengths)
-    except (LoadError, ServerError, TrainingError) as error:
-        sys.exit(f"The bench failed: {error}")
-    report(options.documents, len(texts), capacity, phases, outcomes)
+        data_dir = folder / "data"
+        [second] = prepared(data_dir, texts, options.documents, options.program)
+        with Server(data_dir, options.program) as server:
+            new = NewVersion(server.port, data_dir / "models", second, options.retrain)
+            capacity, phases, outcomes = measure(server, texts, new, lengths)
+            paused = float(re.findall(PAUSES, call(server.port, "GET", "/metrics"))[0])
+    report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.rebuild", description=__doc__.split("\n", 1)[0]
-    )
-    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser = arguments("rebuild", __doc__, corpus=True, quick=True, program=True)
     parser.add_argument("--documents", type=int, help=f"100000; {QUICK_DOCUMENTS} with --quick")
-    parser.add_argument(
-        "--quick", action="store_true", help="few documents, short phases: a look, not a figure"
-    )
-    parser.add_argument("--program", type=Path, default=PROJECT, help="another checkout to measure")
+    parser.add_argument("--retrain", type=int, metavar="STEPS", help="train the second version, then go back")
     options = parser.parse_args()
     options.documents = options.documents or (QUICK_DOCUMENTS if options.quick else 100_000)
     return options
@@ -124,8 +115,38 @@ def _texts(corpus: Path, count: int) -> list[str]:
     return random.Random(0).sample(found, min(count, len(found)))
 
 
+class NewVersion(NamedTuple):
+    """The version that comes to live: published beforehand, or trained meanwhile in `steps`."""
+
+    port: int
+    models_dir: Path
+    published: str
+    steps: int | None
+
+    def train(self) -> None:
+        """Retrain on the service's documents; the new version is wanted at the end."""
+        address = f"http://127.0.0.1:{self.port}"
+        command = ["training", "retrain", "--from-service", address, "--gate", "off"]
+        subprocess.run(
+            [sys.executable, "-m", *command, "--steps", str(self.steps)],
+            cwd=PROJECT,
+            env=os.environ | {"SIMILE_MODELS_DIR": str(self.models_dir)},
+            check=True,
+        )
+
+    def come_to_live(self) -> None:
+        if self.steps is None:
+            call(self.port, "POST", f"/models/{self.published}/activate")
+        wait_until_live(self.models_dir, Store(self.models_dir).wanted() or "", LONGEST_SECONDS)
+
+    def roll_back(self) -> None:
+        back = call(self.port, "POST", "/models/rollback")["wanted"]
+        wait_until_live(self.models_dir, back, LONGEST_SECONDS)
+        time.sleep(SETTLE_SECONDS)
+
+
 def measure(
-    server: Server, texts: list[str], models_dir: Path, second: str, lengths: Lengths
+    server: Server, texts: list[str], new: NewVersion, lengths: Lengths
 ) -> tuple[float, Phases, Outcomes]:
     """The capacity in searches per second, and what became of every search of the open loop."""
     queries = random.Random(1).sample(texts, min(QUERIES, len(texts)))
@@ -140,15 +161,22 @@ def measure(
     time.sleep(SETTLE_SECONDS)
     with phases.phase("before"):
         time.sleep(lengths.before)
+    if new.steps is not None:
+        with phases.phase("training"):
+            new.train()
     with phases.phase("during"):
-        call(server.port, "POST", f"/models/{second}/activate")
-        wait_until_live(models_dir, second, LONGEST_SECONDS)
+        new.come_to_live()
     with phases.phase("after"):
         time.sleep(lengths.after)
+    if new.steps is not None:
+        with phases.phase("rollback"):
+            new.roll_back()
     return capacity, phases, flow.finish()
 
 
-def report(stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Outcomes) -> None:
+def report(
+    stored: int, distinct: int, capacity: float, phases: Phases, outcomes: Outcomes, paused: float
+) -> None:
     found = {name: _figures(phases, outcomes, name) for name in phases.spans}
     rate = stored / found["during"]["seconds"]
     columns = ("phase", "s", "searches", "p50 ms", "p99 ms", "longest ms", "failed", "others' share")
@@ -159,7 +187,8 @@ def report(stored: int, distinct: int, capacity: float, phases: Phases, outcomes
     said = (
         f"{stored:,} documents ({distinct:,} distinct texts), embedded anew at {rate:.0f} a second, the "
         f"opening and the swap included. Capacity {capacity:.1f} searches/s ({CLIENTS} clients without "
-        f"pause); offered {SHARE:.0%} of it, at random. The generator's own lateness: p99 {late:.1f} ms."
+        f"pause); offered {SHARE:.0%} of it, at random. The generator's own lateness: p99 {late:.1f} ms. "
+        f"Swaps paused the writes for {1000 * paused:.1f} ms in all."
     )
     contended = max(figures["foreign"] for figures in found.values()) > CONTENDED
     verdicts = [
@@ -181,6 +210,7 @@ def report(stored: int, distinct: int, capacity: float, phases: Phases, outcomes
         "offered_searches_per_second": SHARE * capacity,
         "documents_per_second": rate,
         "generator_late_p99_ms": late,
+        "writes_paused_seconds": paused,
         "phases": found,
     }
     conclude("rebuild", result, [said, table(columns, rows)], verdicts)

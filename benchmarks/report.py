@@ -1,4 +1,4 @@
-"""What was measured, as Markdown for people: for a terminal, and ready to go into docs/PERFORMANCE.md."""
+"""The figures of a run as Markdown: for a terminal, and ready to go into docs/PERFORMANCE.md."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -68,7 +68,7 @@ def workload(given: Workload) -> dict[str, Any]:
 
 
 def added(pairs: Pairs) -> dict[str, Any]:
-    """What adding one document costs, in milliseconds."""
+    """The cost of adding one document, in milliseconds."""
     figures = {"embed": pairs.embed, "add": pairs.add, "difference": pairs.differences()}
     if pairs.search:
         figures["search"] = pairs.search
@@ -104,7 +104,7 @@ def _machine(results: Results) -> str:
 
 
 def _rates(results: Results) -> str:
-    """Who does how many texts a second, and how near the vectors are."""
+    """Texts a second, and cosines to the reference, of each contestant."""
     near = results.kept["cosines"]
     rows = []
     for name in results.names:
@@ -150,7 +150,7 @@ def _ratios(results: Results) -> str:
 
 
 def _work(results: Results) -> str:
-    """What a text costs of a processor, which depends less on what others do."""
+    """Processor time of a text, which depends less on other load than a rate does."""
     rows = []
     for name in results.names:
         found = [
@@ -186,7 +186,7 @@ def _ms(found: Spread) -> str:
 
 
 def _alone(results: Results) -> str:
-    """One client against the raw call."""
+    """The latency of one client beyond the raw call's."""
     lines = []
     for name, what in (
         (ALONE, "tokenised beforehand"),

@@ -1,4 +1,4 @@
-"""What a run found, as JSON keeps it, and what is asked of it: how fast, and how much faster than another.
+"""The figures of a run, as JSON keeps them: rates, and ratios between two contestants.
 
 A ratio is taken round by round, of measurements a minute apart at most, and the median of those is quoted;
 so the machine's own ups and downs are in both and fall out.
@@ -52,7 +52,7 @@ class Results:
     def spread(self, cell: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
         """Over the clean rounds; over all when none is clean."""
         pairs = [(value, one.contended) for one in self._there(cell) if (value := figure(one)) is not None]
-        return _spread(pairs)
+        return spread(pairs)
 
     def ratio(self, above: Cell, below: Cell, figure: Figure = lambda one: one.rate) -> Spread | None:
         """`above` over `below`, round by round."""
@@ -71,7 +71,7 @@ class Results:
             first, second = figure(a), figure(b)
             if first is not None and second:
                 pairs.append((of(first, second), a.contended or b.contended))
-        return _spread(pairs)
+        return spread(pairs)
 
     def _there(self, cell: Cell) -> Iterator[Measured]:
         return (one for one in self._cells.get(cell, ()) if one is not None)
@@ -96,7 +96,8 @@ def _fields(one: Measured) -> dict[str, float | None]:
     return {name: getattr(one, name) for name in Measured.__slots__}
 
 
-def _spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
+def spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
+    """Over the values that are not contended; over all when each is."""
     clean = [value for value, contended in pairs if not contended]
     counted = clean or [value for value, _ in pairs]
     if not counted:

@@ -1,4 +1,4 @@
-"""How much of what was judged relevant a search finds: `python -m benchmarks.retrieval`.
+"""nDCG@10 of searches through a running service: `python -m benchmarks.retrieval`.
 
     each set of the evaluation folder ─▶ POST /documents ─▶ POST /search in each mode ─▶ nDCG@10
 
@@ -7,16 +7,14 @@ once as it comes and once with long texts split into passages. A document that h
 document like any other. Embedding a set takes minutes; the figures of one machine are those of another.
 """
 
-import argparse
 import os
-import sys
-import tempfile
 import time
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.places import arguments, say, scratch
 from benchmarks.server import Server, call
 from benchmarks.workloads import PROJECT
 from training.evaluation.rankings import judge
@@ -28,7 +26,7 @@ K = 10
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.retrieval", description=__doc__)
+    parser = arguments("retrieval", __doc__)
     parser.add_argument("sets", nargs="*", default=["scifact", "cranfield", "mlqa_en"])
     parser.add_argument("--passages", choices=["0", "1"], nargs="*", default=["0", "1"])
     options = parser.parse_args()
@@ -37,18 +35,11 @@ def main() -> None:
     for name in options.sets:
         collection = load(data / name)
         for passages in options.passages:
-            with (
-                tempfile.TemporaryDirectory(dir=PROJECT) as folder,
-                Server(made(Path(folder) / "data"), settings={"SIMILE_PASSAGES": passages}) as server,
-            ):
+            settings = {"SIMILE_PASSAGES": passages}
+            with scratch() as folder, Server(folder / "data", settings=settings) as server:
                 figures = measured(server.port, collection)
             shown = " | ".join(f"{figures[mode]:.3f}" for mode in MODES)
             print(f"| {name} | {'on' if passages == '1' else 'off'} | {shown} |", flush=True)
-
-
-def made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 def measured(port: int, collection: Collection) -> dict[str, float]:
@@ -85,10 +76,6 @@ def searched(port: int, collection: Collection, mode: str) -> list[list[str]]:
         results = call(port, "POST", "/search", body)["results"]
         lists += [[hit["id"] for hit in hits] for hits in results]
     return lists
-
-
-def say(progress: str) -> None:
-    print(f"retrieval: {progress}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

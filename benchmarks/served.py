@@ -28,7 +28,7 @@ ASKED_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one server is asked and how it answers."""
+    """The requests and answers of a kind of server."""
 
     path: str
     body: Callable[[list[str]], Any]
@@ -107,7 +107,6 @@ class Served:
                 requests=[made.lines[at] for at in order],
                 clients=scenario.clients,
                 warm=max(self.warm_texts // scenario.texts, 2 * scenario.clients),
-                count=10_000_000,
                 seconds=scenario.seconds,
                 pids={"server": self.pid},
                 reconnects=self.reconnects,

@@ -3,18 +3,17 @@
 import http.client
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.places import BenchError
+from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 from models.store import Store
 
@@ -23,8 +22,8 @@ STOP_SECONDS = 40.0
 LOOK_SECONDS = 0.25
 
 
-class ServerError(Exception):
-    """The service did not come up, or refused; the message carries what it said."""
+class ServerError(BenchError):
+    """The service refused, or did not come to a version; the message carries what it said."""
 
 
 class Server:
@@ -52,61 +51,31 @@ class Server:
             "SIMILE_LOG_LEVEL": "warning",
             **self._settings,
         }
-        self._log = (self._data_dir.parent / "server.log").open("w+")
-        started = time.perf_counter()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "service"],
-            cwd=self._program,
-            env=environment,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            self._wait(started + READY_SECONDS)
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            self._log.close()
-            raise
-        self.ready_seconds = time.perf_counter() - started
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        log = self._data_dir.parent / "server.log"
+        command = [sys.executable, "-m", "service"]
+        self._process = Process("The service", command, log, env=environment, cwd=self._program)
+        self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self._process.close(STOP_SECONDS)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def info(self) -> dict[str, Any]:
-        """What `GET /info` says."""
+        """The answer of `GET /info`."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/info", timeout=10) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
-    def _wait(self, until: float) -> None:
-        while time.perf_counter() < until:
-            if self._process.poll() is not None:
-                self._log.seek(0)
-                raise ServerError(f"The service stopped at once:\n{self._log.read()}")
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5):
-                    return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.05)
-        raise ServerError(f"The service was not ready within {READY_SECONDS:.0f} seconds.")
-
 
 def call(port: int, method: str, path: str, body: Any = None) -> Any:
-    """One request on a connection of its own: the answer's JSON, or its text. Raises ServerError."""
+    """Send a request on a connection of its own: the answer's JSON, or its text. Raises ServerError."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     content = None if body is None else json.dumps(body)
     try:

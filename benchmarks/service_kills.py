@@ -13,11 +13,9 @@ live and the new one begun. The service must then come to the new version by its
 is killed is the process, not the power.
 """
 
-import argparse
 import random
 import sqlite3
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -27,7 +25,7 @@ from urllib.parse import quote
 import httpx2
 import orjson
 
-from benchmarks.places import SCRATCH
+from benchmarks.places import arguments, scratch
 from tests.service.process import Service
 from tests.service.swapping import QUERIES, TEXTS, Client, Oracle, published
 
@@ -41,7 +39,7 @@ Texts = dict[str, str]  # id to text
 
 
 class Writer(threading.Thread):
-    """One client, until the service is gone. `texts` is what was acknowledged, `in_hand` what was not."""
+    """A client, until the service is gone. `texts` were acknowledged, `in_hand` was not."""
 
     def __init__(self, port: int, number: int, texts: Texts, seed: int) -> None:
         super().__init__(daemon=True)
@@ -256,16 +254,15 @@ class Killed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.service_kills", description=__doc__)
+    parser = arguments("service_kills", __doc__)
     parser.add_argument("--kills", type=int, default=300, help="in all (%(default)s)")
     parser.add_argument("--swaps", type=int, default=20, help="of them inside a swap (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (%(default)s)")
     options = parser.parse_args()
-    SCRATCH.mkdir(exist_ok=True)
     began = told = time.monotonic()
     every = max(1, options.kills // max(1, options.swaps))
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        killed = Killed(Path(folder), options.seed)
+    with scratch() as folder:
+        killed = Killed(folder, options.seed)
         due = 0
         try:
             with killed.service:

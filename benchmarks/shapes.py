@@ -48,16 +48,5 @@ def grown(served: Served, mixture: Workload, many: int = MANY) -> Grown:
 
 
 def _send(served: Served, requests: list[str], count: int) -> None:
-    load.finish(
-        load.start(
-            Load(
-                port=served.port,
-                requests=requests,
-                clients=CLIENTS,
-                warm=1,
-                count=count,
-                seconds=3600.0 * HOURS,
-                pids={"server": served.pid},
-            )
-        )
-    )
+    pids, hours = {"server": served.pid}, 3600.0 * HOURS
+    load.finish(load.start(Load(served.port, requests, CLIENTS, 1, hours, pids, count)))

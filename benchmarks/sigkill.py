@@ -9,13 +9,10 @@ every vector bit by bit and gives the answers that numpy finds. Now and then a s
 hand. The suite does the same forty times. What is killed is the process, not the power.
 """
 
-import argparse
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-from benchmarks.places import SCRATCH
+from benchmarks.places import arguments, scratch
 from service.index import merge_policy
 from tests.service.kills import Store
 from tests.service.store_worker import BASE_ROWS
@@ -24,15 +21,14 @@ SECONDS = 10.0  # between two words of how far it is
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sigkill", description=__doc__)
+    parser = arguments("sigkill", __doc__)
     parser.add_argument("--kills", type=int, default=1000, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments (%(default)s)")
     options = parser.parse_args()
-    SCRATCH.mkdir(exist_ok=True)
     merge_policy.BASE_ROWS = BASE_ROWS
     began = told = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        store = Store(Path(folder), options.seed)
+    with scratch() as folder:
+        store = Store(folder, options.seed)
         try:
             while store.kills < options.kills:
                 store.check(store.run_and_kill())

@@ -1,4 +1,4 @@
-"""What a service of so many documents takes: `python -m benchmarks.sizing --corpus FILE`.
+"""Memory and disk of a service by number of documents: `python -m benchmarks.sizing --corpus FILE`.
 
     N documents stored ─▶ a start on them ─▶ a second version is wanted: all embedded anew ─▶ both kept
 
@@ -9,20 +9,17 @@ reads /proc, so Linux only.
 
 import argparse
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks import documents
 from benchmarks.machine import memory_mb
-from benchmarks.places import SCRATCH, say
-from benchmarks.server import Server, ServerError, call, wait_until_live
+from benchmarks.places import arguments, say, scratch
+from benchmarks.server import Server, call, wait_until_live
 from benchmarks.tables import conclude, table
-from benchmarks.variants import publish_variants
+from benchmarks.variants import prepared
 from training.errors import TrainingError
 from training.text.corpus import read_corpus
 
@@ -46,61 +43,48 @@ COLUMNS = (
 
 def main() -> None:
     options = _options()
-    SCRATCH.mkdir(exist_ok=True)
-    try:
+    with scratch(TrainingError) as folder:
         found = read_corpus(options.corpus).texts
         texts = random.Random(0).sample(found, min(max(options.documents), len(found)))
-        rows = [measure(count, texts) for count in options.documents]
-    except (ServerError, TrainingError) as error:
-        sys.exit(f"The bench failed: {error}")
+        rows = [measure(count, texts, folder / str(count) / "data") for count in options.documents]
     conclude("sizing", {"rows": rows}, [table(COLUMNS, [list(row.values()) for row in rows])], [])
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sizing", description=__doc__.split("\n", 1)[0]
-    )
-    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser = arguments("sizing", __doc__, corpus=True)
     parser.add_argument("--documents", type=int, nargs="+", default=DOCUMENTS, metavar="N")
     return parser.parse_args()
 
 
-def measure(count: int, texts: list[str]) -> dict[str, Any]:
-    """One row of the table: megabytes and seconds of a store of `count` documents."""
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        data_dir = Path(folder) / "data"
-        data_dir.mkdir()
-        say(f"storing {count} documents and publishing a second version")
-        with Server(data_dir):
-            pass  # it publishes the default model and makes the store
-        documents.fill(data_dir, texts, count)
-        [second] = publish_variants(data_dir / "models", "default", 1)
-        with Server(data_dir) as server:
-            time.sleep(SETTLE_SECONDS)
-            one = memory_mb(server.pid)
-            row = {
-                "documents": count,
-                "characters": sum(len(text) for text in islice(cycle(texts), count)) / count,
-                "start": server.ready_seconds,
-                "rss": one["now"],
-                "most": one["peak"],
-                "disk": _disk_mb(data_dir),
-            }
-            say("embedding them anew")
-            began = time.monotonic()
-            call(server.port, "POST", f"/models/{second}/activate")
-            wait_until_live(data_dir / "models", second, LONGEST_SECONDS)
-            seconds = time.monotonic() - began
-            time.sleep(SETTLE_SECONDS)
-            two = memory_mb(server.pid)
-            row |= {
-                "swap": seconds,
-                "rss_two": two["now"],
-                "most_two": two["peak"],
-                "disk_two": _disk_mb(data_dir),
-            }
-            say(f"{row}")  # the next count may take an hour
-            return row
+def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
+    """A row of the table: megabytes and seconds of a store of `count` documents."""
+    [second] = prepared(data_dir, texts, count)
+    with Server(data_dir) as server:
+        time.sleep(SETTLE_SECONDS)
+        one = memory_mb(server.pid)
+        row = {
+            "documents": count,
+            "characters": sum(len(text) for text in islice(cycle(texts), count)) / count,
+            "start": server.ready_seconds,
+            "rss": one["now"],
+            "most": one["peak"],
+            "disk": _disk_mb(data_dir),
+        }
+        say("embedding them anew")
+        began = time.monotonic()
+        call(server.port, "POST", f"/models/{second}/activate")
+        wait_until_live(data_dir / "models", second, LONGEST_SECONDS)
+        seconds = time.monotonic() - began
+        time.sleep(SETTLE_SECONDS)
+        two = memory_mb(server.pid)
+        row |= {
+            "swap": seconds,
+            "rss_two": two["now"],
+            "most_two": two["peak"],
+            "disk_two": _disk_mb(data_dir),
+        }
+    say(f"{row}")  # the next count may take an hour
+    return row
 
 
 def _disk_mb(data_dir: Path) -> float:

@@ -11,8 +11,6 @@ neither a median nor a line through all samples says anything: what it holds at 
 
 import argparse
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,13 +20,12 @@ from typing import Any
 
 from benchmarks import workloads
 from benchmarks.growth import Sample, Sampler, look, tasks, thirds
-from benchmarks.places import SCRATCH, say
-from benchmarks.server import Server, ServerError, call
+from benchmarks.places import arguments, say, scratch
+from benchmarks.server import Server, call, wait_until_live
 from benchmarks.tables import conclude, table
 from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
 from benchmarks.verdict import Verdict
-from models.store import Store
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 GROWTH = 0.05  # of memory at rest, and of the most that is held
@@ -45,7 +42,7 @@ TEXTS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the service holds while nobody asks for anything."""
+    """Memory, files, threads and tasks of the service at rest."""
 
     rss_mb: float
     files: int
@@ -66,28 +63,19 @@ class Soaked:
 
 def main() -> None:
     options = _options()
-    SCRATCH.mkdir(exist_ok=True)
     settings = {"SIMILE_MODEL": options.model, "SIMILE_GRACE_SECONDS": str(options.swap_seconds / 4)}
-    try:
-        with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            data_dir = Path(folder) / "data"
-            data_dir.mkdir()
-            with Server(data_dir, options.program, settings) as server:
-                soaked = soak(server, data_dir / "models", options)
-    except ServerError as error:
-        sys.exit(f"The bench failed: {error}")
+    with scratch() as folder, Server(folder / "data", options.program, settings) as server:
+        soaked = soak(server, folder / "data" / "models", options)
     report(soaked, options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.split("\n", 1)[0])
+    parser = arguments("soak", __doc__, quick=True, program=True)
     parser.add_argument("--minutes", type=float, help="of traffic (30; 1 with --quick)")
     parser.add_argument("--swap-seconds", type=float, help="between two swaps (120; 6 with --quick)")
     parser.add_argument("--documents", type=int, help="stored beforehand (2000; 200 with --quick)")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--model", default="default", help="or a sentence-transformers folder")
-    parser.add_argument("--quick", action="store_true", help="short: a look, not a figure")
-    parser.add_argument("--program", type=Path, default=workloads.PROJECT, help="another checkout to measure")
     options = parser.parse_args()
     options.minutes = options.minutes or (1.0 if options.quick else 30.0)
     options.swap_seconds = options.swap_seconds or (6.0 if options.quick else 120.0)
@@ -107,7 +95,7 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
             for row in rows
         ]
         call(server.port, "POST", "/documents", {"documents": stored})
-    swaps = Swaps(server, Store(models_dir), [*others, first], options.swap_seconds)
+    swaps = Swaps(server, models_dir, [*others, first], options.swap_seconds)
     traffic = Traffic(server.port, texts, options.clients)
     sampler = Sampler(server.pid, SAMPLE_SECONDS)
     looks = []
@@ -140,10 +128,12 @@ def _held(server: Server) -> Held:
 class Swaps:
     """Versions that take turns in service."""
 
-    def __init__(self, server: Server, store: Store, versions: Sequence[str], every_seconds: float) -> None:
+    def __init__(
+        self, server: Server, models_dir: Path, versions: Sequence[str], every_seconds: float
+    ) -> None:
         self.seconds: list[float] = []  # that each took, its build included
         self._server = server
-        self._store = store
+        self._models_dir = models_dir
         self._versions = cycle(versions)
         self._every_seconds = every_seconds
 
@@ -157,16 +147,8 @@ class Swaps:
             began = time.monotonic()
             [version] = islice(self._versions, 1)
             call(self._server.port, "POST", f"/models/{version}/activate")
-            self._wait_until_live(version)
+            wait_until_live(self._models_dir, version, LONGEST_SWAP_SECONDS)
             self.seconds.append(time.monotonic() - began)
-
-    def _wait_until_live(self, version: str) -> None:
-        until = time.monotonic() + LONGEST_SWAP_SECONDS
-        while (state := self._store.read_state()).get("live") != version:
-            shown = state.get("versions", {}).get(version, {})
-            if shown.get("state") == "failed" or time.monotonic() > until:
-                raise ServerError(f"{version} did not come to live: {shown}")
-            time.sleep(0.25)
 
 
 def report(soaked: Soaked, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""What the single benchmarks print: Markdown tables, the machine, verdicts; and the same as JSON."""
+"""The report of a single benchmark: Markdown tables, the machine, verdicts; and the same as JSON."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def _cell(value: object) -> str:
 
 
 def of_machine(described: dict[str, Any]) -> str:
-    """One paragraph: `machine.describe` in words."""
+    """A paragraph: `machine.describe` in words."""
     versions = ", ".join(f"{name} {number}" for name, number in described["packages"].items())
     return (
         f"{datetime.now(UTC).date()}, {described['processors']} processors of {described['cpu']}, "

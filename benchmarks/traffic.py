@@ -75,7 +75,7 @@ class Traffic:
 
 
 class _Client(threading.Thread):
-    """One connection, one request at a time."""
+    """A connection with one request at a time."""
 
     def __init__(
         self, traffic: Traffic, port: int, texts: Sequence[str], routes: Sequence[str], number: int

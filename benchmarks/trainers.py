@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
+from benchmarks.contestant import ContestantError
+from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 from models.publishing.default import ORIGIN
 from training.methods.recipe import Recipe
@@ -18,9 +18,7 @@ from training.runs.processes import World
 from training.runs.setup import build_trainer
 from training.text.corpus import Corpus
 
-
-class PeerError(Exception):
-    """The peer did not do its part, or does something else than Simile."""
+SCRIPT = PROJECT / "benchmarks" / "peers" / "train.py"
 
 
 class Ours:
@@ -51,64 +49,28 @@ class Ours:
             return sum(self._trainer.step(number).texts for number in range(begin, self._done))
 
 
-class Peer:
-    """The other trainer; up between `with` and its end."""
+class Peer(Process):
+    """The other trainer; down after `close`."""
 
     def __init__(self, python: Path, job: dict[str, Any], folder: Path) -> None:
         self.sizes = {"texts": 0, "tokens": 0, "padded": 0}
         file = folder / "peer.json"
         file.write_text(json.dumps(job), encoding="utf-8")
-        self._log = (folder / "peer.log").open("w+")
-        try:
-            self._process = subprocess.Popen(
-                # -P: else its imports would find the modules beside the script
-                [python, "-P", PROJECT / "benchmarks" / "peer_training.py", "--job", file],
-                env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                text=True,
-            )
-        except OSError as error:
-            self._log.close()
-            raise PeerError(f"The peer's Python does not start: {error}") from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
+        # -P: else its imports would find the modules beside the script
+        command: list[str | Path] = [python, "-P", SCRIPT, f"--job={file}"]
+        super().__init__("The peer", command, folder / "peer.log", env=environment, piped=True)
 
     def ready(self, dropout: float) -> dict[str, Any]:
-        """Wait for its first steps; what it says of itself. Raise PeerError when it trains otherwise."""
-        about = self._answer()
+        """Wait for its first steps: its account of itself. Raise ContestantError if it trains otherwise."""
+        about = self.answer()
         if about["dropout"] != [dropout]:
-            raise PeerError(f"The peer's dropout is {about['dropout']} and not {dropout}")
+            raise ContestantError(f"The peer's dropout is {about['dropout']} and not {dropout}")
         return about
 
     def go(self) -> int:
         """Sentences trained: each was encoded twice."""
-        assert self._process.stdin
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
-        found = self._answer()
+        found = self.order()
         for name in self.sizes:
             self.sizes[name] += found[name]
         return int(found["texts"]) // 2
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            self._log.seek(0)
-            raise PeerError(f"The peer ended:\n{self._log.read()}")
-        found: dict[str, Any] = json.loads(line)
-        return found

@@ -22,25 +22,23 @@ A sentence is a row of the corpus, however often it is encoded. Needs the extra 
 """
 
 import argparse
-import json
 import os
-import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import machine
-from benchmarks.contestant import CONTENDED
+from benchmarks.contestant import CONTENDED, ContestantError
 from benchmarks.machine import Window, between, snapshot, wait_for_quiet
-from benchmarks.places import SCRATCH, say
-from benchmarks.trainers import Ours, Peer, PeerError
+from benchmarks.places import arguments, say, scratch
+from benchmarks.results import Spread, spread
+from benchmarks.tables import conclude, table
+from benchmarks.trainers import Ours, Peer
 from benchmarks.verdict import Verdict
 from models.errors import ModelError
 from models.publishing.default import default_source
@@ -62,7 +60,9 @@ COLUMNS = (
     "simile cpu ms",
     "peer cpu ms",
     "by cpu",
-    "foreign each",
+    "foreign, simile's",
+    "peer's",
+    "contended",
 )
 SENTENCE = (("sentence", "text"),)
 
@@ -91,19 +91,13 @@ class Repeat:
 
 def main() -> None:
     options = _options()
-    SCRATCH.mkdir(exist_ok=True)
     recipe = load_recipe(RECIPE)
     count = recipe.optim.batch * (options.warmup + options.steps * options.repeats)
     torch.set_num_threads(options.threads)
-    try:
+    with scratch(ModelError, TrainingError) as folder, default_source() as base:
         corpus = Corpus.of(islice(_sentences(options.corpus), count), str(options.corpus))
-        with default_source() as base:
-            found = [measure(recipe, corpus, base, options, precision) for precision in options.precision]
-    except (PeerError, ModelError, TrainingError) as error:
-        sys.exit(f"The bench failed: {error}")
+        found = [measure(recipe, corpus, base, folder / one, options, one) for one in options.precision]
     result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine.describe(SCRATCH),
         "versions": versions(),
         "corpus": {"file": options.corpus.name, "sentences": len(corpus)},
         "recipe": recipe.described(),
@@ -111,18 +105,14 @@ def main() -> None:
         "steps": options.steps,
         "precisions": found,
     }
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(text(result))
-    if options.check and not all(verdict(each).kept for each in found):
+    verdicts = [verdict(each) for each in found]
+    conclude("training", result, [_told(result), *(_table(each) for each in found)], verdicts)
+    if options.check and not all(each.kept for each in verdicts):
         sys.exit(1)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.training", description=__doc__.split("\n", 1)[0]
-    )
-    parser.add_argument("--corpus", type=Path, required=True, help="as `python -m training train` takes it")
+    parser = arguments("training", __doc__, corpus=True)
     parser.add_argument("--peer-python", type=Path, required=True, help="of an environment with the peer")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--steps", type=int, default=5, help="of each side in a repeat")
@@ -137,7 +127,6 @@ def _options() -> argparse.Namespace:
         help="before each repeat, up to so long, for quiet",
     )
     parser.add_argument("--check", action="store_true", help=f"exit with 1 where the ratio is below {FLOOR}")
-    parser.add_argument("--json", type=Path, help="where the figures go")
     return parser.parse_args()
 
 
@@ -148,7 +137,7 @@ def _sentences(file: Path) -> Iterator[str]:
 
 
 def measure(
-    recipe: Recipe, corpus: Corpus, base: Path, options: argparse.Namespace, precision: str
+    recipe: Recipe, corpus: Corpus, base: Path, folder: Path, options: argparse.Namespace, precision: str
 ) -> dict[str, Any]:
     """Every repeat of one precision, and what the peer said of itself."""
     ((_, objective),) = recipe.objectives
@@ -167,10 +156,11 @@ def measure(
         "optim": asdict(recipe.optim),
     }
     repeats: list[Repeat] = []
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as name, Peer(options.peer_python, job, Path(name)) as peer:
+    folder.mkdir()
+    with closing(Peer(options.peer_python, job, folder)) as peer:
         say(f"{precision}: the first steps")
         about = peer.ready(recipe.dropout)
-        ours = Ours(recipe, corpus, base, Path(name), job)
+        ours = Ours(recipe, corpus, base, folder, job)
         ours.go(options.warmup)
         pids = {"simile": os.getpid(), "peer": peer.pid}
         turns: list[tuple[str, Callable[[], int]]] = [
@@ -185,18 +175,16 @@ def measure(
                 sentences.add(turn())
                 windows[who] = between(begin, snapshot(pids))
             if len(sentences) > 1:
-                raise PeerError(f"a round was of {' and '.join(map(str, sentences))} sentences")
+                raise ContestantError(f"a round was of {' and '.join(map(str, sentences))} sentences")
             repeats.append(Repeat(windows["simile"], windows["peer"], sentences.pop()))
             mark = " (contended)" if repeats[-1].contended else ""
             say(f"{precision}, repeat {number + 1}: {repeats[-1].ratio:.2f} of the peer{mark}")
-    clean = [repeat for repeat in repeats if not repeat.contended]
     return {
         "precision": precision,
         "peer": about | peer.sizes,
         "repeats": [_row(repeat) for repeat in repeats],
-        "clean": len(clean),
-        "ratio": _least_to_most([repeat.ratio for repeat in clean or repeats]),
-        "by_cpu": _least_to_most([repeat.by_cpu for repeat in clean or repeats]),
+        "ratio": _spread([(repeat.ratio, repeat.contended) for repeat in repeats]),
+        "by_cpu": _spread([(repeat.by_cpu, repeat.contended) for repeat in repeats]),
     }
 
 
@@ -216,23 +204,17 @@ def _row(repeat: Repeat) -> dict[str, Any]:
 
 def verdict(found: dict[str, Any]) -> Verdict:
     what = f"{found['precision']}, Simile over the peer, trained sentences per second"
-    return Verdict(what, found["ratio"]["median"], FLOOR, at_least=True, contended=not found["clean"])
+    ratio = Spread(**found["ratio"])
+    return Verdict(what, ratio.median, FLOOR, at_least=True, contended=not ratio.clean)
 
 
-def text(result: dict[str, Any]) -> str:
-    """The whole report, for a terminal."""
-    about, peers, optim = result["machine"], result["precisions"][0]["peer"], result["recipe"]["optim"]
-    return "\n".join(
-        (
-            f"{result['date']}  {about['cpu']}, {about['processors']} processors, {about['system']}",
-            f"Simile: {_versions(result['versions'])}",
-            f"peer: {_versions(peers['packages'])}; {peers['attention']} attention",
-            f"{result['threads']} threads, batch {optim['batch']}, {result['recipe']['max_length']} tokens",
-            f"{result['corpus']['sentences']} sentences of {result['corpus']['file']}",
-            *(_table(found) for found in result["precisions"]),
-            "",
-            *(verdict(found).line() for found in result["precisions"]),
-        )
+def _told(result: dict[str, Any]) -> str:
+    peers, optim = result["precisions"][0]["peer"], result["recipe"]["optim"]
+    return (
+        f"Simile: {_versions(result['versions'])}. Peer: {_versions(peers['packages'])}; "
+        f"{peers['attention']} attention. {result['threads']} threads, batch {optim['batch']}, "
+        f"{result['recipe']['max_length']} tokens, {result['corpus']['sentences']} sentences of "
+        f"{result['corpus']['file']}."
     )
 
 
@@ -241,36 +223,20 @@ def _versions(packages: dict[str, str]) -> str:
 
 
 def _table(found: dict[str, Any]) -> str:
-    sizes = found["peer"]
-    rows = [
-        (
-            f"{each['simile_per_second']:.1f}",
-            f"{each['peer_per_second']:.1f}",
-            f"{each['ratio']:.3f}",
-            f"{each['simile_cpu_ms']:.1f}",
-            f"{each['peer_cpu_ms']:.1f}",
-            f"{each['by_cpu']:.3f}",
-            f"{each['simile_foreign']:.0%} / {each['peer_foreign']:.0%}",
-        )
-        for each in found["repeats"]
-    ]
+    sizes, ratio = found["peer"], Spread(**found["ratio"])
     tokens = f"{sizes['tokens'] / sizes['texts']:.1f} tokens, {sizes['padded'] / sizes['texts']:.1f} padded"
-    clean = f"{found['clean']} clean of {len(found['repeats'])} repeats"
-    return "\n".join(
-        (
-            f"\n{found['precision']}, a sentence has {tokens} by the peer",
-            *("".join(value.rjust(16) for value in row) for row in (COLUMNS, *rows)),
-            f"ratio: {_spread(found['ratio'])}; by CPU time {_spread(found['by_cpu'])}; {clean}",
-        )
+    rows = [list(each.values()) for each in found["repeats"]]
+    return (
+        f"{found['precision']}, a sentence has {tokens} by the peer; ratio: median {ratio.words(3)}; by CPU "
+        f"time {Spread(**found['by_cpu']).words(3)}; {ratio.clean} clean of {len(rows)} repeats\n\n"
+        f"{table(COLUMNS, rows)}"
     )
 
 
-def _least_to_most(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "greatest": max(values)}
-
-
-def _spread(found: dict[str, float]) -> str:
-    return f"median {found['median']:.3f} ({found['least']:.3f} to {found['greatest']:.3f})"
+def _spread(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:
+    found = spread(pairs)
+    assert found is not None
+    return asdict(found)
 
 
 if __name__ == "__main__":

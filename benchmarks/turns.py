@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.contestant import CONTENDED, Contestant, ContestantError, Measured, Scenario
-from benchmarks.load import LoadError
+from benchmarks.contestant import CONTENDED, Contestant, Measured, Scenario
 from benchmarks.machine import wait_for_quiet
-from benchmarks.server import ServerError
+from benchmarks.places import BenchError
 
 TRIES = 2  # times the asked repeats, to get as many clean ones
 FAILURES = 3  # of a peer, before it is left out; those before cost it a measurement each
@@ -51,7 +50,7 @@ class Turns:
         Before each measurement others' load may be waited out for up to `wait_seconds`.
 
         Raises:
-            LoadError, ServerError, ContestantError: of an essential contestant.
+            BenchError: of an essential contestant.
 
         """
         started = time.perf_counter()
@@ -90,7 +89,7 @@ class Turns:
             wait_for_quiet(CONTENDED, wait_seconds)
             try:
                 done[job.cell] = job.contestant.measure(job.scenario, self.rounds)
-            except (LoadError, ServerError, ContestantError) as error:
+            except BenchError as error:
                 if job.essential:
                     raise
                 self._failed(job, error)

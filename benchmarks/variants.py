@@ -11,6 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import documents
+from benchmarks.places import say
+from benchmarks.server import Server
+from benchmarks.workloads import PROJECT
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.sources.folder import read_source
@@ -22,11 +26,7 @@ LENGTH_FILE = "sentence_bert_config.json"
 def publish_variants(models_dir: Path, model: str, count: int) -> list[str]:
     """Publish `count` of them; their names.
 
-    Args:
-        models_dir: where the service has its models.
-        model: `default`, or a sentence-transformers folder with its modules beside each other.
-        count: how many.
-
+    model: `default`, or a sentence-transformers folder with its modules beside each other.
     """
     with _copy(model) as folder:
         longest = read_source(folder).max_length
@@ -37,6 +37,15 @@ def publish_variants(models_dir: Path, model: str, count: int) -> list[str]:
             file.write_text(json.dumps(written | {"max_seq_length": longest - less}))
             published.append(publish(Store(models_dir), folder, origin=f"variant-{less}").version)
     return published
+
+
+def prepared(data_dir: Path, texts: list[str], count: int, program: Path = PROJECT) -> list[str]:
+    """A data directory with the default model, `count` documents and a second version; that one's name."""
+    say(f"storing {count} documents and publishing a second version")
+    with Server(data_dir, program):
+        pass  # it publishes the default model and makes the store
+    documents.fill(data_dir, texts, count)
+    return publish_variants(data_dir / "models", "default", 1)
 
 
 @contextlib.contextmanager

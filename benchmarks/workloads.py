@@ -20,7 +20,7 @@ from pathlib import Path
 from models.tokens.tokenizer import Tokenizer
 
 PROJECT = Path(__file__).parent.parent
-EXAMPLES = PROJECT / "models" / "examples.jsonl"
+EXAMPLES = PROJECT / "models" / "tokens" / "examples.jsonl"
 WIKIPEDIA = "wiki_sentences/wiki_sentences.tsv.gz"
 ABSTRACTS = ("scifact/corpus.jsonl.gz", "cranfield/corpus.jsonl.gz")
 WIKIPEDIA_SENTENCES = 12_000
@@ -46,7 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Where words come from: `passages` are read in order, again and again."""
+    """The source of words: `passages` are read in order, again and again."""
 
     source: str
     passages: list[str]

@@ -41,7 +41,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What wrk found, in its own units."""
+    """The figures of wrk, in its own units."""
 
     requests: int
     seconds: float
@@ -104,7 +104,7 @@ class Judged:
 
 
 def _quoted(text: str) -> str:
-    """As a string of Lua."""
+    """The text as a string of Lua."""
     return json.dumps(text)
 
 

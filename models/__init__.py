@@ -1,4 +1,4 @@
-"""What a published model is: the one word that service and training share. No torch.
+"""Published models: what service and training share. No torch.
 
 Both runtimes would tell their makers of this machine, ONNX Runtime of each model that is opened, OpenVINO of
 each import. That is turned off here, before either is loaded.

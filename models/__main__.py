@@ -126,7 +126,7 @@ def _list(store: Store, options: argparse.Namespace) -> None:
 
 
 def _stage(manifest: Manifest, state: Mapping[str, Any]) -> str:
-    """What else there is to say of a version: how far its build is, or why it is not served."""
+    """A remark on a version: the progress of its build, or the reason why it is not served."""
     if state.get("state") in {"building", "ready"}:
         return f"{state['state']} {state.get('done')}/{state.get('total')}"
     if state.get("state") == "failed":

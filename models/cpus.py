@@ -1,4 +1,4 @@
-"""How many processors this process may really use."""
+"""The number of processors that this process may really use."""
 
 import os
 from pathlib import Path

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,15 @@ class Turned(NamedTuple):
     texts: int
     mean: float
     least: float
+
+
+class How(TypedDict, total=False):
+    """Options of an `Encoder` beside its threads; its constructor has their meaning and defaults."""
+
+    form: Form
+    callers: int
+    deterministic: bool
+    place: Place
 
 
 class Encoder:
@@ -109,7 +118,7 @@ class Encoder:
 
     @property
     def packs(self) -> bool:
-        """Whether texts of any lengths may share a batch: padding costs attention only."""
+        """True if texts of any lengths may share a batch: padding costs attention only."""
         return self.manifest.packed and self.form.runtime != "onnxruntime-cuda"
 
     @property
@@ -119,12 +128,12 @@ class Encoder:
 
     @property
     def opens_alone(self) -> bool:
-        """Whether `open_alone` does anything."""
+        """True if `open_alone` does anything."""
         return isinstance(self._engine, OnnxEngine) and not self.deterministic
 
     @property
     def has_alone(self) -> bool:
-        """Whether `open_alone` has been done, and nothing dropped it since."""
+        """True if `open_alone` has been done, and nothing dropped it since."""
         return self._alone is not None
 
     def open_alone(self, threads: int) -> None:
@@ -152,30 +161,13 @@ class Encoder:
 
     @property
     def providers(self) -> list[str]:
-        """What computes, in the runtime's own words."""
+        """The devices that compute, in the runtime's own words."""
         return self._engine.providers
 
     @classmethod
-    def open(
-        cls,
-        folder: Path,
-        *,
-        threads: int = 1,
-        form: Form = FP32,
-        callers: int = 1,
-        deterministic: bool = False,
-        place: Place = CPU,
-    ) -> Encoder:
+    def open(cls, folder: Path, threads: int = 1, **how: Unpack[How]) -> Encoder:
         """Open a published folder as it is; `Store.open` checks it first."""
-        return cls(
-            folder,
-            Manifest.read(folder),
-            threads=threads,
-            form=form,
-            callers=callers,
-            deterministic=deterministic,
-            place=place,
-        )
+        return cls(folder, Manifest.read(folder), threads=threads, **how)
 
     def tokenize(
         self,
@@ -206,7 +198,7 @@ class Encoder:
         return self._tokenizer.room
 
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
-        """Where the tokens of `text` stand, uncut: (n, 2) positions of characters. Raise BadText.
+        """Positions of the tokens of `text`, uncut: (n, 2) of characters. Raise BadText.
 
         wanted: as in `tokenize`.
         """
@@ -219,7 +211,7 @@ class Encoder:
     def forward(
         self, ids: Sequence[Sequence[int]], *, normalize: bool = True, alone: bool = False
     ) -> NDArray[np.float32]:
-        """One batch, padded to its longest row -> (n, dimension); of fixed shapes where deterministic.
+        """Compute a batch, padded to its longest row -> (n, dimension); of fixed shapes where deterministic.
 
         alone: nothing else is computed meanwhile, so take the threads that `open_alone` was given.
         """

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 
 class ModelError(Exception):
-    """What went wrong and what to do about it, in one line."""
+    """An error whose message says in one line what went wrong and what to do about it."""
 
 
 class ModelUnavailable(ModelError):

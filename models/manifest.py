@@ -25,7 +25,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Gate(BaseModel):
-    """What a promotion gate said when the version was published; the numbers are in report.json."""
+    """The verdict of a promotion gate when the version was published; the numbers are in report.json."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ class Int8(BaseModel):
 
 
 class Quantised(BaseModel):
-    """What the int8 graph of a version costs, against its float32 one (int8.py)."""
+    """The cost of a version's int8 graph against its float32 one (int8.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,7 +56,7 @@ class Quantised(BaseModel):
 
 
 class Calibration(BaseModel):
-    """What other numbers than floats need to know (calibration.py)."""
+    """The scales of vectors in other numbers than floats (calibration.py)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -101,7 +101,7 @@ class Manifest(BaseModel):
 
 
 def is_version(name: str) -> bool:
-    """Whether `name` can be a version's name; only then may a path be made of it."""
+    """True if `name` can be a version's name; only then may a path be made of it."""
     return _VERSION.fullmatch(name) is not None
 
 

@@ -25,11 +25,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
-from models.encoder import Encoder
-from models.engines.form import FP32, Form
-from models.engines.place import CPU, Place
+from models.encoder import Encoder, How
 from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from models.files.bounded import read_bytes, read_json
 from models.files.fsync import replace_text, sync
@@ -124,27 +122,10 @@ class Store:
         """Read and check every byte. Raise Damaged or Unreadable with the reason, or UnknownVersion."""
         return check(self.folder(version))
 
-    def open(
-        self,
-        version: str,
-        threads: int = 1,
-        *,
-        form: Form = FP32,
-        callers: int = 1,
-        deterministic: bool = False,
-        place: Place = CPU,
-    ) -> Encoder:
+    def open(self, version: str, threads: int = 1, **how: Unpack[How]) -> Encoder:
         """Verify, then open as `Encoder` says, which raises too. Raise as `verify`."""
-        manifest, folder = self.verify(version), self.folder(version)
-        return Encoder(
-            folder,
-            manifest,
-            threads=threads,
-            form=form,
-            callers=callers,
-            deterministic=deterministic,
-            place=place,
-        )
+        manifest = self.verify(version)
+        return Encoder(self.folder(version), manifest, threads=threads, **how)
 
     def wanted(self) -> str | None:
         """The version to serve next; None when there is no pointer or it names no published version."""
@@ -161,7 +142,7 @@ class Store:
             replace_text(self.root / "wanted", version + "\n")
 
     def desired(self) -> DesiredVersion | None:
-        """What `wanted` names and how it was asked for; who writes that file alone merely wants."""
+        """The version that `wanted` names, and how it was asked for; the file alone is a mere wish."""
         version = self.wanted()
         if version is None:
             return None
@@ -192,7 +173,7 @@ class Store:
         shutil.rmtree(removed)  # what a crash leaves of it is swept by the next publication
 
     def read_state(self) -> dict[str, Any]:
-        """What the service last wrote; empty before that, or when it cannot be understood."""
+        """The state that the service last wrote; empty before that, or when it cannot be understood."""
         try:
             state = read_json(self.root / "state.json")
         except (FileNotFoundError, ValueError):

@@ -1,6 +1,6 @@
 """A library that encodes texts in its own process, by orders on stdin; see corpus.py.
 
-    PEER/bin/python -P benchmarks/peers/encode.py {torch,openvino,openvino-bf16,fastembed} FOLDER
+    PEER/bin/python -P benchmarks/peers/encode.py {torch,cuda-fp16,openvino,openvino-bf16,fastembed} FOLDER
 
     ready ─▶ {"texts": […]} comes ─▶ encoded once ─▶ {"seconds": …} …
 
@@ -43,6 +43,15 @@ def _openvino_bf16(folder: str) -> Encode:
     return _sentence_transformers(folder, backend="openvino", model_kwargs={"ov_config": settings})
 
 
+def _cuda_fp16(folder: str) -> Encode:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+    model = SentenceTransformer(folder, device="cuda").half()
+    return lambda texts, size: model.encode(
+        texts, batch_size=size, normalize_embeddings=True, show_progress_bar=False
+    )
+
+
 def _fastembed(folder: str) -> Encode:
     from fastembed import TextEmbedding  # noqa: PLC0415
     from fastembed.common.model_description import ModelSource, PoolingType  # noqa: PLC0415
@@ -61,6 +70,7 @@ def _fastembed(folder: str) -> Encode:
 
 WAYS: dict[str, tuple[Callable[[str], Encode], tuple[str, ...]]] = {
     "torch": (_torch, ("sentence-transformers", "transformers", "torch")),
+    "cuda-fp16": (_cuda_fp16, ("sentence-transformers", "transformers", "torch")),
     "openvino": (_openvino, ("sentence-transformers", "optimum-intel", "openvino")),
     "openvino-bf16": (_openvino_bf16, ("sentence-transformers", "optimum-intel", "openvino")),
     "fastembed": (_fastembed, ("fastembed", "onnxruntime")),

@@ -1,1 +1,1 @@
-"""How a version's graph is computed: one file per runtime, behind one protocol (engine.py)."""
+"""The runtimes that compute a version's graph: a file for each, behind one protocol (engine.py)."""

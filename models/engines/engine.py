@@ -19,7 +19,7 @@ class Engine(Protocol):
 
     @property
     def providers(self) -> list[str]:
-        """What computes, the first choice first, in the runtime's own words."""
+        """The devices that compute, the first choice first, in the runtime's own words."""
 
     @property
     def inputs(self) -> Collection[str]:

@@ -30,7 +30,7 @@ _WORDS = (
 
 
 def is_exhaustion(error: Exception) -> bool:
-    """Whether `error` says that memory ran out; `bad_alloc` is how C++ puts it."""
+    """True if `error` says that memory ran out; `bad_alloc` is C++'s word for it."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or "bad_alloc" in words or any(part in words for part in _WORDS)
 

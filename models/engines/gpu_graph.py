@@ -50,7 +50,7 @@ def prepared(file: Path, precision: Precision) -> bytes:
 
 
 def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
-    """What `model` computes, a graph that packs; its outputs are the pooled ones alone."""
+    """A graph that computes the same as `model`, which packs; its outputs are the pooled ones alone."""
     found = onnx.GraphProto(name="bert")
     found.input.extend(model.graph.input)
     head = [node for node in model.graph.node if node.name.startswith(SCOPE)]
@@ -151,6 +151,6 @@ class _Writer:
         return self._nodes.tensor(self._array(f"{at}.bias"), name=f"{at}.bias")
 
     def _array(self, name: str) -> NDArray[np.float32]:
-        """As the published graph has it: a weight is (in, out)."""
+        """A tensor of the published graph; a weight is (in, out)."""
         found: NDArray[np.float32] = numpy_helper.to_array(self._tensors[name])
         return found

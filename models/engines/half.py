@@ -52,7 +52,7 @@ def to_half(model: onnx.ModelProto) -> None:
 def _halve_weights(
     graph: onnx.GraphProto, body: Iterable[onnx.NodeProto], head: Iterable[onnx.NodeProto]
 ) -> None:
-    """Those that the backbone reads; one that the head reads too is kept for it beside the other."""
+    """Halve the weights that the backbone reads; one that the head reads too stays beside the other."""
     of_body = {name for node in body for name in node.input}
     of_head = {name for node in head for name in node.input}
     for tensor in list(graph.initializer):

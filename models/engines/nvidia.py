@@ -21,7 +21,7 @@ CUDA = "CUDAExecutionProvider"
 
 
 class Provider(NamedTuple):
-    """What a session runs on, in ONNX Runtime's words."""
+    """The device of a session, in ONNX Runtime's words."""
 
     name: str
     options: dict[str, str]

@@ -99,7 +99,7 @@ def open_engine(
 
 
 def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the processor multiplies bf16 itself; True where the system does not tell.
+    """True if the processor multiplies bf16 itself, or the system does not tell.
 
     OpenVINO counts every processor with AVX-512 among those that do; where it has to imitate them it is
     slower than fp32.
@@ -108,7 +108,7 @@ def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def has_int8(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the processor adds 8-bit products exactly; True where the system does not tell."""
+    """True if the processor adds 8-bit products exactly, or the system does not tell."""
     return _has_one(_INT8_FLAGS, cpuinfo)
 
 

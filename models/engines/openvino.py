@@ -18,18 +18,16 @@ _OUTPUTS = frozenset({"sentence_embedding", "pooled_embedding"})
 _HINTS = {"bf16": "bf16"}
 # Kernels are compiled for each shape and kept, 5,000 of them unless told: 1,200 shapes of all-MiniLM-L6-v2
 # took 974 MiB, and 374 with this; a batch then cost 4 % more on average, since some are compiled again.
-KEPT_KERNELS = 200
+_KEPT_KERNELS = 200
 
 
 class OpenvinoEngine:
-    """One compiled model with a stream for each of `callers`, which computes on so many `threads`."""
+    """A compiled model with a stream for each of `callers`, which computes on so many `threads`."""
 
-    def __init__(
-        self, file: Path, form: Form, threads: int, callers: int, *, kept_kernels: int = KEPT_KERNELS
-    ) -> None:
+    def __init__(self, file: Path, form: Form, threads: int, callers: int) -> None:
         self.form = form
         self.providers = ["OpenVINO CPU"]
-        self._compiled = _compile(file, form, threads, callers, kept_kernels)
+        self._compiled = _compile(file, form, threads, callers)
         self.inputs = [given.any_name for given in self._compiled.inputs]
         self._idle: list[openvino.InferRequest] = []  # append and pop are atomic
 
@@ -49,11 +47,11 @@ class OpenvinoEngine:
 
 
 def computes_bf16() -> bool:
-    """Whether OpenVINO would compute in bf16 here, be it by imitating what the processor lacks."""
+    """Return True if OpenVINO would compute in bf16 here, be it by imitating what the processor lacks."""
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def _compile(file: Path, form: Form, threads: int, callers: int, kept_kernels: int) -> openvino.CompiledModel:
+def _compile(file: Path, form: Form, threads: int, callers: int) -> openvino.CompiledModel:
     core = openvino.Core()
     whole = core.read_model(str(file))
     # The token vectors would be written for every batch, and nobody reads them.
@@ -67,6 +65,6 @@ def _compile(file: Path, form: Form, threads: int, callers: int, kept_kernels: i
         "INFERENCE_NUM_THREADS": threads * callers,
         "ENABLE_CPU_PINNING": False,  # the processors are not ours alone
         "ENABLE_HYPER_THREADING": False,
-        "CPU_RUNTIME_CACHE_CAPACITY": kept_kernels,
+        "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS,
     }
     return core.compile_model(model, "CPU", options)

@@ -27,7 +27,7 @@ def _links(folder: Path) -> Iterator[Path]:
 
 
 def _target(link: Path) -> Path:
-    """Where a link leads at last; a circle leads nowhere."""
+    """The final target of a link; a circle leads nowhere."""
     try:
         return link.resolve()
     except (OSError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What of a BERT checkpoint the graph needs: its sizes, and its tensors by their backbone names as float32.
+"""The parts of a BERT checkpoint that the graph needs: sizes, and tensors by backbone names as float32.
 
 Nothing is unpickled: only safetensors are read. Unused tensors (the pooler, heads of the pre-training) are
 left out.
@@ -50,7 +50,7 @@ class Backbone:
 
     @classmethod
     def knows(cls, config: Mapping[str, Any]) -> bool:
-        """Whether `from_config` takes it."""
+        """True if `from_config` takes it."""
         try:
             cls.from_config(config)
         except Unsupported:

@@ -136,7 +136,7 @@ class Writer:
         return n("Mul", n("Mul", x, n.tensor(0.5)), n("Add", tanh, n.tensor(1.0)))
 
     def linears(self, x: str, *layers: str) -> list[str]:
-        """What linear layers make of the same rows `x` (tokens, width)."""
+        """The results of several linear layers on the same rows `x` (tokens, width)."""
         return [self._linear(x, at) for at in layers]
 
     def _linear(self, x: str, at: str) -> str:

@@ -31,7 +31,7 @@ _MASK = re.compile(r"mask:(0|[1-9]\d{0,3})")
 
 @dataclass(frozen=True)
 class Dense:
-    """One `2_Dense` module: activation(x @ weight.T + bias)."""
+    """A `2_Dense` module: activation(x @ weight.T + bias)."""
 
     weight: NDArray[np.float32]  # (out, in)
     bias: NDArray[np.float32] | None  # (out,)
@@ -40,7 +40,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Head:
-    """What follows the backbone. Several poolings are concatenated in the order given.
+    """The layers behind the backbone. Several poolings are concatenated in the order given.
 
     pooling: of POOLINGS, or `mask:K`: the vector K places before the last token of the row, where a prompt
         template has its [MASK] (template.py).
@@ -83,7 +83,7 @@ class Head:
 
     @property
     def portable(self) -> bool:
-        """Whether sentence-transformers has a word for it."""
+        """True if sentence-transformers has a word for it."""
         return set(self.names) <= set(POOLINGS)
 
     def dimension(self, width: int) -> int:

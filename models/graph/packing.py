@@ -64,5 +64,5 @@ class Packing:
 
 
 def packs(graph: onnx.GraphProto) -> bool:
-    """Whether padding costs attention only."""
+    """True if padding costs attention only."""
     return any(ROWS in node.output for node in graph.node)

@@ -24,7 +24,7 @@ _ROWS = 32  # texts of one batch; padding costs attention only
 
 
 class Span(NamedTuple):
-    """Of one layer's input: (columns,) twice."""
+    """The least and the greatest of a layer's input: (columns,) twice."""
 
     least: Vector
     most: Vector

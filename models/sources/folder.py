@@ -50,7 +50,7 @@ class Source:
 
     @property
     def width(self) -> int:
-        """Of a token embedding; families name it differently."""
+        """The width of a token embedding; families name it differently."""
         for name in ("hidden_size", "dim", "d_model"):
             if isinstance(self.config.get(name), int):
                 return int(self.config[name])
@@ -155,7 +155,7 @@ def _tokenizer(backbone: Path) -> dict[str, Any]:
 
 
 def _max_length(folder: Path, backbone: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> int:
-    """As sentence-transformers: its own setting, else what tokenizer and position table both allow."""
+    """sentence-transformers' limit: its own setting, else what tokenizer and position table both allow."""
     own = optional_json(backbone / "sentence_bert_config.json")
     lowers = (tokenizer.get("normalizer") or {}).get("lowercase")
     if own.get("do_lower_case") and not lowers:

@@ -60,7 +60,7 @@ def with_template(tokenizer: Mapping[str, Any], template: str) -> tuple[dict[str
 
 
 def has_template(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether `with_template` made it."""
+    """True if `with_template` made it."""
     return _BEFORE in ((tokenizer.get("post_processor") or {}).get("special_tokens") or {})
 
 

@@ -1,4 +1,4 @@
-"""Where a text may be cut so that tokenising its pieces gives exactly the tokens of the whole.
+"""Cuts of a text such that tokenising its pieces gives exactly the tokens of the whole.
 
 True for BERT's own pipeline (BertNormalizer, BertPreTokenizer, WordPiece) before whitespace, before
 punctuation and, where ideographs are set apart, before one of those: each begins a new word whatever stands
@@ -86,7 +86,7 @@ class Cuts:
             at = start
 
     def _from(self, at: int, end: int) -> int:
-        """Where a cut is looked for: as near as may be, but far where it may change a token."""
+        """The place from which a cut is looked for: farther from the end where it may change a token."""
         return at if self._cut is not None else max(at, end - FURTHEST // 4)
 
     def _shorten(self, piece: str) -> str:

@@ -62,7 +62,7 @@ def piece_end(text: str, at: int) -> int:
 
 @lru_cache(1 << 14)
 def begins_anew(character: str) -> bool:
-    """Whether no character before this one is sorted past it, or makes one with it."""
+    """True if no character before this one is sorted past it, or makes one with it."""
     first = unicodedata.normalize("NFKD", character)[0]
     return not any(
         unicodedata.combining(one) or unicodedata.category(one)[0] == "M" or one in _seconds()

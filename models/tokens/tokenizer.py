@@ -39,14 +39,14 @@ _TOGETHER = 1 << 18  # characters of many texts in one call, for the same reason
 
 
 class Tokens(NamedTuple):
-    """One text, tokenised."""
+    """A text, tokenised."""
 
     ids: Sequence[int]  # with special ids; at most the model's maximum
     truncated: bool
 
 
 class Piece(NamedTuple):
-    """One token of a text, for people to look at."""
+    """A token of a text, for people to look at."""
 
     id: int
     text: str  # the characters of the text that it stands for; of a special token its name
@@ -94,7 +94,7 @@ class Tokenizer:
         left: bool = False,
         wanted: Callable[[], bool] = lambda: True,
     ) -> list[Tokens]:
-        """One for each text. Raise BadText; TooLong when `truncate` is false and a text has too many tokens.
+        """Tokens of each text. Raise BadText; TooLong if `truncate` is false and a text has too many tokens.
 
         left: drop tokens from the start of a long text rather than from its end.
         wanted: asked before each piece; the rest is not looked at when nobody wants the answer any more.
@@ -134,7 +134,7 @@ class Tokenizer:
         )
 
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
-        """Where the tokens of `text` stand, (n, 2): the first character, and the one behind the last.
+        """Positions of the tokens of `text`, (n, 2): the first character, and the one behind the last.
 
         Raise BadText. wanted: as in `tokenize`.
 

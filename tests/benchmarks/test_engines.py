@@ -12,7 +12,7 @@ from benchmarks import engines, gemm
 from benchmarks.contestant import Scenario
 from benchmarks.environments import LIBRARIES, PINS, environment, pins
 from benchmarks.raw import RawEngine, SingleCalls, cosines
-from benchmarks.workloads import Workload
+from benchmarks.workloads import Workload, corpus
 from models.encoder import Encoder
 from models.errors import FormUnavailable
 from models.store import Store
@@ -145,3 +145,12 @@ def test_a_peer_does_not_inherit_our_limits(monkeypatch: pytest.MonkeyPatch) -> 
     assert "OMP_NUM_THREADS" not in found
     assert "SIMILE_PORT" not in found
     assert found["PATH"] == "/bin"
+
+
+def test_without_the_evaluation_folder_words_come_from_the_project_s_own_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SIMILE_EVAL_DATA", str(tmp_path))
+    found = corpus()
+    assert "example corpus" in found.source
+    assert len(found.passages) > 100

@@ -20,22 +20,18 @@ def test_the_first_third_is_warming_up_and_does_not_count() -> None:
     found = flatness(samples)
     assert [len(part) for part in thirds(samples)] == [30, 30, 31]
     assert (found.second_mb, found.last_mb) == (500, 500)
-    assert found.rise_mb == pytest.approx(0, abs=1e-6)
 
 
-def test_a_steady_leak_shows_in_both_figures() -> None:
+def test_a_steady_leak_shows() -> None:
     found = flatness(curve(*(100 + at for at in range(91))))
-    # Seconds 30 to 59 and 60 to 90; a line of 1 MiB a second from second 30 to second 90.
+    # Seconds 30 to 59 and 60 to 90.
     assert (found.second_mb, found.last_mb) == (144.5, 175)
-    assert found.rise_mb == pytest.approx(60)
     assert found.ratio == pytest.approx(175 / 144.5)
-    assert found.rise == pytest.approx(60 / 144.5)
 
 
 def test_a_peak_at_each_swap_is_no_leak() -> None:
     found = flatness(curve(*(400 + (150 if at % 20 < 4 else 0) for at in range(301))))
     assert found.ratio == 1
-    assert abs(found.rise) < 0.05
 
 
 def test_an_open_file_and_a_thread_are_seen() -> None:

@@ -92,7 +92,7 @@ def test_a_connection_closed_behind_the_last_answer_is_no_failure() -> None:
         lines = [post("/embed", {"inputs": text}) for text in ("fast", "slow")]
         pids = {"server": os.getpid()}
         # Two clients; the window ends in the middle of the slow answer, and the other client has rested then.
-        run = load.start(Load(server.port, lines, 2, 1, 1000, 0.3, pids))
+        run = load.start(Load(server.port, lines, 2, 1, 0.3, pids, 1000))
         answers = load.finish(run)
     assert answers.reconnects == 0
 

@@ -1,4 +1,4 @@
-"""Whether a published folder opens in other people's tools, and gives the same vectors there.
+"""A check that a published folder opens in other people's tools, and gives the same vectors there.
 
     version ─▶ Simile's own vectors ──────────────────────────────┐
        └─▶ copy ─▶ probe.py in the tool's own environment ─▶ .npy ┴─▶ cosines ─▶ verdict

@@ -1,4 +1,4 @@
-"""One tool's verdict on one version: its vectors beside Simile's own, text by text.
+"""The verdict on one tool and one version: its vectors beside Simile's own, text by text.
 
 same        every text: cosine of at least 0.9999, and of length 1 as Simile's are
 differs     it computes something else, and the worst text is named
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a version gives, by Simile's own encoder."""
+    """The vectors of a version, by Simile's own encoder."""
 
     folder: Path
     source: Source
@@ -108,7 +108,7 @@ def check(tool: Tool, python: Path, expected: Expected, at: Path) -> Row:
 
 
 def compare(found: NDArray[Any], expected: Expected, kept: Sequence[bool]) -> tuple[str, float | None]:
-    """Of the texts `kept`: why `found` is not what is expected, or nothing; and the lowest cosine."""
+    """Why `found` is not what is expected of the texts `kept`, or nothing; and the lowest cosine."""
     if found.shape != expected.vectors.shape or found.dtype.kind != "f":
         return f"it gives {found.dtype} {found.shape} instead of float32 {expected.vectors.shape}", None
     at = np.flatnonzero(kept)
@@ -152,7 +152,7 @@ def _run_probe(tool: Tool, python: Path, expected: Expected, exchange: Path, log
 
 
 def _versions(file: Path) -> dict[str, str]:
-    """As the probe found them; none where it did not come so far."""
+    """The versions that the probe found; none where it did not come so far."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):

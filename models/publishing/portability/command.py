@@ -24,7 +24,7 @@ from models.store import Store
 
 
 def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS) -> None:
-    """What can be refused is refused before the model is opened. Raise NotPortable for exit status 1."""
+    """Refuse what can be refused before the model is opened. Raise NotPortable for exit status 1."""
     chosen = _chosen(tools, options.tool)
     given = _given(tools, options.python)
     cache, file = _expanded(options.cache), options.json and _expanded(options.json)

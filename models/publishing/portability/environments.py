@@ -84,7 +84,7 @@ def run(command: Sequence[object], log: Path, seconds: float, environ: Mapping[s
 
 
 def _is_made(at: Path, recipe: str) -> bool:
-    """Whether it is there, and its interpreter too, which a new Python may have taken away."""
+    """True if it is there, and its interpreter too, which a new Python may have taken away."""
     try:
         return (at / "made.txt").read_text(encoding="utf-8") == recipe and (at / "venv/bin/python").exists()
     except FileNotFoundError:

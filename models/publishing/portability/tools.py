@@ -26,7 +26,7 @@ _NO_LOCAL_ONNX = (
 
 
 class Limits(NamedTuple):
-    """What a tool cannot do with a version, known without trying it."""
+    """The limits of a tool with a version, known without trying it."""
 
     cannot: str = ""  # why it cannot give the version's vectors at all
     remarks: tuple[str, ...] = ()  # what its user has to know

@@ -64,7 +64,7 @@ def test_megabytes_of_backslashes_are_read_once() -> None:
 
 def filled(before: bytes, unit: bytes, after: bytes) -> bytes:
     count = (LARGEST - len(before) - len(after)) // (len(unit) + 1)
-    return before + b",".join([unit] * count) + after
+    return before + (unit + b",") * (count - 1) + unit + after
 
 
 HOSTILE = {

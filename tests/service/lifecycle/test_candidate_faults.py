@@ -14,7 +14,7 @@ from service.corpus.passages import split
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 
-PATIENT = {"x-timeout-ms": "15000"}  # of a write; what it must not wait for takes far longer
+PATIENT = {"x-timeout-ms": "60000"}  # of a write; what it must not wait for takes far longer
 LONG = " ".join(TEXTS[:100])  # several passages
 
 

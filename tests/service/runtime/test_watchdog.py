@@ -247,9 +247,9 @@ def faulty(folder: Path, models_dir: Path, **variables: str) -> Iterator[Service
     ("fault", "words"),
     [
         ("hang", "1 of 1 workers hang"),
-        ("block", "the event loop has been blocked"),
-        ("hold", "The interpreter has been blocked"),
-        ("hold2", "The interpreter has been blocked"),
+        pytest.param("block", "the event loop has been blocked", marks=pytest.mark.long),
+        pytest.param("hold", "The interpreter has been blocked", marks=pytest.mark.long),
+        pytest.param("hold2", "The interpreter has been blocked", marks=pytest.mark.long),
     ],
 )
 def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowledged(

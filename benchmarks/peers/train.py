@@ -39,7 +39,7 @@ class Rounds(TrainerCallback):
         self._sizes = {"texts": 0, "tokens": 0, "padded": 0}
 
     def count(self, _module: Any, inputs: tuple[Any, ...]) -> None:
-        """What goes into the transformer: a hook, since the loop tells no one."""
+        """Count the input of the transformer: a hook, since the loop does not report it."""
         mask = inputs[0]["attention_mask"]
         self._sizes["texts"] += mask.shape[0]
         self._sizes["tokens"] += int(mask.sum())

@@ -1,0 +1,110 @@
+"""A program beside the bench: started with its output in a log, waited for, given orders, and ended."""
+
+import contextlib
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.places import BenchError
+
+LOOK_SECONDS = 0.05
+TAIL = 2000  # characters of a log that are told
+
+
+class ProcessError(BenchError):
+    """A program did not start, was not ready in time, or ended; the message has the end of its log."""
+
+
+class Process:
+    """Starting, from the moment it is made; down after `close`."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        piped: bool = False,
+    ) -> None:
+        """piped: stdin and stdout are for orders, and only stderr goes into the log."""
+        self.name = name
+        self._log = log.open("w+")
+        self._started = time.perf_counter()
+        pipe = subprocess.PIPE if piped else None
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                cwd=cwd,
+                stdin=pipe,
+                stdout=pipe or self._log,
+                stderr=self._log if piped else subprocess.STDOUT,
+                text=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise ProcessError(f"{name} does not start: {error}") from None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for(self, url: str, seconds: float) -> float:
+        """The seconds from its start until `url` answers; a program that does not come so far is ended."""
+        with contextlib.ExitStack() as ending:
+            ending.callback(self.close, patience=0)
+            while not self._answers(url):
+                if time.perf_counter() > self._started + seconds:
+                    raise self._failed(f"was not ready within {seconds:.0f} seconds")
+            ending.pop_all()
+        return time.perf_counter() - self._started
+
+    def _answers(self, url: str) -> bool:
+        if self._process.poll() is not None:
+            raise self._failed("ended")
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            time.sleep(LOOK_SECONDS)
+            return False
+
+    def order(self, **order: Any) -> dict[str, Any]:
+        """Send a line of JSON, and return the one that answers it."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended; the answer says how
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failed("ended")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self, patience: float = 10.0) -> None:
+        """Ask it to end, and kill it after so many seconds."""
+        self._process.terminate()
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._log.close()
+
+    def _failed(self, how: str) -> ProcessError:
+        self._log.seek(0)
+        return ProcessError(f"{self.name} {how}:\n{self._log.read()[-TAIL:]}")
