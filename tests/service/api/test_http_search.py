@@ -93,7 +93,7 @@ def test_a_search_by_words_asks_no_model(
 def test_words_are_searched_while_the_index_is_rebuilt(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime.live.generation, "whole", False)
+    monkeypatch.setattr(runtime.live.generation, "is_complete", False)
     assert len(hits(client, q="harbour", mode="lexical")) == 10
     for mode in ("dense", "hybrid"):
         assert client.get("/search", params={"q": "harbour", "mode": mode}).status_code == 503
