@@ -17,7 +17,7 @@ from training.methods.objectives import Materials
 from training.methods.recipe import Recipe
 from training.methods.sources import Given
 from training.methods.start import load_encoder
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
 from training.text.tokens import Tokens, tokens_of
@@ -76,12 +76,12 @@ def pretrained(folder: Path, family: str = "bert") -> Any:
     return model
 
 
-def encoder_of(folder: Path, pool: str = "cls") -> Encoder:
+def encoder_of(folder: Path, pool: str = "cls") -> TrainedEncoder:
     recipe = load_recipe("simcse-unsup", {"pool": pool, "head": "none"})
     return load_encoder(folder, recipe, torch.device("cpu"))[0]
 
 
-def materials_of(encoder: Encoder, seed: int = 0) -> Materials:
+def materials_of(encoder: TrainedEncoder, seed: int = 0) -> Materials:
     return Materials(encoder, encoder.lexicon, encoder.width, torch.Generator().manual_seed(seed))
 
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.tiny import WIDTH, tiny_source
 from training.methods.recipe import Recipe
-from training.methods.sources import Documents
+from training.methods.sources import DocumentSpans
 from training.text.corpus import PAIRS, RELATIONS, TEXTS, Corpus, Kind
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
@@ -49,7 +49,7 @@ def triples(count: int = 64) -> list[tuple[str, ...]]:
 
 
 def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
-    if isinstance(recipe.source, Documents):
+    if isinstance(recipe.source, DocumentSpans):
         random = np.random.default_rng(0)
         return Corpus.of((" ".join(random.choice(WORDS, 300)) for _ in range(count)), "documents")
     return corpus_of(recipe.source.kind, count)

@@ -23,7 +23,7 @@ from training.__main__ import main
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.methods.sources import Documents, Given
+from training.methods.sources import DocumentSpans, Given
 from training.methods.start import load_encoder
 from training.runs.processes import World, join_world
 from training.runs.step import Trainer
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def recipe_of(name: str, changes: dict[str, Any], *, batch: int = 5) -> Recipe:
     recipe = load_recipe(name, _EXACT | {"optim.batch": batch} | changes)
-    if isinstance(recipe.source, Documents):
+    if isinstance(recipe.source, DocumentSpans):
         return replace(recipe, source=replace(recipe.source, shortest=8, longest=30), max_length=40)
     return recipe
 

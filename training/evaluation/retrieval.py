@@ -24,7 +24,7 @@ from training.evaluation.layouts import json_object
 from training.evaluation.lines import columns, numbered
 from training.evaluation.rankings import DEPTH, Ranking, judge, mean, nearest
 
-_QRELS = ("qrels.test.tsv.gz", "qrels.test.tsv", "qrels/test.tsv.gz", "qrels/test.tsv")
+_CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
 # Header names: ours, and BEIR's.
 _COLUMNS = (("query_id", "corpus_id", "score"), ("query-id", "corpus-id", "score"))
 
@@ -42,22 +42,23 @@ def collections(data: Path) -> dict[str, Path]:
     """Every set in `data`: its folder's name and the folder, by name."""
     folders = sorted(folder for folder in data.iterdir() if folder.is_dir())
     return {
-        folder.name: folder
-        for folder in folders
-        if _file(folder, "corpus").is_file() and _file(folder, "queries").is_file()
+        folder.name: folder for folder in folders if all(_found(folder, name) for name in (_CORPUS, _QUERIES))
     }
 
 
-def load(folder: Path) -> Collection:
-    """Raise TrainingError, with the file and the line, for what cannot be read or does not fit together."""
-    documents = {name: text for _, name, text in _texts(_file(folder, "corpus"))}
+def load(folder: Path, split: str = "test") -> Collection:
+    """Queries with a relevant document in that split, and all documents.
+
+    Raise TrainingError, with the file and the line, for what cannot be read or does not fit together.
+    """
+    documents = {name: text for _, name, text in _texts(_file(folder, _CORPUS))}
     queries: dict[str, str] = {}
-    for where, name, text in _texts(_file(folder, "queries")):
+    for where, name, text in _texts(_file(folder, _QUERIES)):
         if not text:
             raise TrainingError(f"{where}: the query has no text.")
         queries[name] = text
     relevant: dict[str, dict[str, float]] = {}
-    judgements = _judgements(folder)
+    judgements = _file(folder, f"qrels.{split}.tsv", f"qrels/{split}.tsv")
     for where, query, document, gain in _read(judgements):
         if query not in queries or document not in documents:
             kind, name = ("document", document) if query in queries else ("query", query)
@@ -68,7 +69,7 @@ def load(folder: Path) -> Collection:
         raise TrainingError(f"{judgements} names no relevant document.")
     there = {name: text for name, text in documents.items() if text}
     if not there:
-        raise TrainingError(f"{_file(folder, 'corpus')} holds no text.")
+        raise TrainingError(f"{_file(folder, _CORPUS)} holds no text.")
     judged = {query: queries[query] for query in relevant}
     return Collection(there, judged, relevant, len(documents) - len(there))
 
@@ -135,9 +136,16 @@ def figures(collection: Collection, rankings: Sequence[Ranking], undefined: int)
     }
 
 
-def _file(folder: Path, name: str) -> Path:
-    packed = folder / f"{name}.jsonl.gz"
-    return packed if packed.is_file() else folder / f"{name}.jsonl"
+def _file(folder: Path, *names: str) -> Path:
+    file = _found(folder, *names)
+    if file is None:
+        raise TrainingError(f"{folder} has no {' or '.join(names)}, plain or as .gz.")
+    return file
+
+
+def _found(folder: Path, *names: str) -> Path | None:
+    files = (folder / f"{name}{suffix}" for name in names for suffix in (".gz", ""))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _texts(file: Path) -> Iterator[tuple[str, str, str]]:
@@ -153,13 +161,6 @@ def _texts(file: Path) -> Iterator[tuple[str, str, str]]:
             raise TrainingError(f"{where}: the _id {name[:100]!r} was there before.")
         seen.add(name)
         yield where, name, f"{title} {text}".strip()
-
-
-def _judgements(folder: Path) -> Path:
-    file = next((folder / name for name in _QRELS if (folder / name).is_file()), None)
-    if file is None:
-        raise TrainingError(f"{folder} has a corpus and queries, but neither {_QRELS[0]} nor {_QRELS[-1]}.")
-    return file
 
 
 def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:

@@ -31,7 +31,7 @@ _BINARY = ("0", "1")
 _DOES = {"all": "trained and tested on", "train": "trained on", "dev": "chosen on", "test": "tested on"}
 
 
-class Split(NamedTuple):
+class Examples(NamedTuple):
     labels: NDArray[np.int64]  # (n,), places in the task's classes
     sides: tuple[list[str], ...]  # the sentences; twice for pairs
 
@@ -40,7 +40,7 @@ class Task(NamedTuple):
     key: str
     title: str
     classes: tuple[str, ...]
-    splits: dict[str, Split]  # all, for cross-validation; or train, test, and dev where there is one
+    splits: dict[str, Examples]  # all, for cross-validation; or train, test, and dev where there is one
     remarks: list[str]  # where the set is not the one that others report on
 
     def sentences(self) -> Iterable[str]:
@@ -181,7 +181,7 @@ def _task(known: Known, layout: Layout, data: Path) -> Task:
     return Task(known.key, known.title, known.classes, splits, remarks)
 
 
-def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Split:
+def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Examples:
     labels: list[int] = []
     rows: list[tuple[str, ...]] = []
     for file, read in files:
@@ -196,7 +196,7 @@ def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Split:
                 raise TrainingError(f"{file}, line {line}: a sentence is empty.")
     if len(set(labels)) < 2:
         raise TrainingError(f"{files[-1][0]}: its {len(labels)} examples have no two different labels.")
-    return Split(np.array(labels, np.int64), tuple(list(side) for side in zip(*rows, strict=True)))
+    return Examples(np.array(labels, np.int64), tuple(list(side) for side in zip(*rows, strict=True)))
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

@@ -31,7 +31,7 @@ from training.evaluation.classifier import (
     stratified,
 )
 from training.evaluation.encoding import Encode
-from training.evaluation.tasks import Split, Task
+from training.evaluation.tasks import Examples, Task
 
 _NESTED = f"nested {FOLDS}-fold cross-validation"
 _FOLDS = f"l2 by {FOLDS}-fold cross-validation on train, scored on test"
@@ -100,7 +100,7 @@ def f1(predicted: Labels, labels: Labels) -> float:
     return 2 * true / either if either else 0.0
 
 
-def _features(split: Split, encode: Encode) -> tuple[Floats, int]:
+def _features(split: Examples, encode: Encode) -> tuple[Floats, int]:
     """(n, d), or (n, 2 d) for pairs; and for how many examples a vector was no number."""
     sides = [encode(texts).astype(np.float64) for texts in split.sides]
     if len(sides) == 1:

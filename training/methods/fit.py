@@ -7,7 +7,7 @@ from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.reading import Wrong
 from training.methods.recipe import Recipe
-from training.methods.sources import Documents, LabelledPairs, Triples
+from training.methods.sources import DocumentSpans, LabelledPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.views import Mask, Same, Template, View, stands_aside
 
@@ -38,7 +38,7 @@ def check_fit(recipe: Recipe) -> None:
 def columns_of(recipe: Recipe) -> int:
     """The number of texts that a row of the recipe's source has."""
     source = recipe.source
-    return 1 + source.positives if isinstance(source, Documents) else len(source.kind.columns)
+    return 1 + source.positives if isinstance(source, DocumentSpans) else len(source.kind.columns)
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
@@ -51,7 +51,7 @@ def column_of_each_view(recipe: Recipe) -> list[int]:
 
 
 def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
-    if isinstance(recipe.source, Documents) and recipe.source.shortest > recipe.source.longest:
+    if isinstance(recipe.source, DocumentSpans) and recipe.source.shortest > recipe.source.longest:
         raise Wrong("the source's `shortest` is above its `longest`.")
     columns = columns_of(recipe)
     if columns > 1 and recipe.objectives and len(contrasted) != columns:
@@ -68,7 +68,7 @@ def _check_further_views(recipe: Recipe) -> None:
     for _, objective in recipe.objectives:
         if isinstance(objective, NTXent) and isinstance(source, Triples):
             raise Wrong("nt_xent takes every further view for a positive, and a triple ends with a negative.")
-        spans = isinstance(source, Documents) and source.positives > 1
+        spans = isinstance(source, DocumentSpans) and source.positives > 1
         if spans and isinstance(objective, InfoNCE | Triplet):
             raise Wrong("further spans of a document are positives: nt_xent takes them for such.")
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from training.text.tokens import Tokens
 
 if TYPE_CHECKING:
-    from training.model.encoder import Encoder
+    from training.model.encoder import TrainedEncoder
     from training.text.lexicon import Lexicon
 
 
@@ -50,7 +50,7 @@ class Reps(NamedTuple):
 class Materials(NamedTuple):
     """Materials of an objective with weights of its own."""
 
-    encoder: Encoder
+    encoder: TrainedEncoder
     lexicon: Lexicon
     width: int  # P
     generator: torch.Generator

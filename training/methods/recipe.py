@@ -20,7 +20,7 @@ from training.methods.negatives import NEGATIVES, Noise, Queue
 from training.methods.objectives import InfoNCE, NTXent, Objective, PairSoftmax, Triplet
 from training.methods.postprocess import POSTS, Post
 from training.methods.reading import described
-from training.methods.sources import SOURCES, Documents, Lines
+from training.methods.sources import SOURCES, DocumentSpans, Lines
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import TWINS, Ema
 from training.methods.views import VIEWS, View
@@ -56,7 +56,7 @@ class Optim:
 @dataclass(frozen=True)
 class Recipe:
     name: str
-    source: Lines | Documents
+    source: Lines | DocumentSpans
     views: tuple[View, ...]
     pool: str  # of a raw backbone
     head: Head  # of a raw backbone

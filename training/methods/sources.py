@@ -94,7 +94,7 @@ class Rows:
 class Spans:
     """Spans of each document, drawn anew in every step: anchors, and positives near each of them."""
 
-    def __init__(self, given: Given, recipe: Documents) -> None:
+    def __init__(self, given: Given, recipe: DocumentSpans) -> None:
         self._before, self._after = given.tokenizer.affixes
         room = given.longest - len(self._before) - len(self._after)
         if room < recipe.shortest:
@@ -146,7 +146,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Pairs(Lines):
+class TextPairs(Lines):
     """Two texts that mean the same."""
 
     kind: ClassVar[Kind] = PAIRS
@@ -167,7 +167,7 @@ class LabelledPairs(Lines):
 
 
 @dataclass(frozen=True)
-class Documents:
+class DocumentSpans:
     """Long texts, of which spans are drawn: `anchors` of each, and for each of those `positives` near it.
 
     Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short; a
@@ -210,12 +210,12 @@ class Documents:
         return int(share * (longest - self.shortest) + self.shortest)
 
 
-SOURCES: dict[str, type[Lines | Documents]] = {
+SOURCES: dict[str, type[Lines | DocumentSpans]] = {
     "lines": Lines,
-    "pairs": Pairs,
+    "pairs": TextPairs,
     "triples": Triples,
     "labelled_pairs": LabelledPairs,
-    "documents": Documents,
+    "documents": DocumentSpans,
 }
 
 

@@ -19,12 +19,12 @@ from models.sources.template import has_template
 from training.errors import TrainingError
 from training.methods.recipe import Recipe
 from training.methods.views import Template
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.model.packed import FAMILIES, attention_of
 from training.text.lexicon import Lexicon
 
 
-def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Encoder, nn.Module]:
+def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[TrainedEncoder, nn.Module]:
     """The base's encoder, and the head that only the training has (nothing, unless the base is raw).
 
     Raise ModelError when the folder cannot be opened, TrainingError when it has no safetensors or does not
@@ -51,7 +51,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[En
         head = recipe.head.build(source.head.dimension(source.width), generator)
         if recipe.head.keep:
             dense, head = nn.Sequential(head), nn.Identity()
-    return Encoder(source, backbone, dense, template).to(device), head.to(device)
+    return TrainedEncoder(source, backbone, dense, template).to(device), head.to(device)
 
 
 def _template(recipe: Recipe) -> str:

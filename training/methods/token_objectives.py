@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from training.errors import TrainingError
 from training.methods.objectives import Materials, Reps
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.model.language_head import language_head, published_head
 from training.model.packed import FAMILIES, packing_of, positions_of, run_backbone, set_dropout
 from training.text.tokens import NOT_A_TARGET, Tokens, join
@@ -182,7 +182,7 @@ class DenoiseModule(nn.Module):
         losses = F.cross_entropy(logits.float(), whole.ids[at + 1].to(x.device), reduction="sum")
         return reps.mean(losses, torch.tensor(float(len(at)), device=x.device))
 
-    def _decode(self, encoder: Encoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
+    def _decode(self, encoder: TrainedEncoder, whole: Tokens, memory: Tensor, dropout: float) -> Tensor:
         """(all tokens, D): each from those before it and the vector of its text."""
         device = memory.device
         packing = packing_of(whole, device, causal=True)
@@ -222,7 +222,7 @@ def published_language(model: nn.ModuleDict) -> Mapping[str, Tensor]:
     return published_head(module.head, module.family)
 
 
-def word_table(encoder: Encoder) -> Tensor:
+def word_table(encoder: TrainedEncoder) -> Tensor:
     embeddings = encoder.backbone.get_input_embeddings()
     table: Tensor = embeddings.weight
     return table

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Ema:
 
     momentum: float
 
-    def build(self, encoder: Encoder) -> Encoder:
+    def build(self, encoder: TrainedEncoder) -> TrainedEncoder:
         twin = copy.deepcopy(encoder)
         twin.requires_grad_(requires_grad=False)
         return twin

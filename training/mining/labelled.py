@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.retrieval import load
 from training.text.corpus import ANCHOR, POSITIVE
-from training.text.lines import Record, layout, read_records, text_of
-
-_ID = ("_id",)
-_QUERY, _DOCUMENT, _SCORE = ("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",)
+from training.text.lines import layout, read_records, text_of
 
 
 class Labelled(NamedTuple):
@@ -47,17 +45,13 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
 
 def read_beir(folder: Path, split: str) -> Labelled:
     """Queries with a relevant document (score above 0) in that split. A document is title and text."""
-    documents = _texts(folder, "corpus.jsonl")
-    queries = _texts(folder, "queries.jsonl")
-    judged = read_records(
-        _file(folder, f"qrels.{split}.tsv", f"qrels/{split}.tsv"), [_QUERY, _DOCUMENT, _SCORE]
-    )
+    found = load(folder, split)
     pairs = (
-        (_known(queries, "query", record, *_QUERY), _known(documents, "document", record, *_DOCUMENT))
-        for record in judged
-        if _score(record) > 0
+        (found.queries[query], found.documents.get(document, ""))
+        for query, documents in found.relevant.items()
+        for document in documents
     )
-    return _labelled(pairs, documents.values(), f"{folder}, split {split},")
+    return _labelled(pairs, found.documents.values(), f"{folder}, split {split},")
 
 
 def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, name: str) -> Labelled:
@@ -76,35 +70,3 @@ def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, na
     candidates = dict.fromkeys(known if corpus is None else map(folded, corpus))
     candidates.pop("", None)
     return Labelled({anchor: list(of) for anchor, of in positives.items()}, list(candidates), blank, repeated)
-
-
-def _file(folder: Path, *names: str) -> Path:
-    for name in names:
-        for file in (folder / name, folder / f"{name}.gz"):
-            if file.is_file():
-                return file
-    raise TrainingError(f"{folder} has no {' or '.join(names)}, plain or as .gz.")
-
-
-def _texts(folder: Path, name: str) -> dict[str, str]:
-    """By id: the text, behind its title if it has one."""
-    records = (record for record in read_records(_file(folder, name), ()) if record.fields)
-    return {
-        text_of(record, _ID): f"{record.fields.get('title') or ''} {text_of(record, ['text'])}"
-        for record in records
-    }
-
-
-def _score(record: Record) -> float:
-    text = text_of(record, _SCORE)
-    try:
-        return float(text)
-    except ValueError:
-        raise TrainingError(f"{record.at}: the score {text[:40]!r} is not a number.") from None
-
-
-def _known(texts: dict[str, str], what: str, record: Record, *names: str) -> str:
-    id = text_of(record, names)
-    if id not in texts:
-        raise TrainingError(f"{record.at} names the {what} {id[:100]!r}, which is not in the folder.")
-    return texts[id]

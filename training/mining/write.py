@@ -21,20 +21,20 @@ from training.text.corpus import TEXTS
 from training.text.lines import Record, read_records, text_of
 
 
-class Documents(NamedTuple):
+class FileTexts(NamedTuple):
     records: list[Record]  # those with a text
     texts: list[str]  # of each
     blank: int  # lines dropped: nothing but white space
 
 
-def read_documents(file: Path) -> Documents:
+def read_documents(file: Path) -> FileTexts:
     """Every text of a corpus, repeated ones too. Raise TrainingError with the line."""
     records = list(read_records(file, TEXTS.columns))
     texts = [text_of(record, TEXTS.columns[0]) if record.fields else "" for record in records]
     there = [place for place, text in enumerate(texts) if text.strip()]
     if not there:
         raise NothingToLearn(f"{file} holds no text.")
-    return Documents([records[at] for at in there], [texts[at] for at in there], len(texts) - len(there))
+    return FileTexts([records[at] for at in there], [texts[at] for at in there], len(texts) - len(there))
 
 
 def lines(records: Sequence[Record], layout: str) -> Iterator[str]:

@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
     hidden: Tensor  # (all tokens, D): the last layer's
 
 
-class Encoder(nn.Module):
+class TrainedEncoder(nn.Module):
     """Tokens to pooled vectors, and to the token vectors that some objectives read."""
 
     def __init__(

@@ -24,7 +24,7 @@ from training.methods.objectives import Materials, Reps
 from training.methods.recipe import Recipe
 from training.methods.sources import Batch, Source
 from training.methods.views import Template, stands_aside
-from training.model.encoder import Encoded, Encoder
+from training.model.encoder import Encoded, TrainedEncoder
 from training.runs.gradcache import backward_in_chunks, random_state, set_random_state
 from training.runs.processes import World
 from training.text.tokens import Tokens, join
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 class Trainer:
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: TrainedEncoder,
         head: nn.Module,
         recipe: Recipe,
         source: Source,

@@ -10,7 +10,7 @@ from models.store import Store
 from tests.evaldata import FOLDER, needs
 from training.evaluation.classifier import L2, Labels, stratified
 from training.evaluation.encoding import Vectors
-from training.evaluation.tasks import Split, Task, load
+from training.evaluation.tasks import Examples, Task, load
 from training.evaluation.transfer import f1, nested, transfer
 
 
@@ -19,12 +19,12 @@ def encode(sentences: list[str]) -> Vectors:
     return np.array([[float(figure) for figure in sentence.split()] for sentence in sentences], np.float32)
 
 
-def split(rows: Sequence[tuple[int, *tuple[str, ...]]]) -> Split:
+def split(rows: Sequence[tuple[int, *tuple[str, ...]]]) -> Examples:
     labels, *sides = zip(*rows, strict=True)
-    return Split(np.array(labels), tuple(list(side) for side in sides))
+    return Examples(np.array(labels), tuple(list(side) for side in sides))
 
 
-def task(**splits: Split) -> Task:
+def task(**splits: Examples) -> Task:
     return Task("toy", "TOY", ("0", "1"), splits, ["a remark"])
 
 

@@ -18,7 +18,7 @@ from tests.tiny import tiny_source as make_tiny_source
 from training.methods.objectives import Reps
 from training.methods.recipe import Recipe
 from training.methods.start import load_encoder
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.text.tokens import Tokens, join, tokens_of
 
 
@@ -29,7 +29,7 @@ def tokens(*rows: list[int]) -> Tokens:
 ROWS = tokens([2, 90, 91, 92, 3], [2, 95, 3], [2, 100, 101, 3])
 
 
-def encoder_of(folder: Path, recipe: Recipe) -> Encoder:
+def encoder_of(folder: Path, recipe: Recipe) -> TrainedEncoder:
     return load_encoder(folder, recipe, torch.device("cpu"))[0]
 
 

@@ -15,7 +15,7 @@ from tests.training.run_cases import losses, stop_after, weights
 from training.methods.catalogue import load_recipe, shipped
 from training.methods.postprocess import Whiten
 from training.methods.recipe import Recipe
-from training.methods.sources import Documents
+from training.methods.sources import DocumentSpans
 from training.runfile import Result
 from training.runs.command import train
 from training.runs.export import export_run
@@ -29,11 +29,11 @@ FEW = {"simcse-unsup", "promptbert", "diffcse", "declutr", "whitening"}
 def small(name: str) -> Recipe:
     """A recipe for the tiny model: its learning rate, and spans and batches that fit 64 rows."""
     recipe = load_recipe(name)
-    batch = 8 if isinstance(recipe.source, Documents) else 32
+    batch = 8 if isinstance(recipe.source, DocumentSpans) else 32
     recipe = replace(recipe, optim=replace(recipe.optim, lr=3e-3, batch=batch, warmup=0.0))
     if any(isinstance(each, Whiten) for each in recipe.post):
         return replace(recipe, post=(Whiten(8),))  # all 32 random directions would make much of rounding
-    if isinstance(recipe.source, Documents):
+    if isinstance(recipe.source, DocumentSpans):
         return replace(recipe, source=replace(recipe.source, shortest=8, longest=30), max_length=40)
     return recipe
 

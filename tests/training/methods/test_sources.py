@@ -9,7 +9,7 @@ import torch
 
 from models.tokens.tokenizer import Tokenizer
 from tests.training.vocabularies import rows_of
-from training.methods.sources import Given, LabelledPairs, Lines, Pairs, Rows, Triples, steps_of_a_round
+from training.methods.sources import Given, LabelledPairs, Lines, Rows, TextPairs, Triples, steps_of_a_round
 from training.text.corpus import Corpus
 
 
@@ -72,7 +72,7 @@ def test_equal_texts_have_equal_numbers_in_whatever_column_they_stand(tiny_sourc
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     rows = [("cat", "dog"), ("dog", "river"), ("river", "River"), ("cat", "stone")]
     corpus = Corpus.of_rows(((row, None) for row in rows), "rows")
-    source = Pairs().build(Given(corpus, tokenizer, batch=4, steps=1, seed=0))
+    source = TextPairs().build(Given(corpus, tokenizer, batch=4, steps=1, seed=0))
     batch = source.batch(0)
     ids = [rows_of(column) for column in batch.columns]
     number_of: dict[tuple[int, ...], int] = {}
@@ -86,7 +86,7 @@ def test_equal_texts_have_equal_numbers_in_whatever_column_they_stand(tiny_sourc
 def test_the_prompt_stands_before_every_text_of_a_row(tiny_source: Path) -> None:
     tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
     corpus = Corpus.of_rows([(("cat", "dog"), None), (("river", "stone"), None)], "rows")
-    source = Pairs().build(Given(corpus, tokenizer, batch=2, steps=1, seed=0, prompt="the red: "))
+    source = TextPairs().build(Given(corpus, tokenizer, batch=2, steps=1, seed=0, prompt="the red: "))
     found = [tuple(row) for column in source.batch(0).columns for row in rows_of(column)]
     texts = [f"the red: {word}" for word in ("cat", "dog", "river", "stone")]
     assert sorted(found) == sorted(tuple(tokens.ids) for tokens in tokenizer.tokenize(texts))

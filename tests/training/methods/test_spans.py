@@ -17,27 +17,27 @@ from tests.training.recipe_cases import WORDS, raw_source
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
-from training.methods.sources import Batch, Documents, Given
+from training.methods.sources import Batch, DocumentSpans, Given
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import Corpus
 
-PAPER = Documents(anchors=2, positives=2, shortest=32, longest=512)
-SMALL = Documents(anchors=2, positives=1, shortest=4, longest=9)
+PAPER = DocumentSpans(anchors=2, positives=2, shortest=32, longest=512)
+SMALL = DocumentSpans(anchors=2, positives=1, shortest=4, longest=9)
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> tuple[Documents, int]:
+def documents(draw: st.DrawFn) -> tuple[DocumentSpans, int]:
     """A recipe, and the length of a document that has the tokens that it needs."""
     shortest = draw(st.integers(1, 20))
-    recipe = Documents(
+    recipe = DocumentSpans(
         draw(st.integers(1, 4)), draw(st.integers(1, 4)), shortest, draw(st.integers(shortest, 60))
     )
     return recipe, draw(st.integers(recipe.least(), 600))
 
 
 @given(documents(), st.integers(0, 2**32))
-def test_spans_lie_where_the_paper_puts_them(drawn: tuple[Documents, int], seed: int) -> None:
+def test_spans_lie_where_the_paper_puts_them(drawn: tuple[DocumentSpans, int], seed: int) -> None:
     recipe, length = drawn
     found = list(recipe.spans(length, np.random.default_rng(seed)))
     assert len(found) == recipe.anchors
@@ -75,7 +75,7 @@ def test_a_positive_may_begin_anywhere_near_its_anchor() -> None:
     random = np.random.default_rng(0)
     where: list[float] = []
     inside = touching = 0
-    one = Documents(1, 1, 5, 5)  # all of five tokens: 11 places to begin at, from edge to edge
+    one = DocumentSpans(1, 1, 5, 5)  # all of five tokens: 11 places to begin at, from edge to edge
     for _ in range(4000):
         for (begin, _), (first, _) in one.spans(400, random):
             where += [first - begin] if 5 <= begin <= 390 else []

@@ -28,7 +28,7 @@ from tests.training.recipe_cases import raw_source
 from training.errors import TrainingError
 from training.methods.objectives import Reps
 from training.methods.token_objectives import DenoiseModule, RtdModule
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.text.tokens import NOT_A_TARGET, Tokens, join, tokens_of
 
 # Two texts hide their first token too, so that a generator that is free to guess it would replace it.
@@ -55,7 +55,7 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, Encoder, RtdModule]:
+def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, TrainedEncoder, RtdModule]:
     """The masked language model of transformers, our encoder of the same weights, and the objective."""
     theirs = pretrained(folder, family)
     encoder = encoder_of(folder)
@@ -203,7 +203,7 @@ def pretrained_folder(folder: Path) -> Path:
 DAMAGED = tokens_of([[CLS, 91, SEP], [CLS, 95, SEP], [CLS, 100, 102, SEP], [CLS, SEP]])
 
 
-def decoder_of(module: DenoiseModule, encoder: Encoder, family: str) -> Any:
+def decoder_of(module: DenoiseModule, encoder: TrainedEncoder, family: str) -> Any:
     """transformers' decoder with all of the encoder's weights, and ours of its attention to the vector."""
     kind = FAMILIES[family]
     with quiet():
@@ -226,7 +226,7 @@ def decoder_of(module: DenoiseModule, encoder: Encoder, family: str) -> Any:
     return decoder
 
 
-def denoise_of(folder: Path, family: str = "bert") -> tuple[Encoder, DenoiseModule]:
+def denoise_of(folder: Path, family: str = "bert") -> tuple[TrainedEncoder, DenoiseModule]:
     pretrained(folder, family)
     encoder = encoder_of(folder)
     module = DenoiseModule(materials_of(encoder))

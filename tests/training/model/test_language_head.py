@@ -17,7 +17,7 @@ from tests.training.pretrained import FAMILIES, MASK, ROWS, encoder_of, material
 from tests.training.recipe_cases import raw_source
 from training.methods.objectives import Reps
 from training.methods.token_objectives import MlmModule, published_language
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.model.language_head import language_head, stored_head
 from training.text.tokens import NOT_A_TARGET, Tokens, join
 
@@ -33,7 +33,7 @@ def masked(seed: int) -> Tokens:
     return Tokens(ids, ROWS.starts, targets)
 
 
-def reps_of(encoder: Encoder, *views: Tokens) -> Reps:
+def reps_of(encoder: TrainedEncoder, *views: Tokens) -> Reps:
     hidden = encoder(join(views)).hidden
     split = torch.split(hidden, [len(view.ids) for view in views])
     return Reps(torch.zeros(4, 2, 32), torch.zeros(4, 2), views=views, hidden=split)

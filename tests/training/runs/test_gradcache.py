@@ -17,7 +17,7 @@ from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.objectives import info_nce
 from training.methods.start import load_encoder
-from training.model.encoder import Encoder
+from training.model.encoder import TrainedEncoder
 from training.runs import gradcache
 from training.runs.gradcache import backward_in_chunks
 from training.text.tokens import Tokens, tokens_of
@@ -37,7 +37,7 @@ def loss_of(vectors: Tensor) -> Tensor:
 
 
 def gradients_of(
-    encoder: Encoder, backward: Callable[[Callable[[Tokens], Tensor]], Tensor]
+    encoder: TrainedEncoder, backward: Callable[[Callable[[Tokens], Tensor]], Tensor]
 ) -> tuple[float, dict[str, Tensor]]:
     """backward: from the forward of one chunk, with dropout, to the loss."""
     encoder.zero_grad()
@@ -62,13 +62,13 @@ def kept_whole(encode: Callable[[Tokens], Tensor]) -> Tensor:
 
 
 @pytest.fixture
-def encoder(tmp_path: Path, request: pytest.FixtureRequest) -> Encoder:
+def encoder(tmp_path: Path, request: pytest.FixtureRequest) -> TrainedEncoder:
     device = torch.device(getattr(request, "param", "cpu"))
     return load_encoder(raw_source(tmp_path / "raw"), load_recipe("first-last"), device)[0]
 
 
 @pytest.mark.parametrize("encoder", DEVICES, indirect=True)
-def test_the_gradient_in_chunks_is_that_of_the_same_forward_kept_whole(encoder: Encoder) -> None:
+def test_the_gradient_in_chunks_is_that_of_the_same_forward_kept_whole(encoder: TrainedEncoder) -> None:
     loss, found = gradients_of(encoder, in_chunks)
     after = torch.rand(1)
     expected_loss, expected = gradients_of(encoder, kept_whole)
@@ -82,7 +82,7 @@ def test_the_gradient_in_chunks_is_that_of_the_same_forward_kept_whole(encoder: 
 
 @pytest.mark.parametrize("encoder", DEVICES, indirect=True)
 def test_without_the_replay_of_its_random_numbers_the_gradient_is_another(
-    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    encoder: TrainedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, expected = gradients_of(encoder, kept_whole)
     monkeypatch.setattr(gradcache, "set_random_state", lambda state: None)

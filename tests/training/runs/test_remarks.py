@@ -16,7 +16,7 @@ from training.errors import TrainingError
 from training.evaluation.scorable import open_scorable
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.methods.sources import Documents
+from training.methods.sources import DocumentSpans
 from training.methods.views import Repeat
 from training.runfile import Result
 from training.runs.command import train
@@ -54,7 +54,7 @@ def test_a_language_head_that_begins_at_random_is_told(name: str, tmp_path: Path
 
 def test_documents_too_short_for_spans_are_counted(tmp_path: Path) -> None:
     recipe = load_recipe("declutr")
-    assert isinstance(recipe.source, Documents)
+    assert isinstance(recipe.source, DocumentSpans)
     recipe = replace(recipe, source=replace(recipe.source, shortest=8, longest=30), max_length=40)
     corpus = Corpus.of([*(triples()[at][0] for at in range(5)), *corpus_for(recipe, 4).texts], "mixed")
     recipe = replace(recipe, optim=replace(recipe.optim, batch=9))
