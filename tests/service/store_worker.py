@@ -52,8 +52,9 @@ BUILDER, MERGERS = THREADS, THREADS + 1  # the numbers of those threads
 IDS_PER_THREAD = 12
 DIMENSION, FINGERPRINT = 8, "f"
 STEP = 5  # documents that a build embeds at a time
+SAYING = threading.Lock()
 GAPS = 0.5  # how often a write leaves the generations that follow to their builder
-BASE_ROWS = 8  # instead of tiers.BASE_ROWS: with more, an index has a base, and is written to the disk
+BASE_ROWS = 8  # instead of merge_policy.BASE_ROWS: with more, an index has a base, and is written to the disk
 
 
 def vector_of(text: str, generation: int) -> NDArray[np.float32]:
@@ -125,8 +126,8 @@ class Store:
 
 
 def say(word: str, thread: int, operation: dict[str, Any]) -> None:
-    # One write, so that lines of two threads never mix.
-    os.write(1, f"{word} {thread} ".encode() + orjson.dumps(operation) + b"\n")
+    with SAYING:  # the system splits a long write to a pipe that is nearly full
+        os.write(1, f"{word} {thread} ".encode() + orjson.dumps(operation) + b"\n")
 
 
 def put(transaction: Transaction, documents: list[Document], *, gaps: bool) -> None:
