@@ -45,7 +45,7 @@ def main() -> None:
         f"{store.kills} kills in {seconds:.0f} s; {store.acknowledged} operations were answered ({kinds}): "
         "none was lost, none was half done, and every index was equal to its store.\n"
         f"{store.written} bases were made and their snapshots written; {store.torn} kills came meanwhile. "
-        f"{found.used} starts took one; {found.refused} that were torn, or damaged by hand ({found.hurt}), "
+        f"{found.used} starts took one; {found.refused} that were damaged ({found.hurt} by hand) "
         "were refused with a word in the log."
     )
 
