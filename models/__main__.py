@@ -13,13 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models import cpus
-from models.errors import InUse, ModelError
-from models.manifest import Manifest
-from models.publishing.default import publish_named
-from models.publishing.proof import check_golden
-from models.seal import read_manifest
-from models.store import Store, models_dir
+from models.errors import InUse, ModelError, not_installed
+
+try:
+    from models import cpus
+    from models.manifest import Manifest
+    from models.publishing.default import publish_named
+    from models.publishing.proof import check_golden
+    from models.seal import read_manifest
+    from models.store import Store, models_dir
+except ModuleNotFoundError as missing:
+    sys.exit(not_installed("models", missing))
 
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:

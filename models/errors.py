@@ -20,6 +20,8 @@ ModelError
 
 from __future__ import annotations
 
+import sys
+
 
 class ModelError(Exception):
     """An error whose message says in one line what went wrong and what to do about it."""
@@ -106,3 +108,19 @@ class TooLong(BadInput):
         self.index = index
         self.given = given
         self.allowed = allowed
+
+
+def not_installed(program: str, error: ModuleNotFoundError) -> str:
+    """The last sentence of `python -m PROGRAM` where a package is missing.
+
+    Raises:
+        ModuleNotFoundError: `error` itself, if it is one of our own.
+
+    """
+    package = (error.name or "").partition(".")[0]
+    if package in {"", "service", "models", "training"}:
+        raise error
+    return (
+        f"python -m {program} needs {package}, which {sys.executable} lacks. In Simile's folder, "
+        f"`make setup` installs all it needs; then run .venv/bin/python -m {program}."
+    )

@@ -14,12 +14,17 @@ from collections.abc import Callable
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-from service.auth.keys import KeysError
-from service.cli import installed, keys
-from service.cli.commands import backup, check_data, export, import_files, restore
-from service.errors import CommandError, StartupError
-from service.observability import logs
-from service.settings import read
+from models.errors import not_installed
+
+try:
+    from service.auth.keys import KeysError
+    from service.cli import installed, keys
+    from service.cli.commands import backup, check_data, export, import_files, restore
+    from service.errors import CommandError, StartupError
+    from service.observability import logs
+    from service.settings import read
+except ModuleNotFoundError as missing:
+    sys.exit(not_installed("service", missing))
 
 
 def main() -> None:

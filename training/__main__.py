@@ -8,17 +8,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from models.errors import ModelError
-from training import errors
-from training.evaluation import command as evaluate
-from training.evaluation.report import many
-from training.mining import command as mine
-from training.mining import look
-from training.model import blank
-from training.retraining import command as retrain
-from training.retraining import schedule
-from training.runs import command as train
-from training.runs import export
+from models.errors import ModelError, not_installed
+
+try:
+    from training import errors
+    from training.evaluation import command as evaluate
+    from training.evaluation.report import many
+    from training.mining import command as mine
+    from training.mining import look
+    from training.model import blank
+    from training.retraining import command as retrain
+    from training.retraining import schedule
+    from training.runs import command as train
+    from training.runs import export
+except ModuleNotFoundError as missing:
+    sys.exit(not_installed("training", missing))
 
 COMMANDS = (train, blank, evaluate, many, export, retrain, schedule, mine, look)
 
@@ -27,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         status: int = options.run(options)
+    except ModuleNotFoundError as error:
+        sys.exit(not_installed("training", error))
     except (errors.TrainingError, ModelError, OSError) as error:
         print(f"python -m training: {error}", file=sys.stderr)
         return 1

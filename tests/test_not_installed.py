@@ -1,0 +1,43 @@
+"""What a command says where the project was not installed."""
+
+import subprocess
+import sys
+
+import pytest
+
+RUN = """
+import runpy, sys
+class Hidden:
+    def find_spec(self, name, *_):
+        if name == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hidden())
+sys.argv[1:] = {arguments!r}
+runpy.run_module({program!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "arguments"),
+    [
+        ("service", "starlette", []),
+        ("models", "safetensors", ["list"]),
+        ("training", "tqdm", []),
+        ("training", "torch", ["train", "simcse-unsup", "--corpus", "README.md", "--out", "no-such-run"]),
+    ],
+)
+def test_a_missing_package_is_one_sentence_that_says_what_to_do(
+    program: str, package: str, arguments: list[str]
+) -> None:
+    code = RUN.format(package=package, arguments=arguments, program=program)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"python -m {program} needs {package}, which {sys.executable} lacks.")
+    assert "`make setup`" in done.stderr
+    assert done.stderr.count("\n") == 1, "no traceback"
+
+
+def test_a_file_of_our_own_that_is_missing_is_a_bug_and_shows_where() -> None:
+    code = RUN.format(package="service.settings", arguments=[], program="service")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "Traceback" in done.stderr
