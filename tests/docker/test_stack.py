@@ -57,7 +57,7 @@ def test_every_curl_of_the_readme_is_answered(story: Stack) -> None:
 def test_a_retraining_in_the_trainer_swaps_what_the_service_serves(story: Stack) -> None:
     before = version(story)
     texts = [
-        f"Note {at}: the {word} of machine {at} was changed." for at in range(40) for word in ("belt", "oil")
+        f"Note {at}: the {word} of machine {at} was changed." for at in range(60) for word in ("belt", "oil")
     ]
     documents = [{"id": f"note-{at}", "text": text} for at, text in enumerate(texts)]
     assert story.client.post("/documents", json={"documents": documents}).status_code == 200

@@ -17,12 +17,22 @@ from models.store import Store
 from training.arguments import changes, positive, seed
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder
-from training.retraining.config import Config, folders, read_config
+from training.retraining.config import (
+    LEAST,
+    Config,
+    CorpusTable,
+    FoldersTable,
+    GateTable,
+    ScheduleTable,
+    TrainTable,
+    folders,
+    read_config,
+)
 from training.retraining.gate.verdict import as_text
 from training.retraining.workplace import workplace
 from training.runs.export import add_models_dir
 from training.runs.options import Options
-from training.text.corpus import Corpus, Kind, from_service, read_corpus
+from training.text.corpus import read_corpus
 from training.text.service_collections import add_options, chosen
 
 if TYPE_CHECKING:
@@ -45,6 +55,7 @@ _BESIDE_CONFIG = (
     "models_dir",
     "collection",
     "all_collections",
+    "least",
 )
 
 
@@ -60,7 +71,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
-    corpus.add_argument("--from-service", metavar="URL", help="the documents of a running service")
+    corpus.add_argument(
+        "--from-service",
+        metavar="URL",
+        help="documents and judgements of a running service; some are held out and judge, as with --config",
+    )
     corpus.add_argument(
         "--config",
         type=Path,
@@ -74,6 +89,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         default="active",
         metavar="MODEL",
         help="where to begin: `active`, `default`, a version, a folder or a hub id (%(default)s)",
+    )
+    command.add_argument(
+        "--least",
+        type=positive,
+        default=LEAST,
+        metavar="N",
+        help="texts; with fewer there is nothing to learn (%(default)s)",
     )
     command.add_argument(
         "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
@@ -109,7 +131,9 @@ def run(options: argparse.Namespace) -> int:
     from training.retraining.one import Interrupted  # noqa: PLC0415  torch
 
     try:
-        return _by_config(options) if options.config else _by_options(options)
+        if options.config:
+            return _by_config(options)
+        return _by_service(options) if options.from_service else _by_file(options)
     except NothingToLearn as error:
         print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
         return NOTHING
@@ -124,13 +148,66 @@ def run(options: argparse.Namespace) -> int:
         return STOPPED
 
 
-def _by_options(options: argparse.Namespace) -> int:
+def _by_config(options: argparse.Namespace) -> int:
+    """The file says everything: whatever else is given would be ignored, and is refused."""
+    for name in _BESIDE_CONFIG:
+        if getattr(options, name) != options.defaults[name]:
+            raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
+    config = read_config(options.config)
+    return _judged(
+        config, folders(config).work, progress=sys.stderr.isatty()
+    )  # a schedule keeps what is said
+
+
+def _by_service(options: argparse.Namespace) -> int:
+    """As a configuration of these options: part of the documents and judgements is held out and judges."""
+    wanted = chosen(options)
+    config = Config(
+        corpus=CorpusTable(service=options.from_service, collections=wanted, least=max(2, options.least)),
+        train=TrainTable(
+            recipe=options.recipe,
+            base=options.base,
+            steps=options.steps,
+            seed=options.seed,
+            precision=options.precision,
+            set=changes(options.set),
+        ),
+        gate=GateTable(mode=options.gate, data=options.data),
+        schedule=ScheduleTable(threads=options.threads),
+        folders=FoldersTable(models=options.models_dir),
+    )
+    return _judged(config, options.work, progress=True)
+
+
+def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
+    """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
+    from training.retraining.one import retrain  # noqa: PLC0415  torch
+    from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
+
+    train = config.train
+    recipe = _recipe(train.recipe, train.set, train.seed)
+    store = Store(folders(config).models)
+    with alone(store), workplace(place) as work:
+        job: Job = prepare(config, recipe, store, work, _say)
+        options = Options(precision=train.precision, threads=config.schedule.threads, progress=progress)
+        return _tell(retrain(replace(job, options=options), _say))
+
+
+def _by_file(options: argparse.Namespace) -> int:
+    """A file of the rows that the recipe reads; evaluation sets judge."""
     from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
+    chosen(options)  # --collection goes with a service
     recipe = _recipe(options.recipe, changes(options.set), options.seed)
     data = _data(options)
-    corpus = _corpus(options, recipe.source.kind)
+    _say("reading the corpus")
+    corpus = read_corpus(options.corpus, recipe.source.kind)
+    _say(str(corpus))
+    if len(corpus) < options.least:
+        raise NothingToLearn(
+            f"{len(corpus):,} texts are too few; at least {options.least:,} are asked for (--least)."
+        )
     store = Store(options.models_dir)
     with alone(store), workplace(options.work) as work:
         job = Job(
@@ -145,26 +222,6 @@ def _by_options(options: argparse.Namespace) -> int:
             options=Options(precision=options.precision, threads=options.threads, progress=True),
         )
         return _tell(retrain(job, _say))
-
-
-def _by_config(options: argparse.Namespace) -> int:
-    """The file says everything: whatever else is given would be ignored, and is refused."""
-    from training.retraining.one import retrain  # noqa: PLC0415  torch
-    from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
-
-    for name in _BESIDE_CONFIG:
-        if getattr(options, name) != options.defaults[name]:
-            raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
-    config: Config = read_config(options.config)
-    train = config.train
-    recipe = _recipe(train.recipe, train.set, train.seed)
-    where = folders(config)
-    store = Store(where.models)
-    with alone(store), workplace(where.work) as work:
-        job: Job = prepare(config, recipe, store, work, _say)
-        quiet = not sys.stderr.isatty()  # a schedule keeps what is said
-        more = Options(precision=train.precision, threads=config.schedule.threads, progress=not quiet)
-        return _tell(retrain(replace(job, options=more), _say))
 
 
 def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
@@ -184,15 +241,6 @@ def _data(options: argparse.Namespace) -> Path | None:
         if options.gate == "on" or options.data:
             raise
         return None
-
-
-def _corpus(options: argparse.Namespace, kind: Kind) -> Corpus:
-    _say("reading the corpus")
-    service: str | None = options.from_service
-    wanted = chosen(options)
-    corpus = from_service(service, kind, wanted) if service else read_corpus(options.corpus, kind)
-    _say(str(corpus))
-    return corpus
 
 
 def _tell(outcome: Outcome) -> int:

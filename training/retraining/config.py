@@ -18,6 +18,7 @@ from training.errors import TrainingError
 from training.retraining.gate import rules as gate
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 
+LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _BASES = ("active", "default")  # whatever folder there is of that name
 
 
@@ -30,7 +31,7 @@ class CorpusTable(Table):
     file: Path | None = None  # .jsonl, .tsv or lines of text
     collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # of the service; ["*"]: all
     held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that only judge
-    least: int = Field(100, ge=2)  # documents; with fewer there is nothing to learn
+    least: int = Field(LEAST, ge=2)
     candidates: int = Field(5000, ge=100)  # texts among which a held-out query looks for its answer
 
     @model_validator(mode="after")

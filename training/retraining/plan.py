@@ -62,7 +62,8 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     least = config.corpus.least
     if len(documents.kept) < least:
         raise NothingToLearn(
-            f"{len(documents.kept):,} documents are too few; at least {least:,} are asked for (corpus.least)."
+            f"{len(documents.kept):,} documents are too few; at least {least:,} are asked for (corpus.least, "
+            "--least)."
         )
     split = hold_out(documents.kept, config.corpus.held_out)
     found = judged(_judgements(config), _stand_ins(documents, split), config.judgements.held_out)

@@ -19,7 +19,17 @@ def test_a_number_that_makes_no_sense_is_wrong_usage(job: Job, tmp_path: Path, w
 
 
 def run(job: Job, corpus: Path, *more: str) -> int:
-    given = ["retrain", "--corpus", str(corpus), "--steps", "3", "--models-dir", str(job.store.root)]
+    given = [
+        "retrain",
+        "--corpus",
+        str(corpus),
+        "--steps",
+        "3",
+        "--least",
+        "2",
+        "--models-dir",
+        str(job.store.root),
+    ]
     return main([*given, "--precision", "fp32", "--data", str(job.data), *more])
 
 
