@@ -70,8 +70,8 @@ class Settings(BaseSettings):
 
     device: str = Field(default_factory=default_device)
     gpu_mem_mb: int = Field(0, ge=0)  # 0: whatever is free
-    workers: int = Field(0, ge=0, le=256)  # 0: measured once, mostly one per processor of the cgroup
-    threads: int = Field(0, ge=0, le=256)  # of each worker; 0: measured with them
+    workers: int = Field(0, ge=0, le=256)  # 0: one for each processor of the cgroup
+    threads: int = Field(0, ge=0, le=256)  # of each worker; 0: one
     lone_threads: int = Field(0, ge=0, le=256)  # for a text that comes alone; 0: those of all workers, to 4
     cache_mb: int = Field(64, ge=0)  # 0: no cache, and equal texts in flight are each computed
     timeout_seconds: float = Field(120.0, gt=0)
@@ -98,6 +98,7 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
     passages: bool = True
+    search_mode: Literal["dense", "lexical", "hybrid"] = "dense"  # of a search that names none
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
 from service.api.responses import in_chunks, json_array
 from service.batching.request import Answer, Timing
-from service.corpus.search import Hit, Query, Search
+from service.corpus.search import Hit, Mode, Query, Search
 from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
@@ -45,11 +46,21 @@ class Options(BaseModel):
 
     k: int = Field(10, ge=1, le=MAX_K)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
-    mode: Literal["dense", "lexical", "hybrid"] = "dense"
+    mode: Mode | SkipJsonSchema[None] = Field(
+        None, description="Absent: SIMILE_SEARCH_MODE, which is dense unless set"
+    )
     min_score: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="With mode dense only"
     )
     prompt_name: str | None = None
+
+    def settle(self, default: Mode, *, of_words: bool) -> None:
+        """Take the service's mode where none is named; what only dense search can do means dense.
+
+        of_words: whether the query is a text.
+        """
+        if self.mode is None:
+            self.mode = default if of_words and self.min_score is None else "dense"
 
     def check(self, *, passages: bool) -> None:
         """Refuse options that contradict each other."""
@@ -72,7 +83,7 @@ class Options(BaseModel):
             collection=collection,
             k=self.k,
             offset=self.offset,
-            mode=self.mode,
+            mode=self.mode or "dense",  # `settle` was there before
             where=where,
             min_score=self.min_score,
             passages=passages,

@@ -207,6 +207,29 @@ def test_a_document_that_only_one_ranking_knows_is_a_hit(
     assert len(deeper) == 6
 
 
+# The mode of a search that names none
+
+
+def test_a_setting_says_the_mode_unless_the_search_does_or_only_dense_can_answer_it(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert answer(client, q="harbour")["mode"] == "dense"
+    wanted = {mode: hits(client, q="harbour", mode=mode) for mode in ("dense", "lexical", "hybrid")}
+    settings = runtime.settings.model_copy(update={"search_mode": "hybrid"})
+    monkeypatch.setattr(runtime, "settings", settings)
+    assert answer(client, q="harbour")["mode"] == "hybrid"
+    assert hits(client, q="harbour") == wanted["hybrid"]
+    assert hits(client, q="harbour", mode="lexical") == wanted["lexical"]
+    found = client.post("/search", json={"queries": ["harbour"]}).json()["results"][0]
+    assert [(hit["id"], hit["score"]) for hit in found] == wanted["hybrid"]
+    assert answer(client, id="doc-017")["mode"] == "dense"
+    assert answer(client, q="harbour", min_score=0.0)["mode"] == "dense"
+    of_ids = client.post("/search", json={"queries": [{"id": "doc-017"}], "min_score": -1})
+    assert of_ids.status_code == 200
+    refused = client.get("/search", params={"q": "harbour", "mode": "hybrid", "min_score": 0.5})
+    assert refused.status_code == 422
+
+
 # By id
 
 
