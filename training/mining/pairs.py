@@ -27,13 +27,23 @@ class Pair(NamedTuple):
     source: str  # neighbours or title
 
 
+def body_of(title: str, text: str) -> str:
+    """The text without its title, if it begins with that: else the title would find itself. Both `folded`."""
+    repeated = bool(title) and text[: len(title)].casefold() == title.casefold()
+    return text[len(title) :].lstrip(" .:-") if repeated else text
+
+
 def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:
-    """documents: (title, text). A title of several documents names none of them and is left out."""
+    """Titles and the texts behind them. A title of several documents names none of them and is left out.
+
+    documents: (title, text).
+    """
     distinct = list(dict.fromkeys((folded(title), folded(text)) for title, text in documents))
     used = Counter(title for title, _ in distinct)
     for title, text in distinct:
-        if title and text and title != text and used[title] == 1:
-            yield Pair(title, text, None, "title")
+        body = body_of(title, text)
+        if title and body and title != body and used[title] == 1:
+            yield Pair(title, body, None, "title")
 
 
 def neighbour_pairs(

@@ -18,7 +18,7 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.mining.labelled import Labelled, folded
 from training.mining.negatives import Counts, Rules, mine_negatives
-from training.mining.pairs import title_pairs
+from training.mining.pairs import body_of, title_pairs
 from training.retraining.documents import Document
 from training.retraining.searches import plain
 from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus, Kind
@@ -101,5 +101,7 @@ def _triples(
         positives.setdefault(anchor, []).append(positive)
     candidates = list(dict.fromkeys(folded(document.text) for document in documents))
     labelled = Labelled(positives, candidates, 0, 0)
+    wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
     for triple in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
-        yield (triple.anchor, triple.positive, triple.negative), None
+        if triple.negative != wholes.get(triple.positive):  # its own document, with the title before it
+            yield (triple.anchor, triple.positive, triple.negative), None

@@ -20,6 +20,7 @@ from typing import Any
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.retrieval import Collection, figures, judge_all, search
 from training.mining.labelled import folded
+from training.mining.pairs import body_of
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, HITS
 from training.retraining.heldout import Split, place
@@ -98,7 +99,7 @@ def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, fl
 def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     """A title that several documents of a collection have names none of them."""
     both = (*held, *others)
-    bodies = {document.id: _body(document) for document in both}
+    bodies = {document.id: body_of(folded(document.title), folded(document.text)) for document in both}
     within = {document.id: document.collection for document in both}
     titles = {document.id: folded(document.title) for document in held}
     used = Counter((document.collection, plain(document.title)) for document in both)
@@ -184,12 +185,6 @@ def _bounded(collection: Collection, candidates: int) -> Collection:
             spare -= 1
             kept[name] = text
     return collection._replace(documents=kept)
-
-
-def _body(document: Document) -> str:
-    """The text without its title, if it begins with that: else the title would find itself."""
-    text, title = folded(document.text), folded(document.title)
-    return text.removeprefix(title).lstrip(" .:-") if title else text
 
 
 def _sentences(text: str) -> list[str]:

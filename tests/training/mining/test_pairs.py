@@ -13,10 +13,13 @@ def test_a_title_stands_for_its_text_unless_others_share_it() -> None:
         ("Same", " Same"),
         ("", "No title."),
         ("Dogs", "They run."),
+        ("Birds fly", "birds fly: high and low."),
+        ("Fish", "Fish."),
     ]
     assert list(title_pairs(documents)) == [
         Pair("Cats", "They sleep.", None, "title"),
         Pair("Dogs", "They run.", None, "title"),
+        Pair("Birds fly", "high and low.", None, "title"),  # else the title would find itself
     ]
 
 

@@ -56,6 +56,17 @@ def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin
     ]
 
 
+def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> None:
+    documents = [Document("a", "Alpha", "Alpha: first text"), Document("b", "", "second text")]
+    vectors = {"Alpha: first text": [0.5, 0.86], "first text": [1.0, 0.0], "second text": [0.4, 0.91]}
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
+
+    corpus = corpus_of(TRIPLES, documents, {}, (of, of), 2)
+    assert corpus.texts == ("Alpha", "first text", "second text")
+
+
 def test_without_titles_and_judgements_there_is_no_pair() -> None:
     with pytest.raises(NothingToLearn, match="documents need a title"):
         corpus_of(PAIRS, DOCUMENTS[1:2], {}, (never, never), 1)
