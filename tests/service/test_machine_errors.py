@@ -158,6 +158,7 @@ def wait_for(what: Callable[[], bool], service: Service) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 @needs_mounts
 def test_a_full_disk_is_one_line_and_the_reason_of_a_build(tmp_path: Path) -> None:
     """Fifty writes are refused; a version that is wanted meanwhile waits, says why, and comes to live."""

@@ -142,6 +142,7 @@ def test_a_body_without_a_line_is_refused(service: Service) -> None:
     assert (answer.status_code, answer.json()["error_type"]) == (400, "Empty")
 
 
+@pytest.mark.long
 def test_what_a_slow_writer_sent_is_stored_while_it_pauses_and_only_silence_ends_it(service: Service) -> None:
     with Wire(service) as wire:
         wire.send(begin(b"x-timeout-ms: 3000"))
@@ -184,6 +185,7 @@ def memory_mb(pid: int) -> float:
     return int(next(row for row in status.splitlines() if row.startswith("VmRSS")).split()[1]) / 1024
 
 
+@pytest.mark.long
 def test_two_hundred_megabytes_take_no_memory(service: Service) -> None:
     """Of lines that are stored already, so that it takes seconds."""
     rows = b"".join(line(f"m{at}", TEXTS[at % len(TEXTS)], note="n" * 4000) for at in range(8 * 64))
@@ -342,6 +344,7 @@ def test_an_import_waits_while_other_bodies_fill_the_room(
         assert answers[0].json()["upserted"] == 60
 
 
+@pytest.mark.long
 def test_what_holds_no_document_takes_no_room(tmp_path: Path, tiny_models_dir: Path) -> None:
     """Each part is far larger than what may be held at once."""
     with serving(tmp_path, tiny_models_dir, max_admitted_mb=1) as place:

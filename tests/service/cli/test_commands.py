@@ -112,6 +112,7 @@ def shelves(lines: str) -> dict[str, dict[str, str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("collections")
 @pytest.mark.parametrize("source", ["service", "store"])
 def test_an_export_is_of_one_collection_or_of_all(service: Service, source: str) -> None:
@@ -128,6 +129,7 @@ def test_an_export_is_of_one_collection_or_of_all(service: Service, source: str)
     assert run("export", "-", *where, "--collection", "notes", "--all-collections").returncode == 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("collections")
 def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_path: Path) -> None:
     out = tmp_path / "all.jsonl"

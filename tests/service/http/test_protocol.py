@@ -193,6 +193,7 @@ def dribble(service: Service, first: bytes, rest: bytes) -> tuple[float, bytes]:
         return time.monotonic() - began, bytes(received)
 
 
+@pytest.mark.long
 def test_who_writes_slowly_is_stopped_by_the_deadline_and_harms_nobody(service: Service) -> None:
     endless = b"a" * 2000
     writers = {
@@ -227,6 +228,7 @@ def test_a_connection_that_says_nothing_is_closed(service: Service) -> None:
         assert DEADLINE - 0.1 < time.monotonic() - began < DEADLINE + LATE
 
 
+@pytest.mark.long
 def test_an_answer_that_nobody_reads_is_thrown_away(service: Service) -> None:
     body = json.dumps({"inputs": "red river " * 50_000}).encode()  # 6 MB of tokens
     with Wire(service, receive_bytes=4096) as wire:
@@ -240,6 +242,7 @@ def test_an_answer_that_nobody_reads_is_thrown_away(service: Service) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_an_answer_that_is_read_slowly_arrives(service: Service) -> None:
     body = json.dumps({"inputs": "red river " * 50_000}).encode()
     with Wire(service, receive_bytes=65536) as wire:

@@ -25,6 +25,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.long
 def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return reasons
 
 
+@pytest.mark.long
 def test_a_model_that_hangs_turns_health_red_and_every_request_is_answered(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, ends: list[str]
 ) -> None:

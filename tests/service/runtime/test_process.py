@@ -140,6 +140,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_just_before_the_loop_runs_is_a_stop_too(
     tmp_path: Path, tiny_models_dir: Path, name: str
@@ -153,6 +154,7 @@ def test_a_signal_just_before_the_loop_runs_is_a_stop_too(
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
 
 
+@pytest.mark.long
 def test_requests_in_hand_are_answered_when_it_stops(tmp_path: Path, tiny_models_dir: Path) -> None:
     with Service(tmp_path, tiny_models_dir) as service:
         statuses: list[int] = []

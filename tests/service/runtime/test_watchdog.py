@@ -281,6 +281,7 @@ def test_a_service_that_hangs_ends_itself_and_starts_again_with_all_it_acknowled
         assert service.stored() == {"a": "red river"}
 
 
+@pytest.mark.long
 def test_ready_is_red_at_once_and_requests_are_served_until_the_port_closes(
     tmp_path: Path, tiny_models_dir: Path
 ) -> None:

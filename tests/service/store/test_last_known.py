@@ -136,6 +136,7 @@ def test_a_restore_over_a_loss_starts(used: Path, folder: Path) -> None:
         assert len(service.stored()) == 5
 
 
+@pytest.mark.long
 def test_a_kill_loses_nothing_and_is_no_loss(tmp_path: Path, tiny_models_dir: Path) -> None:
     """What was last known may be behind the store; never ahead of it."""
     with Service(tmp_path, tiny_models_dir) as service:
