@@ -1,4 +1,4 @@
-"""What a TOML file gets wrong, in our words: the key, what is allowed there, and what was probably meant.
+"""Words for what a TOML file gets wrong: the key, what is allowed there, and what was probably meant.
 
 pydantic finds the problems; the JSON schema of its model says what would have been right.
 """

@@ -93,7 +93,7 @@ def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> P
 
 
 def optional_data_folder(given: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """As data_folder, or None where none is given and none is found."""
+    """Like data_folder, but None where none is given and none is found."""
     try:
         return data_folder(str(given) if given else None, environ)
     except TrainingError:

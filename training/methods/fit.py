@@ -1,4 +1,4 @@
-"""Which building blocks fit each other: a recipe that could not work is refused when it is read."""
+"""Fit of building blocks to each other: a recipe that could not work is refused when it is read."""
 
 from __future__ import annotations
 
