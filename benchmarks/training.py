@@ -140,7 +140,7 @@ def measure(
     recipe: Recipe, corpus: Corpus, base: Path, folder: Path, options: argparse.Namespace, precision: str
 ) -> dict[str, Any]:
     """Every repeat of one precision, and what the peer said of itself."""
-    ((_, objective),) = recipe.objectives
+    (objective,) = recipe.objectives
     assert isinstance(objective, InfoNCE)
     job = {
         "base": str(base),

@@ -92,6 +92,16 @@ def data_folder(given: str | None, environ: Mapping[str, str] = os.environ) -> P
     return folder
 
 
+def optional_data_folder(given: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Like data_folder, but None where none is given and none is found."""
+    try:
+        return data_folder(str(given) if given else None, environ)
+    except TrainingError:
+        if given:
+            raise
+        return None
+
+
 def is_absent(key: str, data: Path) -> bool:
     return _place(key, data) is None
 

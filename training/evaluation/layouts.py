@@ -13,14 +13,13 @@ what makes a row valid, is not here.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import TrainingError
-from training.evaluation.lines import columns, numbered
+from training.text.lines import read_lines, read_records, text_of
 
 
 class Row(NamedTuple):
@@ -40,58 +39,44 @@ def own(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
 
 def own_file(file: Path, *, subsets: bool) -> Iterator[Row]:
     wanted = ("score", "sentence1", "sentence2", *(["subset"] if subsets else []))
-    for number, (score, left, right, *subset) in columns(file, wanted):
-        yield Row(_where(file, number), score, left, right, *subset)
+    return _rows(file, wanted)
 
 
 def senteval_year(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
     """The years have one split, in one folder."""
     for subset in subsets:
         pairs, gold = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-        for pair, score in zip_longest(numbered(pairs), numbered(gold)):
+        for pair, score in zip_longest(read_lines(pairs), read_lines(gold)):
             if pair is None or score is None:
                 raise TrainingError(f"{pairs} and {gold.name} do not have the same number of lines.")
-            number, line = pair
-            where = f"{pairs} and {gold.name}, line {number}"
-            left, right = _fields(line, 2, where)[:2]  # attributions may follow
-            yield Row(where, score[1], left, right, subset)
+            where = f"{pairs} and {score.at.removeprefix(f'{folder}/')}"
+            left, right = _fields(pair.text, 2, where)[:2]  # attributions may follow
+            yield Row(where, score.text, left, right, subset)
 
 
 def senteval_benchmark(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
-    file = folder / f"sts-{split}.csv"
-    for number, line in numbered(file):
-        where = _where(file, number)
-        yield Row(where, *_fields(line, 7, where)[4:7])  # a source and a licence may follow
+    for line in read_lines(folder / f"sts-{split}.csv"):
+        yield Row(line.at, *_fields(line.text, 7, line.at)[4:7])  # a source and a licence may follow
 
 
 def senteval_sick(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
     names = {"test": "SICK_test_annotated.txt", "dev": "SICK_trial.txt", "train": "SICK_train.txt"}
-    file = folder / names[split]
-    for number, fields in columns(file, ("relatedness_score", "sentence_A", "sentence_B")):
-        yield Row(_where(file, number), *fields)
+    return _rows(folder / names[split], ("relatedness_score", "sentence_A", "sentence_B"))
 
 
 def jglue(folder: Path, split: str, subsets: tuple[str, ...]) -> Iterator[Row]:
     names = (f"{split}.jsonl.gz", f"{split}.jsonl", f"{split}-v1.1.json")
     file = next((folder / name for name in names if (folder / name).is_file()), folder / names[-1])
-    for number, line in numbered(file):
-        where = _where(file, number)
-        row = json_object(line, where)
-        score, left, right = (row.get(name) for name in ("label", "sentence1", "sentence2"))
-        if not isinstance(left, str) or not isinstance(right, str):
-            raise TrainingError(f"{where}: sentence1 and sentence2 must be texts.")
-        yield Row(where, "" if score is None else str(score), left, right)
+    for record in read_records(file, kind=".jsonl"):
+        score = record.fields.get("label")
+        left, right = (text_of(record, [name]) for name in ("sentence1", "sentence2"))
+        yield Row(record.at, "" if score is None else str(score), left, right)
 
 
-def json_object(line: str, where: str) -> dict[str, object]:
-    """Raise TrainingError when the line is no JSON object."""
-    try:
-        content = json.loads(line)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise TrainingError(f"{where}: it is not a JSON object.")
-    return content
+def _rows(file: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Score, sentences and perhaps the subset: the columns by which a table has them."""
+    for record in read_records(file, [(name,) for name in columns], ".tsv"):
+        yield Row(record.at, *(record.fields[name] for name in columns))
 
 
 def _fields(line: str, least: int, where: str) -> list[str]:
@@ -99,7 +84,3 @@ def _fields(line: str, least: int, where: str) -> list[str]:
     if len(fields) < least:
         raise TrainingError(f"{where}: {len(fields)} fields between tabs, and {least} are needed.")
     return fields
-
-
-def _where(file: Path, number: int) -> str:
-    return f"{file}, line {number}"

@@ -20,13 +20,11 @@ import numpy as np
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
-from training.evaluation.layouts import json_object
-from training.evaluation.lines import columns, numbered
 from training.evaluation.rankings import DEPTH, Ranking, judge, mean, nearest
+from training.text.lines import read_records, text_of
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
-# Header names: ours, and BEIR's.
-_COLUMNS = (("query_id", "corpus_id", "score"), ("query-id", "corpus-id", "score"))
+_COLUMNS = (("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",))  # ours, and BEIR's
 
 
 class Collection(NamedTuple):
@@ -151,28 +149,23 @@ def _found(folder: Path, *names: str) -> Path | None:
 def _texts(file: Path) -> Iterator[tuple[str, str, str]]:
     """(file and line, id, title and text) of each line."""
     seen: set[str] = set()
-    for number, line in numbered(file):
-        where = f"{file}, line {number}"
-        row = json_object(line, where)
-        name, title, text = row.get("_id"), row.get("title") or "", row.get("text")
-        if not isinstance(name, str) or not isinstance(title, str) or not isinstance(text, str):
-            raise TrainingError(f"{where}: _id and text must be texts, and title if it is there.")
+    for record in read_records(file, kind=".jsonl"):
+        name, text = text_of(record, ["_id"]), text_of(record, ["text"])
+        title = text_of(record, ["title"]) if record.fields.get("title") else ""
         if name in seen:
-            raise TrainingError(f"{where}: the _id {name[:100]!r} was there before.")
+            raise TrainingError(f"{record.at}: the _id {name[:100]!r} was there before.")
         seen.add(name)
-        yield where, name, f"{title} {text}".strip()
+        yield record.at, name, f"{title} {text}".strip()
 
 
 def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:
     """(file and line, query id, document id, gain) of each row."""
-    _, header = next(numbered(file), (1, ""))
-    wanted = next((names for names in _COLUMNS if set(names) <= set(header.split("\t"))), _COLUMNS[0])
-    for number, (query, document, score) in columns(file, wanted):
-        where = f"{file}, line {number}"
+    for record in read_records(file, _COLUMNS, ".tsv"):
+        query, document, score = (text_of(record, names) for names in _COLUMNS)
         try:
             gain = float(score)
         except ValueError:
             gain = math.nan
         if not math.isfinite(gain):
-            raise TrainingError(f"{where}: the score {score[:40]!r} is not a number.")
-        yield where, query, document, gain
+            raise TrainingError(f"{record.at}: the score {score[:40]!r} is not a number.")
+        yield record.at, query, document, gain

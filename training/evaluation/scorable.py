@@ -24,8 +24,6 @@ from models import cpus
 from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
-from models.errors import UnknownVersion
-from models.manifest import FILE_NAME, is_version
 from models.publishing.default import publish_named
 from models.publishing.publish import Say, silent
 from models.seal import check
@@ -33,8 +31,7 @@ from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.server import Server
-from training.paths import expanded
-from training.runfile import best_of
+from training.model_names import find_model
 
 
 class Scorable(NamedTuple):
@@ -65,21 +62,13 @@ def open_scorable(
         return
     form = form_for(precision or FP32.precision)
     published = Store(models_dir(environ))
-    if is_version(name) and not Path(name).is_dir():
-        try:
-            folder = published.folder(name)
-        except UnknownVersion as error:
-            raise TrainingError(f"{error} Looked in {published.root}; SIMILE_MODELS_DIR names it.") from None
-        yield _opened(folder, form)
-    elif name != "default" and (expanded(name) / FILE_NAME).is_file():
-        yield _opened(expanded(name).resolve(), form)
-    elif best := best_of(expanded(name)):
-        with open_scorable(str(best), environ, say, precision) as scorable:
-            yield scorable
-    elif name == "default" or expanded(name).is_dir():
+    found = None if name == "default" else find_model(name, published)
+    if found and found.published:
+        yield _opened(found.folder.resolve(), form)
+    elif found or name == "default":
         with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
             store = Store(Path(temporary))
-            manifest = publish_named(store, name, say=say)
+            manifest = publish_named(store, str(found.folder) if found else name, say=say)
             known = published.find(manifest)
             scorable = _opened(store.folder(manifest.version), form)
             yield scorable._replace(version=known.version if known else None)

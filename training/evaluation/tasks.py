@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import TrainingError
-from training.evaluation.lines import columns
+from training.text.lines import Line, read_lines, read_records
 
 _BINARY = ("0", "1")
 _DOES = {"all": "trained and tested on", "train": "trained on", "dev": "chosen on", "test": "tested on"}
@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
 
 class Example(NamedTuple):
-    line: int
+    at: str  # file and line, for errors
     label: str
     texts: tuple[str, ...]
 
@@ -59,43 +59,43 @@ Layout = Mapping[str, Sequence[tuple[str, Reader]]]  # of each split, its files 
 
 def _tsv(label: str, *texts: str) -> Reader:
     def read(file: Path) -> Iterator[Example]:
-        for number, (given, *sentences) in columns(file, (label, *texts)):
-            yield Example(number, given, tuple(sentences))
+        for record in read_records(file, [(name,) for name in (label, *texts)], ".tsv"):
+            yield Example(record.at, record.fields[label], tuple(record.fields[name] for name in texts))
 
     return read
 
 
 def _sentences_of(label: str) -> Reader:
     def read(file: Path) -> Iterator[Example]:
-        return (Example(number, label, (line,)) for number, line in _lines(file))
+        return (Example(line.at, label, (line.text,)) for line in _lines(file))
 
     return read
 
 
 def _sst(file: Path) -> Iterator[Example]:
-    for number, line in _lines(file):
-        text, tab, label = line.rpartition("\t")
+    for line in _lines(file):
+        text, tab, label = line.text.rpartition("\t")
         if not tab:
-            raise TrainingError(f"{file}, line {number}: there is no tab before the label.")
-        yield Example(number, label.strip(), (text,))
+            raise TrainingError(f"{line.at}: there is no tab before the label.")
+        yield Example(line.at, label.strip(), (text,))
 
 
 def _trec(file: Path) -> Iterator[Example]:
-    for number, line in _lines(file):
-        label, colon, rest = line.partition(":")
+    for line in _lines(file):
+        label, colon, rest = line.text.partition(":")
         if not colon:
-            raise TrainingError(f"{file}, line {number}: it does not begin with `CLASS:subclass`.")
-        yield Example(number, label, (rest.partition(" ")[2],))
+            raise TrainingError(f"{line.at}: it does not begin with `CLASS:subclass`.")
+        yield Example(line.at, label, (rest.partition(" ")[2],))
 
 
 def _mrpc(file: Path) -> Iterator[Example]:
     """Label, two ids, two sentences, below a header."""
-    for number, line in _lines(file):
-        fields = line.split("\t")
+    for number, line in enumerate(_lines(file)):
+        fields = line.text.split("\t")
         if len(fields) != 5:
-            raise TrainingError(f"{file}, line {number}: {len(fields)} fields where there are 5.")
-        if number > 1:
-            yield Example(number, fields[0], (fields[3], fields[4]))
+            raise TrainingError(f"{line.at}: {len(fields)} fields where there are 5.")
+        if number:
+            yield Example(line.at, fields[0], (fields[3], fields[4]))
 
 
 class Known(NamedTuple):
@@ -185,31 +185,20 @@ def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Examples:
     labels: list[int] = []
     rows: list[tuple[str, ...]] = []
     for file, read in files:
-        for line, label, texts in read(file):
+        for at, label, texts in read(file):
             if label not in known.classes:
                 raise TrainingError(
-                    f"{file}, line {line}: the label {label[:40]!r} is not one of {', '.join(known.classes)}."
+                    f"{at}: the label {label[:40]!r} is not one of {', '.join(known.classes)}."
                 )
             labels.append(known.classes.index(label))
             rows.append(tuple(" ".join(text.split()) for text in texts))
             if not all(rows[-1]):
-                raise TrainingError(f"{file}, line {line}: a sentence is empty.")
+                raise TrainingError(f"{at}: a sentence is empty.")
     if len(set(labels)) < 2:
         raise TrainingError(f"{files[-1][0]}: its {len(labels)} examples have no two different labels.")
     return Examples(np.array(labels, np.int64), tuple(list(side) for side in zip(*rows, strict=True)))
 
 
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Plain text, numbered from 1; only a newline ends a line. Latin-1 where it is not UTF-8."""
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        raise TrainingError(f"{file} is missing.") from None
-    except OSError as error:
-        raise TrainingError(f"{file} cannot be read: {error}") from None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        yield number, line.removesuffix("\r")
+def _lines(file: Path) -> Iterator[Line]:
+    """SentEval's files are older than UTF-8."""
+    return read_lines(file, otherwise="latin-1")

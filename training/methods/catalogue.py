@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from training.errors import TrainingError
-from training.methods.fit import check_fit
-from training.methods.heads import HEADS
-from training.methods.negatives import NEGATIVES
-from training.methods.objectives import Objective
-from training.methods.postprocess import POSTS
-from training.methods.reading import (
-    Wrong,
-    block,
-    check_keys,
-    entries,
-    filled,
-    flag,
-    known_name,
-    number,
-    whole,
-)
-from training.methods.recipe import DECAYS, OBJECTIVES, POOLS, RESULTS, Optim, Recipe
-from training.methods.sources import SOURCES
-from training.methods.twins import TWINS
-from training.methods.views import VIEWS
+from training.methods.fit import Unfit, check_fit
+from training.methods.recipe import RECIPE, Recipe
+from training.validation import refusal
 
 
 def shipped() -> list[str]:
@@ -71,40 +55,13 @@ def read_recipe(text: str, name: str, changes: Mapping[str, Any] | None = None) 
             if not isinstance(place, dict):
                 raise TrainingError(f"The recipe {name}: {key} is not there, since {part} is {place!r}.")
         place[last] = value
+    if "name" in table:
+        raise TrainingError(f"The recipe {name}: a file's name is its recipe's; leave out the key `name`.")
     try:
-        return _recipe(table, name)
-    except Wrong as wrong:
-        raise TrainingError(f"The recipe {name}: {wrong}") from None
-
-
-def _recipe(table: Mapping[str, Any], name: str) -> Recipe:
-    fields = [field for field in dataclasses.fields(Recipe) if field.name != "name"]
-    needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-    check_keys(table, [field.name for field in fields], "the recipe", needed)
-    optim = filled(Optim, table["optim"], "optim")
-    known_name("decay", DECAYS, optim.decay)
-    recipe = Recipe(
-        name=name,
-        source=block("source", SOURCES, table["source"]),
-        views=tuple(block("view", VIEWS, view) for view in entries(table, "views")),
-        pool=known_name("pool", POOLS, table["pool"]),
-        head=block("head", HEADS, table["head"]),
-        objectives=tuple(_objective(entry) for entry in entries(table, "objectives")),
-        negatives=tuple(block("negatives", NEGATIVES, entry) for entry in entries(table, "negatives")),
-        twin=block("twin", TWINS, table["twin"]) if "twin" in table else None,
-        post=tuple(block("post", POSTS, entry) for entry in entries(table, "post")),
-        dropout=number("dropout", table["dropout"], 0.9),
-        fixed_mask=flag("fixed_mask", table.get("fixed_mask", False)),
-        max_length=whole("max_length", table["max_length"], 3, 1 << 20),
-        seed=whole("seed", table["seed"], 0, (1 << 63) - 1),
-        optim=optim,
-        result=known_name("result", RESULTS, table.get("result", "encoder")),
-    )
-    check_fit(recipe)
+        recipe = RECIPE.validate_python(table | {"name": name})
+        check_fit(recipe)
+    except ValidationError as error:
+        raise refusal(error, RECIPE.json_schema(), f"The recipe {name}", "the recipe") from None
+    except Unfit as error:
+        raise TrainingError(f"The recipe {name}: {error}") from None
     return recipe
-
-
-def _objective(entry: object) -> tuple[float, Objective]:
-    entry = dict(entry) if isinstance(entry, dict) else entry
-    weight = entry.pop("weight", 1.0) if isinstance(entry, dict) else 1.0
-    return number("weight", weight, 1e9), block("objective", OBJECTIVES, entry)

@@ -1,38 +1,39 @@
-"""Which building blocks fit each other: a recipe that could not work is refused when it is read."""
+"""Fit of building blocks to each other: a recipe that could not work is refused when it is read."""
 
 from __future__ import annotations
 
 from training.methods.heads import BatchNorm
 from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
-from training.methods.reading import Wrong
 from training.methods.recipe import Recipe
 from training.methods.sources import DocumentSpans, LabelledPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.views import Mask, Same, Template, View, stands_aside
 
 
+class Unfit(Exception):
+    """Blocks that do not fit each other."""
+
+
 def check_fit(recipe: Recipe) -> None:
-    """Raise Wrong with what does not fit and what would."""
-    contrasted = [view for view in recipe.views if not stands_aside(view)]
+    """Raise Unfit with what does not fit and what would."""
+    contrasted: list[View] = [view for view in recipe.views if not stands_aside(view)]
     if recipe.views[: len(contrasted)] != tuple(contrasted):
-        raise Wrong("views that stand aside come after those that are contrasted.")
+        raise Unfit("views that stand aside come after those that are contrasted.")
     if recipe.objectives and not contrasted:
-        raise Wrong("all views stand aside, and one at least must not.")
+        raise Unfit("all views stand aside, and one at least must not.")
     _check_columns(recipe, contrasted)
     _check_further_views(recipe)
-    for _, objective in recipe.objectives:
+    for objective in recipe.objectives:
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
     _check_templates(recipe, contrasted)
-    if recipe.result == "backbone" and not any(
-        isinstance(objective, Mlm) for _, objective in recipe.objectives
-    ):
-        raise Wrong('the result "backbone" is what mlm trains; there is no such objective.')
+    if recipe.result == "backbone" and not any(isinstance(objective, Mlm) for objective in recipe.objectives):
+        raise Unfit('the result "backbone" is what mlm trains; there is no such objective.')
     if recipe.result == "backbone" and recipe.post:
-        raise Wrong('the result "backbone" has no vectors that a post-processor could change.')
+        raise Unfit('the result "backbone" has no vectors that a post-processor could change.')
     if not recipe.objectives and recipe.head.keep:
-        raise Wrong("a head that is kept must be trained, and there is no objective.")
+        raise Unfit("a head that is kept must be trained, and there is no objective.")
 
 
 def columns_of(recipe: Recipe) -> int:
@@ -52,58 +53,58 @@ def column_of_each_view(recipe: Recipe) -> list[int]:
 
 def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
     if isinstance(recipe.source, DocumentSpans) and recipe.source.shortest > recipe.source.longest:
-        raise Wrong("the source's `shortest` is above its `longest`.")
+        raise Unfit("the source's `shortest` is above its `longest`.")
     columns = columns_of(recipe)
     if columns > 1 and recipe.objectives and len(contrasted) != columns:
-        raise Wrong(
+        raise Unfit(
             f"the source has {columns} texts in a row, and there are {len(contrasted)} views of them."
         )
     if columns > 1 and len(recipe.views) > 2 * columns:
-        raise Wrong(f"the source has {columns} texts in a row, and more views than that stand aside.")
+        raise Unfit(f"the source has {columns} texts in a row, and more views than that stand aside.")
 
 
 def _check_further_views(recipe: Recipe) -> None:
     """Check the views after the second: they are negatives for some objectives, and positives for others."""
     source = recipe.source
-    for _, objective in recipe.objectives:
+    for objective in recipe.objectives:
         if isinstance(objective, NTXent) and isinstance(source, Triples):
-            raise Wrong("nt_xent takes every further view for a positive, and a triple ends with a negative.")
+            raise Unfit("nt_xent takes every further view for a positive, and a triple ends with a negative.")
         spans = isinstance(source, DocumentSpans) and source.positives > 1
         if spans and isinstance(objective, InfoNCE | Triplet):
-            raise Wrong("further spans of a document are positives: nt_xent takes them for such.")
+            raise Unfit("further spans of a document are positives: nt_xent takes them for such.")
 
 
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
     if isinstance(objective, InfoNCE | NTXent | Triplet) and isinstance(recipe.source, LabelledPairs):
-        raise Wrong("labelled pairs contradict each other as well: only pair_softmax can learn from them.")
+        raise Unfit("labelled pairs contradict each other as well: only pair_softmax can learn from them.")
     there = f"there are {len(contrasted)}."
     aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, InfoNCE | NTXent | PairSoftmax) and len(contrasted) < 2:
-        raise Wrong(f"{type(objective).__name__} compares two views; {there}")
+        raise Unfit(f"{type(objective).__name__} compares two views; {there}")
     if isinstance(objective, Triplet) and len(contrasted) < (2 if objective.mine else 3):
-        raise Wrong(f"triplet compares an anchor, a positive and a negative; {there}")
+        raise Unfit(f"triplet compares an anchor, a positive and a negative; {there}")
     if isinstance(objective, PairSoftmax) and not isinstance(recipe.source, LabelledPairs):
-        raise Wrong('pair_softmax needs the source "labelled_pairs".')
+        raise Unfit('pair_softmax needs the source "labelled_pairs".')
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
-        raise Wrong("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
+        raise Unfit("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
     if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
-        raise Wrong("mlm guesses what a view `mask` hides, and there is none.")
+        raise Unfit("mlm guesses what a view `mask` hides, and there is none.")
     if isinstance(objective, Rtd) and [type(view) for view in aside] != [Mask] * len(contrasted):
-        raise Wrong("rtd needs a view `mask` aside for each view that is contrasted.")
+        raise Unfit("rtd needs a view `mask` aside for each view that is contrasted.")
     if isinstance(objective, Rtd) and not all(isinstance(view, Same) for view in contrasted):
-        raise Wrong("rtd compares masked views with what they hide: the contrasted views must be `same`.")
+        raise Unfit("rtd compares masked views with what they hide: the contrasted views must be `same`.")
     if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
-        raise Wrong('denoise needs the whole text as its last view: { name = "same", aside = true }.')
+        raise Unfit('denoise needs the whole text as its last view: { name = "same", aside = true }.')
 
 
 def _check_negatives(recipe: Recipe) -> None:
-    if recipe.negatives and not any(isinstance(objective, InfoNCE) for _, objective in recipe.objectives):
-        raise Wrong("negatives are for info_nce.")
+    if recipe.negatives and not any(isinstance(objective, InfoNCE) for objective in recipe.objectives):
+        raise Unfit("negatives are for info_nce.")
     queued = any(isinstance(negatives, Queue) for negatives in recipe.negatives)
     if queued != (recipe.twin is not None):
-        raise Wrong('a queue needs the twin "ema", and the twin is for a queue.')
+        raise Unfit('a queue needs the twin "ema", and the twin is for a queue.')
     if queued and isinstance(recipe.head, BatchNorm):
-        raise Wrong(
+        raise Unfit(
             "the head \"bn\" gives a queue's vectors other statistics than the batch's: take another."
         )
 
@@ -112,10 +113,10 @@ def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
     templates = [isinstance(view, Template) for view in contrasted]
     less_bias = any(isinstance(view, Template) and view.less_bias for view in contrasted)
     if recipe.fixed_mask and (less_bias or recipe.reads("hidden")):
-        raise Wrong(
+        raise Unfit(
             "fixed_mask encodes each view alone; mlm and templates less their bias need more than that."
         )
     if len({view.less_bias for view in contrasted if isinstance(view, Template)}) > 1:
-        raise Wrong("less_bias is for all templates of a recipe, or for none.")
+        raise Unfit("less_bias is for all templates of a recipe, or for none.")
     if (recipe.pool == "mask") != any(templates) or any(templates) != all(templates):
-        raise Wrong('the pool "mask" goes with views `template`, all of them.')
+        raise Unfit('the pool "mask" goes with views `template`, all of them.')

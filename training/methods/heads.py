@@ -8,12 +8,13 @@ bn      two linear layers with batch normalisation: DiffCSE's
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from models.publishing.from_torch import DenseLayer
+from training.methods.ranges import Flag
 
 _SPREAD = 0.02  # BERT's initializer_range; torch's own default for Linear gave other scores
 
@@ -30,6 +31,7 @@ class Head(Protocol):
 @dataclass(frozen=True)
 class Plain:
     keep: ClassVar[bool] = False
+    name: Literal["none"] = "none"
 
     def build(self, _width: int, _generator: torch.Generator) -> nn.Module:
         return nn.Identity()
@@ -39,7 +41,8 @@ class Plain:
 class Tanh:
     """A linear layer and tanh, as BERT's pooler has them, from random weights: SimCSE's `mlp`."""
 
-    keep: bool  # whether the published model has it
+    keep: Flag  # whether the published model has it
+    name: Literal["tanh"] = "tanh"
 
     def build(self, width: int, generator: torch.Generator) -> DenseLayer:
         linear = nn.Linear(width, width)
@@ -71,9 +74,7 @@ class BatchNorm:
     """Statistics are over the rows of all views together, as DiffCSE's. It ends with the run."""
 
     keep: ClassVar[bool] = False
+    name: Literal["bn"] = "bn"
 
     def build(self, width: int, generator: torch.Generator) -> nn.Module:
         return BatchNormHead(width, generator)
-
-
-HEADS = {"none": Plain, "tanh": Tanh, "bn": BatchNorm}

@@ -7,10 +7,12 @@ noise    random directions (GS-InfoNCE)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+
+from training.methods.ranges import AboveZero
 
 
 class Rows(nn.Module):
@@ -47,7 +49,8 @@ class QueueBuffer(Rows):
 class Queue:
     """size: in batches. Wu et al. 2022 (ESimCSE), section 3.2: 2.5 batches were best."""
 
-    batches: float
+    batches: AboveZero
+    name: Literal["queue"] = "queue"
     reads_twin: ClassVar[bool] = True
 
     def build(self, width: int, batch: int) -> Rows:
@@ -67,11 +70,9 @@ class NoiseRows(Rows):
 class Noise:
     """Wu et al. 2022 (GS-InfoNCE): Gaussian vectors, whose spread cancels in a cosine."""
 
-    batches: float
+    batches: AboveZero
+    name: Literal["noise"] = "noise"
     reads_twin: ClassVar[bool] = False
 
     def build(self, width: int, batch: int) -> Rows:
         return NoiseRows(round(self.batches * batch), width)
-
-
-NEGATIVES = {"queue": Queue, "noise": Noise}

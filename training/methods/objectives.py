@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 
+from training.methods.ranges import AboveZero, Count, Flag, Weight
 from training.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -56,13 +57,16 @@ class Materials(NamedTuple):
     generator: torch.Generator
 
 
-class Objective(Protocol):
-    """A dataclass of numbers, as a recipe writes it."""
+@dataclass(frozen=True)
+class Objective:
+    """Numbers of an objective, as a recipe writes them."""
 
-    reads: ClassVar[frozenset[str]]  # of `hidden`, `aside`: what it needs beside z
+    weight: Weight = field(default=1.0, kw_only=True)  # of its loss in the sum
+    reads: ClassVar[frozenset[str]] = frozenset()  # of `hidden`, `aside`: what it needs beside z
 
     def build(self, materials: Materials) -> nn.Module:
         """A module from Reps to the mean over the batch, a float32 scalar; with weights, if it has any."""
+        raise NotImplementedError
 
 
 def info_nce(
@@ -128,15 +132,15 @@ class InfoNCEModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class InfoNCE:
+class InfoNCE(Objective):
     """From the first view to the second; further views are hard negatives.
 
     hard_weight: of a text's own hard negative; its logarithm is added to the logit (SimCSE, equation 8).
     """
 
-    tau: float
-    hard_weight: float = 1.0
-    reads: ClassVar[frozenset[str]] = frozenset()
+    tau: AboveZero
+    hard_weight: AboveZero = 1.0
+    name: Literal["info_nce"] = "info_nce"
 
     def build(self, _materials: Materials) -> nn.Module:
         return InfoNCEModule(self)
@@ -169,11 +173,11 @@ class NTXentModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class NTXent:
+class NTXent(Objective):
     """The first view against the mean of all others: DeCLUTR's averaged positives."""
 
-    tau: float
-    reads: ClassVar[frozenset[str]] = frozenset()
+    tau: AboveZero
+    name: Literal["nt_xent"] = "nt_xent"
 
     def build(self, _materials: Materials) -> nn.Module:
         return NTXentModule(self.tau)
@@ -223,12 +227,12 @@ class TripletModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Triplet:
+class Triplet(Objective):
     """mine: take the semi-hard negative of the batch, else the one that is given."""
 
-    margin: float
-    mine: bool = True
-    reads: ClassVar[frozenset[str]] = frozenset()
+    margin: AboveZero
+    mine: Flag = True
+    name: Literal["triplet"] = "triplet"
 
     def build(self, _materials: Materials) -> nn.Module:
         return TripletModule(self)
@@ -251,11 +255,11 @@ class PairSoftmaxModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class PairSoftmax:
+class PairSoftmax(Objective):
     """Reimers and Gurevych 2019 (SBERT), section 3: softmax(W [u; v; |u - v|])."""
 
-    classes: int = 3
-    reads: ClassVar[frozenset[str]] = frozenset()
+    classes: Count = 3
+    name: Literal["pair_softmax"] = "pair_softmax"
 
     def build(self, materials: Materials) -> nn.Module:
         return PairSoftmaxModule(materials.width, self.classes, materials.generator)

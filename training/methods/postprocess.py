@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import TrainingError
+from training.methods.ranges import Count
 from training.model.encoder import Affine
 
 Floats = NDArray[np.float64]
@@ -45,7 +46,8 @@ class Post(Protocol):
 class Whiten:
     """(x - μ) U Λ^(-1/2), of which the `dimension` strongest directions are kept; all where it is larger."""
 
-    dimension: int
+    dimension: Count
+    name: Literal["whiten"] = "whiten"
 
     def fit(self, moments: Moments) -> Affine:
         variances, directions = _principal(moments)
@@ -64,7 +66,8 @@ class Whiten:
 class DropPcs:
     """x - μ without its part in the `count` strongest directions."""
 
-    count: int
+    count: Count
+    name: Literal["drop_pcs"] = "drop_pcs"
 
     def fit(self, moments: Moments) -> Affine:
         _, directions = _principal(moments)
@@ -73,9 +76,6 @@ class DropPcs:
         top = directions[:, : self.count]
         weight = np.eye(len(directions)) - top @ top.T
         return Affine(weight, -moments.mean @ weight)
-
-
-POSTS = {"whiten": Whiten, "drop_pcs": DropPcs}
 
 
 def moments_of(chunks: Iterable[NDArray[np.float32]]) -> Moments:

@@ -8,68 +8,72 @@ A block is written as its name, or as a table with its name and its numbers:
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from models.graph.head import POOLINGS
-from training.methods.heads import HEADS, Head
-from training.methods.negatives import NEGATIVES, Noise, Queue
-from training.methods.objectives import InfoNCE, NTXent, Objective, PairSoftmax, Triplet
-from training.methods.postprocess import POSTS, Post
-from training.methods.reading import described
-from training.methods.sources import SOURCES, DocumentSpans, Lines
+from training.methods.heads import BatchNorm, Plain, Tanh
+from training.methods.negatives import Noise, Queue
+from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
+from training.methods.postprocess import DropPcs, Whiten
+from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
+from training.methods.sources import DocumentSpans, LabelledPairs, Lines, TextPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
-from training.methods.twins import TWINS, Ema
-from training.methods.views import VIEWS, View
+from training.methods.twins import Ema
+from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
 
-OBJECTIVES = {
-    "info_nce": InfoNCE,
-    "nt_xent": NTXent,
-    "triplet": Triplet,
-    "pair_softmax": PairSoftmax,
-    "mlm": Mlm,
-    "rtd": Rtd,
-    "denoise": Denoise,
-}
-POOLS = (*POOLINGS, "first_last", "static", "mask")
-RESULTS = ("encoder", "backbone")
-DECAYS = ("linear", "constant")
+Named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
+Chosen = Field(discriminator="name")
+AnySource = Annotated[Lines | TextPairs | Triples | LabelledPairs | DocumentSpans, Chosen, Named]
+AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template, Chosen, Named]
+AnyHead = Annotated[Plain | Tanh | BatchNorm, Chosen, Named]
+AnyObjective = Annotated[InfoNCE | NTXent | Triplet | PairSoftmax | Mlm | Rtd | Denoise, Chosen, Named]
+AnyNegatives = Annotated[Queue | Noise, Chosen, Named]
+AnyPost = Annotated[Whiten | DropPcs, Chosen, Named]
+if TYPE_CHECKING:
+    Pool = str
+else:
+    Pool = Literal[(*POOLINGS, "first_last", "static", "mask")]
 
 
 @dataclass(frozen=True)
 class Optim:
     """AdamW. The rate rises over the warmup and then falls linearly to 0, or stays."""
 
-    lr: float
-    batch: int  # rows of one step
-    warmup: float  # share of the steps
-    weight_decay: float  # not of biases and normalisations
-    epsilon: float
-    clip: float  # the largest norm of a gradient
-    decay: str = "linear"
-    epochs: int = 1  # how often each row is seen, unless the number of steps is given
+    lr: Rate
+    batch: Annotated[int, Field(ge=2, le=1 << 20, strict=True)]  # rows of one step
+    warmup: Share  # share of the steps
+    weight_decay: Share  # not of biases and normalisations
+    epsilon: Rate
+    clip: AboveZero  # the largest norm of a gradient
+    decay: Literal["linear", "constant"] = "linear"
+    epochs: Count = 1  # how often each row is seen, unless the number of steps is given
 
 
 @dataclass(frozen=True)
 class Recipe:
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
     name: str
-    source: Lines | DocumentSpans
-    views: tuple[View, ...]
-    pool: str  # of a raw backbone
-    head: Head  # of a raw backbone
-    objectives: tuple[tuple[float, Objective], ...]  # with their weights; none: nothing is trained
-    dropout: float
-    max_length: int  # tokens, in training; what is published keeps the base's own
-    seed: int
+    source: AnySource
+    views: tuple[AnyView, ...]
+    pool: Pool  # of a raw backbone
+    head: AnyHead  # of a raw backbone
+    objectives: tuple[AnyObjective, ...]  # none: nothing is trained
+    dropout: Annotated[float, Field(ge=0, le=0.9, strict=True)]
+    max_length: Annotated[int, Field(ge=3, le=1 << 20, strict=True)]  # tokens, in training; not in service
+    seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, strict=True)]
     optim: Optim
-    negatives: tuple[Queue | Noise, ...] = ()
-    twin: Ema | None = None
-    post: tuple[Post, ...] = ()
-    fixed_mask: bool = False  # every view has the same dropout mask: SimCSE's ablation
-    result: str = "encoder"  # `backbone`: the run's end is a raw one with its masked-language head
+    negatives: tuple[AnyNegatives, ...] = ()
+    twin: Annotated[Ema, Named] | None = None
+    post: tuple[AnyPost, ...] = ()
+    fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
+    # `backbone`: the run's end is a raw one with its masked-language head
+    result: Literal["encoder", "backbone"] = "encoder"
 
     def digest(self) -> str:
         """SHA-256 of what was decided: all but the name and the seed."""
@@ -77,24 +81,12 @@ class Recipe:
 
     def described(self) -> dict[str, Any]:
         """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
-        return {
-            "source": described(self.source, SOURCES),
-            "views": [described(view, VIEWS) for view in self.views],
-            "pool": self.pool,
-            "head": described(self.head, HEADS),
-            "objectives": [
-                {"weight": weight} | described(objective, OBJECTIVES) for weight, objective in self.objectives
-            ],
-            "negatives": [described(negatives, NEGATIVES) for negatives in self.negatives],
-            "twin": None if self.twin is None else described(self.twin, TWINS),
-            "post": [described(post, POSTS) for post in self.post],
-            "dropout": self.dropout,
-            "fixed_mask": self.fixed_mask,
-            "max_length": self.max_length,
-            "optim": dataclasses.asdict(self.optim),
-            "result": self.result,
-        }
+        found: dict[str, Any] = RECIPE.dump_python(self, mode="json", exclude={"name", "seed"})
+        return found
 
     def reads(self, what: str) -> bool:
         """True if an objective reads `what` beside the vectors."""
-        return any(what in objective.reads for _, objective in self.objectives)
+        return any(what in objective.reads for objective in self.objectives)
+
+
+RECIPE = TypeAdapter(Recipe)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from models.tokens.tokenizer import Tokenizer
 from training.errors import NothingToLearn, TrainingError
+from training.methods.ranges import Count
 from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 from training.text.token_file import Shelf, tokenise
 from training.text.tokens import Tokens, tokens_of
@@ -135,10 +136,10 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Single texts."""
+class _RowSource:
+    """Rows of a corpus of its kind."""
 
-    kind: ClassVar[Kind] = TEXTS
+    kind: ClassVar[Kind]
     whole: ClassVar[bool] = False  # whether texts are not cut at the training length
 
     def build(self, given: Given) -> Source:
@@ -146,23 +147,34 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class TextPairs(Lines):
+class Lines(_RowSource):
+    """Single texts."""
+
+    name: Literal["lines"] = "lines"
+    kind: ClassVar[Kind] = TEXTS
+
+
+@dataclass(frozen=True)
+class TextPairs(_RowSource):
     """Two texts that mean the same."""
 
+    name: Literal["pairs"] = "pairs"
     kind: ClassVar[Kind] = PAIRS
 
 
 @dataclass(frozen=True)
-class Triples(Lines):
+class Triples(_RowSource):
     """A text, one that means the same, and one that does not although it looks alike."""
 
+    name: Literal["triples"] = "triples"
     kind: ClassVar[Kind] = TRIPLES
 
 
 @dataclass(frozen=True)
-class LabelledPairs(Lines):
+class LabelledPairs(_RowSource):
     """A premise and a hypothesis with their relation: entailment, neutral or contradiction."""
 
+    name: Literal["labelled_pairs"] = "labelled_pairs"
     kind: ClassVar[Kind] = RELATIONS
 
 
@@ -176,10 +188,11 @@ class DocumentSpans:
     and so does a base that takes fewer tokens.
     """
 
-    anchors: int
-    positives: int
-    shortest: int
-    longest: int
+    anchors: Count
+    positives: Count
+    shortest: Count
+    longest: Count
+    name: Literal["documents"] = "documents"
 
     kind: ClassVar[Kind] = TEXTS
     whole: ClassVar[bool] = True
@@ -208,15 +221,6 @@ class DocumentSpans:
 
     def _length(self, share: float, longest: int) -> int:
         return int(share * (longest - self.shortest) + self.shortest)
-
-
-SOURCES: dict[str, type[Lines | DocumentSpans]] = {
-    "lines": Lines,
-    "pairs": TextPairs,
-    "triples": Triples,
-    "labelled_pairs": LabelledPairs,
-    "documents": DocumentSpans,
-}
 
 
 def steps_of_a_round(rows: int, batch: int) -> int:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 
 from training.errors import TrainingError
-from training.methods.objectives import Materials, Reps
+from training.methods.objectives import Materials, Objective, Reps
 from training.model.encoder import TrainedEncoder
 from training.model.language_head import language_head, published_head
 from training.model.packed import FAMILIES, packing_of, positions_of, run_backbone, set_dropout
@@ -52,9 +52,10 @@ class MlmModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Mlm:
+class Mlm(Objective):
     """Cross-entropy at the targets of every masked view. Devlin et al. 2019, section 3.1."""
 
+    name: Literal["mlm"] = "mlm"
     reads: ClassVar[frozenset[str]] = frozenset({"hidden"})
 
     def build(self, materials: Materials) -> nn.Module:
@@ -122,13 +123,14 @@ class RtdModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Rtd:
+class Rtd(Objective):
     """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as published: the generator takes its best guess.
 
     It is the base itself, frozen as it began, where theirs is a distilled model of half the layers.
     The masked views stand aside; the k-th is told of the k-th contrasted view's vector.
     """
 
+    name: Literal["rtd"] = "rtd"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
 
     def build(self, materials: Materials) -> nn.Module:
@@ -197,9 +199,10 @@ class DenoiseModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Denoise:
+class Denoise(Objective):
     """Wang et al. 2021 (TSDAE), equation 2: the first view is the damaged text, the last the whole one."""
 
+    name: Literal["denoise"] = "denoise"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
 
     def build(self, materials: Materials) -> nn.Module:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
+from training.methods.ranges import Share
 from training.model.encoder import TrainedEncoder
 
 
@@ -18,7 +20,8 @@ class Ema:
     It is copied after the weights are loaded: a twin that begins at random is a known mistake.
     """
 
-    momentum: float
+    momentum: Share
+    name: Literal["ema"] = "ema"
 
     def build(self, encoder: TrainedEncoder) -> TrainedEncoder:
         twin = copy.deepcopy(encoder)
@@ -29,6 +32,3 @@ class Ema:
     def follow(self, twin: nn.Module, encoder: nn.Module) -> None:
         for own, other in zip(twin.parameters(), encoder.parameters(), strict=True):
             own.lerp_(other, 1 - self.momentum)
-
-
-TWINS = {"ema": Ema}

@@ -13,11 +13,12 @@ Special tokens stay where they are. A view that stands `aside` is not contrasted
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from training.methods.ranges import Flag, Rate, Share
 from training.text.lexicon import Lexicon, surround
 from training.text.tokens import NOT_A_TARGET, Tokens
 
@@ -29,7 +30,8 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class Same:
-    aside: bool = False
+    aside: Flag = False
+    name: Literal["same"] = "same"
 
     def __call__(self, tokens: Tokens, _generator: torch.Generator, _lexicon: Lexicon, /) -> Tokens:
         return tokens
@@ -42,8 +44,9 @@ class Mask:
     Devlin et al. 2019, section 3.1.
     """
 
-    rate: float
-    aside: bool = True
+    rate: Share
+    aside: Flag = True
+    name: Literal["mask"] = "mask"
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
         chosen = _chance(tokens, self.rate, generator) & ~_fixed(tokens, lexicon)
@@ -63,7 +66,8 @@ class Repeat:
     Wu et al. 2022 (ESimCSE), section 3.1: max(2, rate * length) bounds the draw.
     """
 
-    rate: float
+    rate: Share
+    name: Literal["repeat"] = "repeat"
 
     def room(self, most: int) -> int:
         """The longest that a text may be to have at most `most` tokens afterwards."""
@@ -85,7 +89,8 @@ class Repeat:
 class Delete:
     """Each word is left out with probability `rate`, or exactly one when it is 0; at least one word stays."""
 
-    rate: float
+    rate: Share
+    name: Literal["delete"] = "delete"
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
         special = _fixed(tokens, lexicon)
@@ -104,7 +109,8 @@ class Delete:
 class Crop:
     """A piece of `keep` of the words, beginning anywhere that it fits; at least one word."""
 
-    keep: float
+    keep: Rate
+    name: Literal["crop"] = "crop"
 
     def __call__(self, tokens: Tokens, generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
         special = _fixed(tokens, lexicon)
@@ -126,7 +132,8 @@ class Template:
     """
 
     text: str
-    less_bias: bool = True
+    less_bias: Flag = True
+    name: Literal["template"] = "template"
 
     def __call__(self, tokens: Tokens, _generator: torch.Generator, lexicon: Lexicon, /) -> Tokens:
         before, after, _ = lexicon.around(self.text)
@@ -145,16 +152,6 @@ class Template:
         places = torch.arange(size).repeat(len(lengths), 1)
         places[:, len(before) :] += lengths[:, None]
         return Tokens(ids, torch.arange(len(lengths) + 1) * size, positions=places.flatten()), of_text
-
-
-VIEWS = {
-    "same": Same,
-    "mask": Mask,
-    "repeat": Repeat,
-    "delete": Delete,
-    "crop": Crop,
-    "template": Template,
-}
 
 
 def stands_aside(view: View) -> bool:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.errors import ModelUnavailable
-from models.manifest import Manifest, is_version
+from models.manifest import Manifest
 from models.publishing.default import ORIGIN, default_source
+from models.seal import check
 from models.sources.hub import fetch, is_hub_id
 from models.store import Store
 from training.errors import TrainingError
-from training.paths import expanded
-from training.runfile import best_of
+from training.model_names import find_model
 
 
 class Base(NamedTuple):
@@ -26,18 +26,13 @@ class Base(NamedTuple):
 @contextlib.contextmanager
 def open_base(name: str, models_dir: Path) -> Iterator[Base]:
     """Raise ModelUnavailable when there is no such model here, Damaged when the version is not whole."""
-    folder = expanded(name)
     if name == "default":
         with default_source() as default:
             yield Base(default, ORIGIN, None)
-    elif is_version(name):
-        store = Store(models_dir)
-        store.verify(name)
-        yield Base(store.folder(name), name, name)
-    elif best := best_of(folder):  # one run goes on where another ended
-        yield Base(best, folder.resolve().name, None)
-    elif folder.is_dir():
-        yield Base(folder, folder.resolve().name, version_of(folder))
+    elif found := find_model(name, Store(models_dir)):
+        if found.folder.parent == models_dir:  # a copy elsewhere may have been changed on purpose
+            check(found.folder)
+        yield Base(found.folder, found.name, version_of(found.folder))
     elif name == "active":
         raise TrainingError("`active` is for retrain; name a version, as `python -m models list` shows them.")
     elif is_hub_id(name):

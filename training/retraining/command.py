@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from models.store import Store
 from training.arguments import changes, positive, seed
 from training.errors import Busy, NothingToLearn, TrainingError
-from training.evaluation.data import data_folder
+from training.evaluation.data import data_folder, optional_data_folder
 from training.retraining.config import (
     LEAST,
     Config,
@@ -235,12 +235,8 @@ def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:
 
 def _data(options: argparse.Namespace) -> Path | None:
     """The evaluation sets. With the gate off they only choose the best step, and may be absent."""
-    try:
-        return data_folder(options.data)
-    except TrainingError:
-        if options.gate == "on" or options.data:
-            raise
-        return None
+    find = data_folder if options.gate == "on" else optional_data_folder
+    return find(options.data)
 
 
 def _tell(outcome: Outcome) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -17,6 +16,7 @@ from models.store import models_dir
 from training.errors import TrainingError
 from training.retraining.gate import rules as gate
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
+from training.validation import refusal
 
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _BASES = ("active", "default")  # whatever folder there is of that name
@@ -132,7 +132,7 @@ def read_config(file: Path) -> Config:
     try:
         config = Config.model_validate(found)
     except ValidationError as error:
-        raise TrainingError("\n".join(_worded(file, problem) for problem in error.errors())) from None
+        raise refusal(error, Config.model_json_schema(), str(file), "the file") from None
     return _rooted(config, file.resolve().parent)
 
 
@@ -157,24 +157,3 @@ def _rooted(config: Config, folder: Path) -> Config:
             "folders": FoldersTable(models=whole(config.folders.models), work=whole(config.folders.work)),
         }
     )
-
-
-def _worded(file: Path, problem: Any) -> str:
-    place = [str(part) for part in problem["loc"]]
-    name = ".".join(place)
-    if problem["type"] == "extra_forbidden":
-        return f"{file}: there is no key {name}{_close(place)}."
-    said = problem["msg"].removeprefix("Value error, ")
-    return f"{file}: {name or 'the file'}: {said[:1].lower()}{said[1:]}."
-
-
-def _close(place: list[str]) -> str:
-    """The key that was probably meant, for the message."""
-    table: type[BaseModel] = Config
-    for part in place[:-1]:
-        inner = table.model_fields[part].annotation
-        if not isinstance(inner, type) or not issubclass(inner, BaseModel):
-            return ""
-        table = inner
-    near = get_close_matches(place[-1], table.model_fields, 1)
-    return f"; did you mean {near[0]}" if near else f"; there are {', '.join(table.model_fields)}"

@@ -1,4 +1,4 @@
-"""Which documents are kept back: they judge every candidate, and no candidate has read them.
+"""Documents kept back: they judge every candidate, and no candidate has read them.
 
     hash of the id ─▶ held out ─▶ of near copies one judges
                   └▶ to train on ─▶ less what nearly repeats a document held out, or another one to train on

@@ -22,8 +22,8 @@ from models import cpus
 from models.files.lock import lock
 from models.publishing.publish import Say
 from models.store import Store
-from training.errors import Busy, NothingToLearn, TrainingError
-from training.evaluation.data import data_folder
+from training.errors import Busy, NothingToLearn
+from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
@@ -143,19 +143,14 @@ def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encod
 
 def _data(config: Config, searches: bool) -> Path | None:
     """The evaluation sets; they may be absent where the team's own text judges."""
-    given = config.gate.data
-    try:
-        return data_folder(None if given is None else str(given))
-    except TrainingError:
-        if given is not None:
-            raise
-        if config.gate.mode == "on" and not searches:
-            raise NothingToLearn(
-                f"There is nothing to judge with: no search has {own.LEAST_QUERIES} held-out queries (from "
-                "documents with a title or two sentences, or judged ones), and gate.data names no evaluation "
-                "sets. Add documents, or raise corpus.held_out."
-            ) from None
-        return None
+    data = optional_data_folder(config.gate.data)
+    if data is None and config.gate.mode == "on" and not searches:
+        raise NothingToLearn(
+            f"There is nothing to judge with: no search has {own.LEAST_QUERIES} held-out queries (from "
+            "documents with a title or two sentences, or judged ones), and gate.data names no evaluation "
+            "sets. Add documents, or raise corpus.held_out."
+        )
+    return data
 
 
 def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[str, Any]:

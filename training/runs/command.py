@@ -9,7 +9,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from models.store import models_dir
 from training import arguments
 from training.errors import TrainingError
-from training.evaluation.data import data_folder
+from training.evaluation.data import optional_data_folder
 from training.model.base import Base, open_base, version_of
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
@@ -146,7 +146,7 @@ def _run(options: argparse.Namespace) -> int:
         threads=options.threads,
         chunk=options.chunk,
         eval_steps=options.eval_steps,
-        data=_data(options.data, os.environ),
+        data=optional_data_folder(options.data),
         progress=True,
         say=_say,
     )
@@ -193,16 +193,6 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
             found[file, kind] = corpus
         answer.append(found[file, kind])
     return answer
-
-
-def _data(given: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The evaluation sets: the folder that is given, or one that is found; without one nothing is watched."""
-    try:
-        return data_folder(None if given is None else str(given), environ)
-    except TrainingError:
-        if given is not None:
-            raise
-        return None
 
 
 def _say(step: str) -> None:

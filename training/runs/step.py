@@ -122,7 +122,7 @@ class Trainer:
             )
             pairs = zip(self._recipe.objectives, self._objectives, strict=True)
             with self._autocast():
-                losses = [weight * module(reps) for (weight, _), module in pairs]
+                losses = [objective.weight * module(reps) for objective, module in pairs]
             # The processes' losses are summed in the end. One over vectors is the whole batch's in each of
             # them, so it counts as a part of `size`; one over tokens is a process's own sum over the count of
             # all, which `total` divides by `size` so that it counts in full.
@@ -230,7 +230,7 @@ class Trainer:
         recipe, width = self._recipe, self.encoder.width
         generator = torch.Generator().manual_seed(recipe.seed)
         materials = Materials(self.encoder, self.encoder.lexicon, width, generator)
-        objectives = [objective.build(materials) for _, objective in recipe.objectives]
+        objectives = [objective.build(materials) for objective in recipe.objectives]
         return objectives, [negatives.build(width, recipe.optim.batch) for negatives in recipe.negatives]
 
     def _modules(self, head: nn.Module) -> nn.ModuleDict:

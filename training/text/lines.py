@@ -1,10 +1,10 @@
-"""The lines of a corpus file as records: what stands where, with the place for a message.
+"""The lines of a text file as records: what stands where, with the place for a message.
 
     .jsonl      an object on each line
     .tsv        a header row, then rows of as many fields
     else        one text on each line, as {"text": …}
 
-each also as .gz. Not here: which fields are wanted (corpus.py).
+each also as .gz. Not here: which fields are wanted (corpus.py, evaluation/layouts.py).
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ class Record(NamedTuple):
     at: str
 
 
-def read_records(file: Path, header: Iterable[tuple[str, ...]]) -> Iterator[Record]:
+def read_records(
+    file: Path, header: Iterable[tuple[str, ...]] = (), kind: str | None = None
+) -> Iterator[Record]:
     """Blank lines of .jsonl and of plain text come with no field. Raise TrainingError with the line.
 
-    header: of each field that a table must have, the names that it may have there.
+    header: of each field that a table must have, the names that it may have there. kind: the layout, where
+    the file's name does not say it.
     """
-    if not file.is_file():
-        raise TrainingError(f"There is no file {file}.")
-    lines = _lines(file)
-    if layout(file) == ".jsonl":
+    lines = read_lines(file)
+    kind = layout(file) if kind is None else kind
+    if kind == ".jsonl":
         return _from_json(lines)
-    if layout(file) == ".tsv":
+    if kind == ".tsv":
         return _from_table(file, lines, header)
     return (Record({"text": line.text} if line.text.strip() else {}, line.at) for line in lines)
 
@@ -69,25 +71,37 @@ def valid(text: str, at: str) -> str:
     return text
 
 
-def _lines(file: Path) -> Iterator[Line]:
+def read_lines(file: Path, otherwise: str | None = None) -> Iterator[Line]:
+    """Lines of UTF-8; only a newline ends one, since sentences may hold Unicode's other separators.
+
+    otherwise: the encoding of lines that are not UTF-8. Raise TrainingError with the line.
+    """
+    if not file.is_file():
+        raise TrainingError(f"There is no file {file}.")
+    return _lines(file, otherwise)
+
+
+def _lines(file: Path, otherwise: str | None) -> Iterator[Line]:
     packed = file.name.lower().endswith(".gz")
     with gzip.open(file) if packed else file.open("rb") as stream:
         try:
             number = 0
             while raw := stream.readline(LARGEST_LINE + 2):
                 number += 1
-                yield _line(raw, f"{file}, line {number}", first=number == 1)
+                yield _line(raw, f"{file}, line {number}", otherwise, first=number == 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise TrainingError(f"{file} is not a whole gzip file: {error}") from None
 
 
-def _line(raw: bytes, at: str, *, first: bool) -> Line:
+def _line(raw: bytes, at: str, otherwise: str | None, *, first: bool) -> Line:
     raw = raw.rstrip(b"\r\n")
     if len(raw) > LARGEST_LINE:
         raise TrainingError(f"{at} is longer than 1 MiB. Put each text on a line of its own.")
     try:
         return Line(raw.decode("utf-8-sig" if first else "utf-8"), at)
     except UnicodeDecodeError as error:
+        if otherwise:
+            return Line(raw.decode(otherwise), at)
         raise TrainingError(f"{at} is not UTF-8 (byte {error.start + 1}). Save the file as UTF-8.") from None
 
 
@@ -109,10 +123,9 @@ def _from_table(file: Path, lines: Iterable[Line], wanted: Iterable[tuple[str, .
     rows = iter(lines)
     first = next(rows, None)
     header = first.text.split("\t") if first else []
-    for names in wanted:
-        if not set(names) & set(header):
-            options = " or ".join(f"`{name}`" for name in names)
-            raise TrainingError(f"{file} has no column {options} in its first row.")
+    missing = [" or ".join(f"`{name}`" for name in names) for names in wanted if not set(names) & set(header)]
+    if missing:
+        raise TrainingError(f"{file} has no column {', '.join(missing)} in its first row.")
     for row in rows:
         fields = row.text.split("\t")
         if len(fields) != len(header):

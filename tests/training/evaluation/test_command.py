@@ -145,7 +145,7 @@ def test_a_failed_evaluation_leaves_the_last_one_as_it_was(
     file.write_text("the last one")
     (data / "sick" / "test.tsv.gz").unlink()
     assert main(["evaluate", str(tiny_source), "--data", str(data), "--json", str(file)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].endswith("sick/test.tsv.gz is missing.")
+    assert capsys.readouterr().err.splitlines()[-1].endswith("sick/test.tsv.gz.")
     assert file.read_text() == "the last one"
 
 

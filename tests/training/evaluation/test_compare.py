@@ -206,7 +206,7 @@ def _lines(svg: str, colour: str) -> int:
         (scores(geometry=shape(spectrum=[1.0, None])), "geometry.spectrum is missing or of another kind"),
         (
             scores(geometry=shape(histogram=shape()["histogram"] | {"1-2": [1, 2]})),
-            "geometry.histogram is missing",
+            "geometry.histogram.1-2 is missing",
         ),
         (scores(geometry=shape(uniformity="-2")), "geometry.uniformity is missing or of another kind"),
         (scores(retrieval={"mine": {}}), "retrieval.mine.ndcg10 is missing"),

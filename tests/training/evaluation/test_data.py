@@ -37,8 +37,8 @@ def test_quotes_are_text_and_white_space_is_one_space(tmp_path: Path) -> None:
         ([GOOD, ("A", "high", "one", "two")], "line 3: the score 'high' is not a number."),
         ([("A", "nan", "one", "two")], "line 2: the score nan is not between 0 and 5."),
         ([("A", 5.1, "one", "two")], "line 2: the score 5.1 is not between 0 and 5."),
-        ([GOOD, GOOD, ("A", 1, "one")], "line 4: 3 fields where the header has 4."),
-        ([("A", 1, "one", "two", "more")], "line 2: 5 fields where the header has 4."),
+        ([GOOD, GOOD, ("A", 1, "one")], "line 4 has 3 fields; the first row has 4."),
+        ([("A", 1, "one", "two", "more")], "line 2 has 5 fields; the first row has 4."),
         ([GOOD, ("A", 1, " ", "two")], "line 3: a sentence is empty."),
     ],
 )
@@ -63,7 +63,9 @@ def test_sick_may_lie_under_either_name(tmp_path: Path, folder: str) -> None:
 
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     write(tmp_path / "sts12" / "test.tsv.gz", [(1, "one")], "score sentence1")
-    with pytest.raises(TrainingError, match=r"test\.tsv\.gz, line 1: there is no column sentence2, subset\."):
+    with pytest.raises(
+        TrainingError, match=r"test\.tsv\.gz has no column `sentence2`, `subset` in its first"
+    ):
         load("sts12", tmp_path)
 
 
@@ -71,18 +73,21 @@ def test_a_missing_split_is_an_error_and_a_missing_folder_is_an_absent_set(tmp_p
     (tmp_path / "stsb").mkdir()
     assert not is_absent("stsb", tmp_path)
     assert is_absent("sts13", tmp_path)
-    with pytest.raises(TrainingError, match=r"stsb/dev\.tsv\.gz is missing\."):
+    with pytest.raises(TrainingError, match=r"There is no file .*stsb/dev\.tsv\.gz\."):
         load("stsb", tmp_path, "dev")
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (HEADER, "cannot be read: Not a gzipped file"),
-        (gzip.compress(HEADER + b"1\ta\tb\n", mtime=0)[:-9], "cannot be read: Compressed file ended"),
-        (gzip.compress(HEADER + b"1\ta\t\xff\n", mtime=0), ", line 2: it is not UTF-8"),
+        (HEADER, "is not a whole gzip file: Not a gzipped file"),
+        (
+            gzip.compress(HEADER + b"1\ta\tb\n", mtime=0)[:-9],
+            "not a whole gzip file: Compressed file ended",
+        ),
+        (gzip.compress(HEADER + b"1\ta\t\xff\n", mtime=0), ", line 2 is not UTF-8 (byte 5)"),
         (gzip.compress(HEADER), "holds no scored pair"),
-        (gzip.compress(b""), ", line 1: there is no column score, sentence1, sentence2"),
+        (gzip.compress(b""), " has no column `score`, `sentence1`, `sentence2` in its first row"),
     ],
     ids=["plain text", "cut off", "latin-1", "header only", "empty"],
 )

@@ -150,10 +150,10 @@ def test_what_does_not_fit_together_is_named(
     ("line", "reason"),
     [
         ('{"_id": "a", "text": "again"}', "line 5: the _id 'a' was there before."),
-        ('{"_id": 7, "text": "one"}', "line 5: _id and text must be texts"),
-        ('{"_id": "e", "title": ["x"], "text": "one"}', "line 5: _id and text must be texts"),
-        ('{"_id": "e"', "line 5: it is not a JSON object."),
-        ("[]", "line 5: it is not a JSON object."),
+        ('{"_id": 7, "text": "one"}', "line 5 has no text under the name _id."),
+        ('{"_id": "e", "title": ["x"], "text": "one"}', "line 5 has no text under the name title."),
+        ('{"_id": "e"', "line 5 is not JSON."),
+        ("[]", "line 5 has no text under the name _id."),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, reason: str) -> None:

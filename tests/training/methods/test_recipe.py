@@ -19,7 +19,7 @@ from training.methods.views import Same
 def test_unsupervised_simcse_has_the_published_numbers(recipe: Recipe) -> None:
     assert recipe.views == (Same(), Same())
     assert (recipe.pool, recipe.head) == ("cls", Tanh(keep=False))
-    assert recipe.objectives == ((1.0, InfoNCE(tau=0.05)),)
+    assert recipe.objectives == (InfoNCE(tau=0.05, weight=1.0),)
     assert (recipe.dropout, recipe.max_length, recipe.seed) == (0.1, 32, 42)
     optim = recipe.optim
     assert (optim.lr, optim.batch, optim.warmup) == (3e-5, 64, 0.0)
@@ -37,9 +37,13 @@ def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
         ("dropout =", "droput =", "the recipe has no key 'droput'; 'dropout' is"),
         ("max_length = 32", "", "the recipe lacks max_length"),
         ("weight_decay = 0.0", "weight_decy = 0.0", "optim has no key 'weight_decy'; 'weight_decay' is"),
-        ('"same"]', '"sane"]', "view 'sane' is not known; 'same' is. There are: same"),
+        (
+            '"same"]',
+            '"sane"]',
+            "view 'sane' is not known; 'same' is. There are: crop, delete, mask",
+        ),
         ('"same", "same"', '"same"', "there are 1"),
-        ('"tanh"', '"bm"', "head 'bm' is not known. There are: none, tanh, bn"),
+        ('"tanh"', '"bm"', "head 'bm' is not known. There are: bn, none, tanh"),
         ('"info_nce"', '"tripled"', "objective 'tripled' is not known"),
         ("tau = 0.05", "temperature = 0.05", "the objective has no key 'temperature'"),
         ("tau = 0.05", 'tau = "warm"', "tau must be a number, not 'warm'"),
@@ -56,7 +60,7 @@ def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
         ("warmup = 0.0", "warmup = 1.5", "warmup must be from 0 to 1, not 1.5"),
         ("lr = 3e-5", "lr = true", "lr must be a number, not True"),
         ("[optim]", "[optim", "is not TOML"),
-        ('views = ["same", "same"]', 'views = "same"', "views is not a list"),
+        ('views = ["same", "same"]', 'views = "same"', "views must be a list, not 'same'"),
         ("seed = 42", "seed = -1", "seed must be from 0 to 9223372036854775807, not -1"),
         ("max_length = 32", "max_length = 2", "max_length must be from 3"),
         ("tau = 0.05 }", "tau = 0.05, weight = -1 }", "weight must be from 0"),
@@ -66,7 +70,7 @@ def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
             'seed = 42\nresult = "model"',
             "result 'model' is not known. There are: encoder, backbone",
         ),
-        ("seed = 42", 'seed = 42\nnegatives = ["nose"]', "negatives 'nose' is not known; 'noise' is"),
+        ("seed = 42", 'seed = 42\nnegatives = ["nose"]', "negative 'nose' is not known; 'noise' is"),
         ("seed = 42", 'seed = 42\ntwin = "emma"', "twin 'emma' is not known; 'ema' is. There are: ema"),
         ("seed = 42", 'seed = 42\npost = ["whiten"]', "the post lacks dimension"),
         ("seed = 42", "seed = 42\nfixed_mask = 1", "fixed_mask must be true or false, not 1"),

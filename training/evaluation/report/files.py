@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import GenericAlias
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field, StrictInt, ValidationError, create_model
 
 from training.errors import TrainingError
 from training.evaluation.data import BY_KEY
@@ -17,8 +19,6 @@ from training.evaluation.tasks import TITLES
 from training.paths import expanded
 
 Scores = Mapping[str, Any]
-Check = Callable[[Any], bool]
-_ABOUT = ("model", "version", "fingerprint", "date")
 
 
 class Evaluated(NamedTuple):
@@ -59,80 +59,65 @@ def _read(file: Path) -> Scores:
         raise TrainingError(f"{file} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise TrainingError(f"{file} is not JSON: {error}") from None
-    if fault := next(_faults(found), None):
+    if fault := _fault(found):
         raise TrainingError(f"{file} is not what `evaluate --json` of this release writes: {fault}.")
     scores: Scores = found
     return scores
 
 
-def _faults(found: Any) -> Iterator[str]:
-    """Everything that is missing in it, or of another kind."""
-    yield from _lacks("", found, dict.fromkeys(_ABOUT, _text) | {"absent": _list_of(_text)})
-    for suite, known, checks in _SUITES:
-        yield from _lacks(suite, found.get(suite, {}), {})
-        for key, figures in found.get(suite, {}).items():
-            if known is not None and key not in known:
-                yield f"{suite}.{key} is no set that is known"
-            yield from _lacks(f"{suite}.{key}", figures, checks)
+def _fault(found: Any) -> str | None:
+    """The first thing that is missing in it, or of another kind."""
+    try:
+        _EVALUATION.model_validate(found)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(part for part in problem["loc"] if isinstance(part, str))
+        if where.endswith(".[key]"):
+            return f"{where.removesuffix('.[key]')} is no set that is known"
+        if problem["type"] in ("model_type", "dict_type"):
+            return f"{where or 'it'} is no JSON object"
+        return f"{where} is missing or of another kind"
     for mean, suite in (("mean", "sts"), ("transfer_mean", "transfer")):
-        if mean in found:
-            yield from _lacks(mean, found[mean], {"sets": _list_of(found.get(suite, {}).__contains__)})
-    if "geometry" in found:
-        yield from _lacks("geometry", found["geometry"], _SHAPE)
+        if mean in found and not set(found[mean]["sets"]) <= found.get(suite, {}).keys():
+            return f"{mean}.sets is missing or of another kind"
+    return None
 
 
-def _lacks(where: str, found: Any, checks: Mapping[str, Check]) -> Iterator[str]:
-    if not isinstance(found, dict):
-        yield f"{where or 'it'} is no JSON object"
-        return
-    for key, fits in checks.items():
-        if key not in found or not fits(found[key]):
-            yield f"{where}.{key}".lstrip(".") + " is missing or of another kind"
+_FIGURE: Any = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_TEXTS: Any = (list[str | None], ...)
 
 
-def _text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+def _table(figures: Iterable[str] = (), counts: Iterable[str] = (), **more: Any) -> Any:
+    fields: dict[str, Any] = dict.fromkeys(figures, (_FIGURE | None, ...))
+    fields |= dict.fromkeys(counts, (StrictInt, ...)) | more
+    return create_model("Table", **fields)
 
 
-def _number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+def _by_name(names: Iterable[str], value: Any) -> Any:
+    """The type of a dictionary with none but these keys."""
+    return GenericAlias(dict, (Literal.__getitem__(tuple(names)), value))
 
 
-def _count(value: Any) -> bool:
-    return isinstance(value, int)
-
-
-def _list_of(fits: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _histogram(value: Any) -> bool:
-    counts = _list_of(_count)
-    return (
-        isinstance(value, dict)
-        and tuple(value) == GRADES
-        and all(counts(steps) and len(steps) == BINS for steps in value.values())
-    )
-
-
-def _figures(*numbers: str) -> dict[str, Check]:
-    return dict.fromkeys(numbers, _number)
-
-
-def _counts(*names: str) -> dict[str, Check]:
-    return dict.fromkeys(names, _count)
-
-
-_SUITES: tuple[tuple[str, Mapping[str, object] | None, dict[str, Check]], ...] = (
-    ("sts", BY_KEY, _figures(*COLUMNS) | _counts("pairs", "unscored", "undefined")),
-    ("retrieval", None, _figures(*SEARCH.values()) | _counts("queries", "documents", "empty", "undefined")),
-    (
-        "transfer",
-        TITLES,
-        _figures("accuracy", "f1") | _counts("examples", "undefined") | {"remarks": _list_of(_text)},
-    ),
+_SIMILARITY = _table(COLUMNS, ("pairs", "unscored", "undefined"))
+_RETRIEVAL = _table(SEARCH.values(), ("queries", "documents", "empty", "undefined"))
+_TRANSFER = _table(("accuracy", "f1"), ("examples", "undefined"), remarks=_TEXTS)
+_STEPS = Annotated[list[StrictInt], Field(min_length=BINS, max_length=BINS)]
+_GEOMETRY = _table(
+    ("alignment", "uniformity", "mean_cosine", "top_energy", "effective_rank"),
+    spectrum=(list[_FIGURE], ...),
+    histogram=(Annotated[_by_name(GRADES, _STEPS), Field(min_length=len(GRADES))], ...),
 )
-_SHAPE = _figures("alignment", "uniformity", "mean_cosine", "top_energy", "effective_rank") | {
-    "spectrum": _list_of(lambda value: _number(value) and value is not None),
-    "histogram": _histogram,
-}
+_MEAN = (_table(sets=_TEXTS), None)
+_EVALUATION = _table(
+    model=(str | None, ...),
+    version=(str | None, ...),
+    fingerprint=(str | None, ...),
+    date=(str | None, ...),
+    absent=_TEXTS,
+    sts=(_by_name(BY_KEY, _SIMILARITY), {}),
+    retrieval=(GenericAlias(dict, (str, _RETRIEVAL)), {}),
+    transfer=(_by_name(TITLES, _TRANSFER), {}),
+    mean=_MEAN,
+    transfer_mean=_MEAN,
+    geometry=(_GEOMETRY, None),
+)

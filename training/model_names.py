@@ -1,0 +1,34 @@
+"""Models on disk by the name that a command is given: a published version, a run's best step, or a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from models.errors import UnknownVersion
+from models.manifest import FILE_NAME, is_version
+from models.store import Store
+from training.errors import TrainingError
+from training.paths import expanded
+from training.runfile import best_of
+
+
+class Found(NamedTuple):
+    folder: Path
+    name: str  # the version, or the last part of the run's or the folder's path
+    published: bool  # sealed, with a manifest
+
+
+def find_model(name: str, store: Store) -> Found | None:
+    """A folder goes before a version of its name. Raise TrainingError for a version that is not there."""
+    folder = expanded(name)
+    if is_version(name) and not folder.is_dir():
+        try:
+            return Found(store.folder(name), name, published=True)
+        except UnknownVersion as error:
+            raise TrainingError(f"{error} Looked in {store.root}; SIMILE_MODELS_DIR names it.") from None
+    if best := best_of(folder):
+        return Found(best, folder.resolve().name, published=False)
+    if folder.is_dir():
+        return Found(folder, folder.resolve().name, (folder / FILE_NAME).is_file())
+    return None

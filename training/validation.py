@@ -1,0 +1,98 @@
+"""Words for what a TOML file gets wrong: the key, what is allowed there, and what was probably meant.
+
+pydantic finds the problems; the JSON schema of its model says what would have been right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from training.errors import TrainingError
+
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+_UNKNOWN_NAME = ("literal_error", "union_tag_invalid", "union_tag_not_found", "model_attributes_type")
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "object": "a table",
+    "string": "a text",
+}
+Schema = Mapping[str, Any]
+
+
+class _Place(NamedTuple):
+    key: str
+    schema: Schema  # of what is allowed there
+
+
+def refusal(error: ValidationError, schema: Schema, file: str, whole: str) -> TrainingError:
+    """A line for each problem behind the file's name, unknown keys first. whole: words for its content."""
+    found = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN_KEY)
+    return TrainingError("\n".join(f"{file}: {_sentence(problem, schema, whole)}" for problem in found))
+
+
+def _sentence(problem: Any, schema: Schema, whole: str) -> str:
+    kind, value, path = problem["type"], problem["input"], problem["loc"]
+    if kind in _UNKNOWN_KEY or kind == "missing":
+        *path, key = path
+        table = _place(schema, path, whole)
+        if kind == "missing":
+            return f"{table.key} lacks {key}."
+        return f"{table.key} has no key {key!r}{_known(key, table.schema['properties'])}"
+    place = _place(schema, path, whole)
+    key = place.key.removeprefix("the ") if path else whole
+    if kind in _UNKNOWN_NAME and (isinstance(value, str) or "discriminator" in place.schema):
+        name = value.get("name") if isinstance(value, dict) else value
+        return f"{key.removesuffix('.name')} {name!r} is not known{_known(name, _names(place.schema))}"
+    if kind.endswith("_type") or kind in ("int_from_float", "literal_error"):
+        return f"{key} must be {_KINDS[place.schema['type']]}, not {value!r}."
+    if kind.startswith(("greater_than", "less_than")):
+        return f"{key} must be {_range(place.schema)}, not {value!r}."
+    said = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{key}: {said[:1].lower()}{said[1:]}." if path else f"{said}."
+
+
+def _place(schema: Schema, path: Sequence[str | int], whole: str) -> _Place:
+    """The key and the schema at the end of `path`; a table that is chosen by name is called by its kind."""
+    key, node = "", _resolved(schema, schema)
+    for part in path:
+        kinds = node.get("discriminator", {}).get("mapping", {})
+        if part in kinds:
+            key, node = f"the {key.removeprefix('the ')}", {"$ref": kinds[part]}
+        elif isinstance(part, int):
+            key, node = f"the {key.removesuffix('s')}", node["items"]
+        else:
+            key, node = f"{key}.{part}".lstrip("."), node["properties"][part]
+        node = _resolved(schema, node)
+    return _Place(key or whole, node)
+
+
+def _resolved(schema: Schema, node: Schema) -> Schema:
+    node = node["anyOf"][0] if "anyOf" in node else node  # the second is nothing at all
+    return schema["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+
+
+def _names(node: Schema) -> list[str]:
+    kinds = node.get("discriminator", {}).get("mapping", {})
+    return list(kinds or node.get("enum") or [node["const"]])
+
+
+def _known(name: object, known: Iterable[str]) -> str:
+    close = get_close_matches(str(name), known, n=1)
+    return f"{f'; {close[0]!r} is' if close else ''}. There are: {', '.join(known)}."
+
+
+def _range(node: Schema) -> str:
+    above, below = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    least = f"from {node['minimum']}" if above is None else f"above {above}"
+    if below is not None:
+        return f"{least} and below {below}"
+    if "maximum" not in node:
+        return f"{least} on" if above is None else least
+    return f"{least} {'to' if above is None else 'and at most'} {node['maximum']}"
