@@ -1,4 +1,4 @@
-"""Types of command-line arguments that several commands share."""
+"""Arguments that several commands share: whole numbers, changes to a recipe, paths as people name them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import math
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from training.errors import TrainingError
@@ -38,6 +39,27 @@ def changes(given: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise TrainingError(f"--set {each!r} is not KEY=VALUE with a value as TOML writes it.")
     return found
+
+
+def target(name: str, *read: Path) -> Path:
+    """The file to write: one in a folder that is there, and none of those that are `read`.
+
+    Where a link leads, since writing replaces the file; a device or a pipe would be replaced as well.
+    """
+    file = expanded(name).resolve()
+    if not file.parent.is_dir() or (file.exists() and not file.is_file()):
+        raise TrainingError(f"{name} cannot be written: name a file in a folder that is there.")
+    if any(file == other.resolve() for other in read):
+        raise TrainingError(f"{name} is what is read here: name another file to write.")
+    return file
+
+
+def expanded(name: str) -> Path:
+    """With ~ and ~user as the home folder. Raise TrainingError when there is no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise TrainingError(f"There is no home folder for {Path(name).parts[0]!r} in {name}.") from None
 
 
 def whole_range(least: int, below: float = math.inf) -> str:

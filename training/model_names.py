@@ -8,8 +8,8 @@ from typing import NamedTuple
 from models.errors import UnknownVersion
 from models.manifest import FILE_NAME, is_version
 from models.store import Store
+from training.arguments import expanded
 from training.errors import TrainingError
-from training.paths import expanded
 from training.runfile import best_of
 
 

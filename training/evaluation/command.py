@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from models.files.fsync import replace_text
+from training.arguments import target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.evaluation.report.courses import add_runs, read_runs
@@ -18,7 +19,6 @@ from training.evaluation.report.one import write_report
 from training.evaluation.report.table import table
 from training.evaluation.scorable import open_scorable
 from training.evaluation.suites import DEFAULT, SUITES, check_suites, score
-from training.paths import target
 
 _STDOUT = "-"
 

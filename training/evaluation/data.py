@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from training.arguments import expanded
 from training.errors import TrainingError
 from training.evaluation.layouts import (
     Layout,
@@ -31,7 +32,6 @@ from training.evaluation.layouts import (
     senteval_sick,
     senteval_year,
 )
-from training.paths import expanded
 
 STSB = "stsb"
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from training.arguments import expanded, target
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
@@ -16,7 +17,6 @@ from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
 from training.mining.negatives import MOST, Counts, Rules, Triple, mine_negatives
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
 from training.mining.write import lines, read_documents, writing
-from training.paths import expanded, target
 from training.text.corpus import read_corpus
 from training.text.lines import layout, text_of
 

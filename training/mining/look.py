@@ -14,11 +14,11 @@ from models.files.fsync import replace_text
 from models.sources.folder import read_source
 from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from training.arguments import expanded, target
 from training.errors import TrainingError
 from training.mining.advice import warnings
 from training.mining.figures import DECLUTR_TOKENS, SHORT_TOKENS, Figures, Spread, measure
 from training.model.base import open_base
-from training.paths import expanded, target
 from training.text.corpus import TEXTS, Corpus, from_service, read_corpus
 from training.text.service_collections import add_options, chosen
 

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from training.arguments import expanded
 from training.errors import TrainingError
-from training.paths import expanded
 
 _FILE_NAME = "record.jsonl"  # training/runs/log.py says what is in it
 _DEV = "stsb_dev"

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, StrictInt, ValidationError, create_model
 
+from training.arguments import expanded
 from training.errors import TrainingError
 from training.evaluation.data import BY_KEY
 from training.evaluation.geometry import BINS, GRADES
 from training.evaluation.report.table import COLUMNS, SEARCH
 from training.evaluation.tasks import TITLES
-from training.paths import expanded
 
 Scores = Mapping[str, Any]
 

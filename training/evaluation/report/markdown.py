@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.files.fsync import replace_text
+from training.arguments import expanded
 from training.errors import TrainingError
-from training.paths import expanded
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
