@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads, wrk
 from benchmarks.contestant import CONTENDED, Embedder, Scenario
-from benchmarks.machine import between, snapshot
+from benchmarks.machine import Watch
 from benchmarks.places import RESULTS, say, scratch
 from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.results import Results, cells
@@ -180,14 +180,13 @@ def _no_judge() -> dict[str, str]:
 def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
     """Process to ready, with the version published."""
     say("starting the service again")
-    begin = snapshot({"bench": os.getpid()})
+    watch = Watch({"bench": os.getpid()})
     used, seconds = 0.0, []
     for _ in range(STARTS):
         with Server(data_dir, program) as server:
             seconds.append(server.ready_seconds)
             used += machine.process_seconds(server.pid)
-    window = between(begin, snapshot({"bench": os.getpid()}))
-    foreign = max(0.0, window.foreign - used / (window.seconds * machine.processors()))
+    foreign = watch.window().foreign_without(used)
     return {
         "second": seconds,
         "second_median": statistics.median(seconds),

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import load
 from benchmarks.load import Load, LoadError
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.machine import Watch, Window
 from benchmarks.server import Server
 from benchmarks.wire import get
 from service.store.schema import DATABASE, connect
@@ -80,10 +80,9 @@ def alone(server: Server, texts: Sequence[str]) -> Pairs:
 
     """
     client = _Client(server.port)
-    pids = {"server": server.pid, "bench": os.getpid()}
-    begin = snapshot(pids)
+    watch = Watch({"server": server.pid, "bench": os.getpid()})
     embed, add = _take_turns(client, texts, "alone")
-    window = between(begin, snapshot(pids))
+    window = watch.window()
     client.close()
     return Pairs(embed, add, [], window)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.contestant import Measured, Scenario
-from benchmarks.machine import between, snapshot
+from benchmarks.machine import Watch
 from models.engines.opening import BF16, INT8, require
 from models.errors import FormUnavailable
 
@@ -34,10 +34,10 @@ class Gemm:
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
         """GFLOP a second, all threads together."""
-        begin = snapshot({"bench": os.getpid()})
+        watch = Watch({"bench": os.getpid()})
         seconds = scenario.seconds / len(SHAPES)
         best = max(_rate(products, seconds) * flops / 1e9 for flops, products in self._ready)
-        return Measured(best, between(begin, snapshot({"bench": os.getpid()})).foreign)
+        return Measured(best, watch.window().foreign)
 
 
 def _rate(products: Sequence[Product], seconds: float) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contestant import Measured, Scenario, Vectors
-from benchmarks.machine import between, memory_mb, snapshot
+from benchmarks.machine import Watch, memory_mb
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 
@@ -58,10 +58,9 @@ class Library(Process):
             self._sizes[workload.name] = self._choose(scenario)
         size, count = self._sizes[workload.name]
         rows = [(turn * count + at) % len(workload.texts) for at in range(count)]
-        pids = {"peer": self.pid}
-        begin = snapshot(pids)
+        watch = Watch({"peer": self.pid})
         answer = self.order(texts=[workload.texts[row] for row in rows], size=size, vectors=False)
-        window = between(begin, snapshot(pids))
+        window = watch.window()
         texts = sum(len(workload.ids[row]) for row in rows) / workload.mean_tokens
         cpu_ms = 1000 * window.cpu_seconds["peer"] / texts
         return Measured(texts / answer["seconds"], window.foreign, cpu_ms)

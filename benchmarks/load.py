@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.machine import Snapshot, Window, between, snapshot
+from benchmarks.machine import Watch, Window
 from benchmarks.places import BenchError
 from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
@@ -109,8 +109,8 @@ class _Run:
         self._sent = 0
         self._answered = 0
         self._in_flight = 0
-        self._begin: Snapshot | None = None
-        self._end: Snapshot | None = None
+        self._watch: Watch | None = None
+        self._window: Window | None = None
         self._over = False
         self.error: str | None = None
         self._latencies: list[tuple[int, float]] = []
@@ -134,11 +134,9 @@ class _Run:
             client.close()
         if self.error is not None:
             return {"error": self.error}
-        assert self._begin is not None
-        assert self._end is not None
-        window = between(self._begin, self._end)
+        assert self._window is not None
         return {
-            "window": asdict(window),
+            "window": asdict(self._window),
             "milliseconds": self._latencies,
             "bodies": self._bodies,
             "reconnects": self._reconnects,
@@ -146,7 +144,7 @@ class _Run:
 
     def take(self) -> int | None:
         """The next request to send, None when the window is over."""
-        if self._end is not None or self.error is not None:
+        if self._window is not None or self.error is not None:
             return None
         self._in_flight += 1
         self._sent += 1
@@ -157,16 +155,16 @@ class _Run:
         self._answered += 1
         if status != 200:
             self.fail(f"a request was answered {status}: {bytes(body[:300])!r}")
-        elif self._begin is not None and self._end is None:
+        elif self._watch is not None and self._window is None:
             self._latencies.append((request, milliseconds))
             if request in self._keep:
                 self._bodies[request] = bytes(body).decode()
             if len(self._latencies) >= self._load.count:
                 self._stop()
-        elif self._begin is None and self._answered >= self._load.warm:
-            self._begin = snapshot(self._pids)
+        elif self._watch is None and self._answered >= self._load.warm:
+            self._watch = Watch(self._pids)
             self._loop.call_later(self._load.seconds, self._stop)
-        if self._end is not None and not self._in_flight:
+        if self._window is not None and not self._in_flight:
             self._done.set()
 
     def lost(self, client: "_Client", error: Exception | None) -> None:
@@ -191,12 +189,13 @@ class _Run:
 
     def _stop(self) -> None:
         """The window is over; what is in flight is let out, so that the server is idle afterwards."""
-        if self._end is None:
-            self._end = snapshot(self._pids)
+        if self._window is None:
+            assert self._watch is not None
+            self._window = self._watch.window()
             self._loop.call_later(DRAIN_SECONDS, self.fail, "the server did not answer the last requests")
 
     def _give_up(self) -> None:
-        if self._begin is None:
+        if self._watch is None:
             self.fail("the server answered too few requests to begin to measure")
 
     def fail(self, error: str) -> None:

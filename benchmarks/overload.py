@@ -25,7 +25,7 @@ from benchmarks import workloads
 from benchmarks.contestant import CONTENDED
 from benchmarks.growth import Flatness, Sampler, flatness, look
 from benchmarks.load import saturated
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
 from benchmarks.probe import Probe
@@ -120,11 +120,11 @@ def measure(server: Server, texts: list[str], options: argparse.Namespace) -> Me
     sampler = Sampler(server.pid, SAMPLE_SECONDS)
     pids = {"server": server.pid, "load": flow.pid, "bench": os.getpid()}
     time.sleep(max(0.0, flow.begin - time.monotonic()))
-    begin = snapshot(pids)
+    watch = Watch(pids)
     sampler.on.set()
     time.sleep(flow.begin + options.seconds - time.monotonic())
     sampler.on.clear()
-    window = between(begin, snapshot(pids))
+    window = watch.window()
     say("recovery")
     recovery = probe.recovery(level_ms=max(2 * float(np.median(idle)), float(np.quantile(idle, 0.99))))
     outcomes = flow.finish()

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.contestant import CONTENDED
 from benchmarks.load import saturated
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
 from benchmarks.server import Server, call, wait_until_live
@@ -76,10 +76,10 @@ class Phases:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         say(name)
-        begin, began = snapshot(self._pids), time.monotonic()
+        watch, began = Watch(self._pids), time.monotonic()
         yield
         self.spans[name] = (began, time.monotonic())
-        self.windows[name] = between(begin, snapshot(self._pids))
+        self.windows[name] = watch.window()
 
     def seconds(self, name: str) -> float:
         begin, end = self.spans[name]

@@ -22,7 +22,7 @@ from benchmarks.floors import (
     TOKENISED_ALONE,
 )
 from benchmarks.forms import CACHED, DEFAULT, name_of, raw_name
-from benchmarks.results import Results, Spread
+from benchmarks.results import Results, Spread, p50_p99
 from benchmarks.tables import table
 from benchmarks.workloads import Workload
 
@@ -81,8 +81,8 @@ def added(pairs: Pairs) -> dict[str, Any]:
 
 
 def _quantiles(milliseconds: Sequence[float]) -> dict[str, float]:
-    p50, p99 = np.quantile(milliseconds, (0.5, 0.99))
-    return {"p50": float(p50), "p99": float(p99)}
+    p50, p99 = p50_p99(milliseconds)
+    return {"p50": p50, "p99": p99}
 
 
 def _machine(results: Results) -> str:

@@ -14,6 +14,7 @@ from benchmarks.contestant import ContestantError, Measured, Scenario, Vectors
 from benchmarks.load import Answers, Load, LoadError
 from benchmarks.machine import memory_mb
 from benchmarks.raw import cosines
+from benchmarks.results import p50_p99
 from benchmarks.server import call
 from benchmarks.wire import post
 from benchmarks.workloads import Workload
@@ -128,14 +129,14 @@ class Served:
         everything = [latency for _, latency in answers.milliseconds]
         long = [latency for request, latency in answers.milliseconds if made.is_long[order[request]]]
         tokens = sum(made.tokens[order[request]] for request, _ in answers.milliseconds)
-        p50, p99 = np.quantile(everything, (0.5, 0.99))
+        p50, p99 = p50_p99(everything)
         texts = tokens / workload.mean_tokens
         return Measured(
             rate=texts / window.seconds,
             foreign=window.foreign,
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
-            p50_ms=float(p50),
-            p99_ms=float(p99),
+            p50_ms=p50,
+            p99_ms=p99,
             longest_p99_ms=float(np.quantile(long, 0.99)) if long else None,
             client_us=1e6 * window.cpu_seconds["load"] / len(everything),
         )

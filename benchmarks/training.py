@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from benchmarks.contestant import CONTENDED, ContestantError
-from benchmarks.machine import Window, between, snapshot, wait_for_quiet
+from benchmarks.machine import Watch, Window, wait_for_quiet
 from benchmarks.places import arguments, say, scratch
 from benchmarks.results import Spread, spread
 from benchmarks.tables import conclude, table
@@ -171,9 +171,9 @@ def measure(
             wait_for_quiet(CONTENDED, options.wait)
             windows, sentences = {}, set()
             for who, turn in turns if number % 2 == 0 else reversed(turns):
-                begin = snapshot(pids)
+                watch = Watch(pids)
                 sentences.add(turn())
-                windows[who] = between(begin, snapshot(pids))
+                windows[who] = watch.window()
             if len(sentences) > 1:
                 raise ContestantError(f"a round was of {' and '.join(map(str, sentences))} sentences")
             repeats.append(Repeat(windows["simile"], windows["peer"], sentences.pop()))

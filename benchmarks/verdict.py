@@ -11,7 +11,7 @@ class Verdict:
     value: float
     bound: float
     at_least: bool
-    contended: bool  # no clean repeat: the figure says little
+    contended: bool = False  # no clean repeat: the figure says little
 
     @property
     def kept(self) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.contestant import Measured, Scenario
 from benchmarks.load import LoadError
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.machine import Watch
 from benchmarks.served import Served
 
 LEAST_SECONDS = 2  # whole ones; it takes fractions and then gives nothing
@@ -83,19 +83,19 @@ class Judged:
         script.write_text(SCRIPT % paths)
         seconds = max(LEAST_SECONDS, round(scenario.seconds))
         command = ["wrk", "-t1", f"-c{scenario.clients}", f"-d{seconds}s", "-s", str(script)]
-        begin = snapshot({"server": self._served.pid})
+        watch = Watch({"server": self._served.pid})
         used = os.times()
         done = subprocess.run(
             [*command, f"http://127.0.0.1:{self._served.port}/"], capture_output=True, text=True, check=False
         )
         after = os.times()
-        window = between(begin, snapshot({"server": self._served.pid}))
+        window = watch.window()
         own = after.children_user + after.children_system - used.children_user - used.children_system
         said = read(done.stdout)
         texts = said.requests * scenario.texts
         return Measured(
             rate=texts / said.seconds,
-            foreign=_less(window, own),
+            foreign=window.foreign_without(own),  # it had no pid when the window began
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
             p50_ms=said.p50_ms,
             p99_ms=said.p99_ms,
@@ -106,8 +106,3 @@ class Judged:
 def _quoted(text: str) -> str:
     """The text as a string of Lua."""
     return json.dumps(text)
-
-
-def _less(window: Window, own: float) -> float:
-    """The foreign share without wrk itself, which had no name when the window began."""
-    return max(0.0, window.foreign - own / (window.seconds * (os.cpu_count() or 1)))
