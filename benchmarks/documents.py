@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks import load
-from benchmarks.load import Load, LoadError
+from benchmarks.closedloop import ClosedLoop, Load
+from benchmarks.generator import LoadError
 from benchmarks.machine import Watch, Window
 from benchmarks.server import Server
 from benchmarks.wire import get
@@ -94,7 +94,7 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
         LoadError: a response was not 200.
 
     """
-    searches = load.start(
+    searches = ClosedLoop(
         Load(
             port=server.port,
             requests=[get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
@@ -105,9 +105,9 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
         )
     )
     client = _Client(server.port)
-    embed, add = _take_turns(client, texts, "searched", lambda: searches.poll() is None)
+    embed, add = _take_turns(client, texts, "searched", lambda: not searches.ended)
     client.close()
-    found = load.finish(searches)
+    found = searches.finish()
     return Pairs(embed, add, [milliseconds for _, milliseconds in found.milliseconds], found.window)
 
 

@@ -30,8 +30,7 @@ class Infinity(Process):
         command: list[str | Path] = [python, "-P", SCRIPT, "v2", "--model-id", folder]
         command += [*COMMON, *ENGINES[name], "--log-level", "warning"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        log = folder.parent / f"{name.replace(', ', '-')}.log"
-        super().__init__(name, command, log, env=environment, cwd=folder.parent)
+        super().__init__(name, command, env=environment, cwd=folder.parent)
 
     def ready(self) -> float:
         """Wait until it answers: the seconds since its start. Raises ProcessError."""

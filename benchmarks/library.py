@@ -33,7 +33,7 @@ class Library(Process):
         """Begin to load it; the first order waits for the end. sizes: texts of a batch, to choose from."""
         # -P: else its imports would find the modules beside the script
         command: list[str | Path] = [python, "-P", SCRIPT, way, folder]
-        super().__init__(name, command, folder.parent / f"{way}.log", env=environment, piped=True)
+        super().__init__(name, command, env=environment, piped=True)
         self._tried = sizes
         self._told: dict[str, Any] = {}
         self._sizes: dict[str, tuple[int, int]] = {}  # of a batch, and of a measurement, by workload

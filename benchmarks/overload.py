@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import workloads
+from benchmarks.closedloop import saturated
 from benchmarks.contestant import CONTENDED
 from benchmarks.growth import Flatness, Sampler, flatness, look
-from benchmarks.load import saturated
 from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch

@@ -25,8 +25,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from benchmarks.closedloop import saturated
 from benchmarks.contestant import CONTENDED
-from benchmarks.load import saturated
 from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch

@@ -1,4 +1,4 @@
-"""A server that embeds over HTTP, ours or another's: closed-loop clients ask it (load.py)."""
+"""A server that embeds over HTTP, ours or another's: closed-loop clients ask it (closedloop.py)."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks import load
+from benchmarks.closedloop import Answers, ClosedLoop, Load
 from benchmarks.contestant import ContestantError, Measured, Scenario, Vectors
-from benchmarks.load import Answers, Load, LoadError
+from benchmarks.generator import LoadError
 from benchmarks.machine import memory_mb
 from benchmarks.raw import cosines
 from benchmarks.results import p50_p99
@@ -102,7 +102,7 @@ class Served:
         made = self.requests(scenario.workload, scenario.texts)
         order = list(range(len(made.lines)))
         random.Random(turn).shuffle(order)
-        run = load.start(
+        run = ClosedLoop(
             Load(
                 port=self.port,
                 requests=[made.lines[at] for at in order],
@@ -114,7 +114,7 @@ class Served:
                 keep=list(range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED)))[:CHECKED],
             )
         )
-        answers = load.finish(run)
+        answers = run.finish()
         if answers.reconnects:
             self.told["connections it closed"] = (
                 self.told.get("connections it closed", 0) + answers.reconnects

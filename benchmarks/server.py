@@ -52,9 +52,8 @@ class Server:
             **self._settings,
         }
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        log = self._data_dir.parent / "server.log"
         command = [sys.executable, "-m", "service"]
-        self._process = Process("The service", command, log, env=environment, cwd=self._program)
+        self._process = Process("The service", command, env=environment, cwd=self._program)
         self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
         return self
 

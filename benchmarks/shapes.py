@@ -3,8 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from benchmarks import load
-from benchmarks.load import Load
+from benchmarks.closedloop import ClosedLoop, Load
 from benchmarks.machine import memory_mb
 from benchmarks.served import Served
 from benchmarks.wire import post
@@ -49,4 +48,4 @@ def grown(served: Served, mixture: Workload, many: int = MANY) -> Grown:
 
 def _send(served: Served, requests: list[str], count: int) -> None:
     pids, hours = {"server": served.pid}, 3600.0 * HOURS
-    load.finish(load.start(Load(served.port, requests, CLIENTS, 1, hours, pids, count)))
+    ClosedLoop(Load(served.port, requests, CLIENTS, 1, hours, pids, count)).finish()

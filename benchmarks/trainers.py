@@ -59,7 +59,7 @@ class Peer(Process):
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
         # -P: else its imports would find the modules beside the script
         command: list[str | Path] = [python, "-P", SCRIPT, f"--job={file}"]
-        super().__init__("The peer", command, folder / "peer.log", env=environment, piped=True)
+        super().__init__("The peer", command, env=environment, piped=True)
 
     def ready(self, dropout: float) -> dict[str, Any]:
         """Wait for its first steps: its account of itself. Raise ContestantError if it trains otherwise."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.contestant import Measured, Scenario
-from benchmarks.load import LoadError
+from benchmarks.generator import LoadError
 from benchmarks.machine import Watch
 from benchmarks.served import Served
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import load, wrk
+from benchmarks import wrk
+from benchmarks.closedloop import Answers, ClosedLoop, Load
 from benchmarks.contestant import ContestantError, Scenario
-from benchmarks.load import Answers, Load, LoadError
+from benchmarks.generator import LoadError
 from benchmarks.machine import Window
 from benchmarks.served import OPENAI, OURS, Served
 from benchmarks.wire import post
@@ -92,8 +93,7 @@ def test_a_connection_closed_behind_the_last_answer_is_no_failure() -> None:
         lines = [post("/embed", {"inputs": text}) for text in ("fast", "slow")]
         pids = {"server": os.getpid()}
         # Two clients; the window ends in the middle of the slow answer, and the other client has rested then.
-        run = load.start(Load(server.port, lines, 2, 1, 0.3, pids, 1000))
-        answers = load.finish(run)
+        answers = ClosedLoop(Load(server.port, lines, 2, 1, 0.3, pids, 1000)).finish()
     assert answers.reconnects == 0
 
 

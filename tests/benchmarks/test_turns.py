@@ -6,7 +6,7 @@ from itertools import repeat
 import pytest
 
 from benchmarks.contestant import ContestantError, Measured, Scenario
-from benchmarks.load import LoadError
+from benchmarks.generator import LoadError
 from benchmarks.turns import Job, Turns
 from benchmarks.workloads import Workload
 from tests.benchmarks.runs import BUSY, CLEAN

@@ -1,32 +1,18 @@
-"""The load generator: closed-loop clients in a process of their own, at little cost of CPU.
+"""The closed loop: so many clients, each with one request in flight, and the next as soon as it is answered.
 
-    bench ── Load as JSON on stdin ──▶ python -m benchmarks.load ── Answers as JSON on stdout ──▶ bench
-                                          │ clients, each with one request in flight each
-                                          ▼
-                                        server
-
-Requests are bytes made beforehand, clients are bare protocols on kept-alive connections, and a response is
-read no further than its status and length. The measured window begins when the server is warm and ends with
-all clients still busy, so it has neither a run-up nor a tail. It is bounded by count and by time.
+The measured window begins when the server is warm and ends with all clients still busy, so it has neither a
+run-up nor a tail. It is bounded by count and by time.
 """
 
-import asyncio
-import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import uvloop
-
+from benchmarks.generator import Generator, Run, main
 from benchmarks.machine import Watch, Window
-from benchmarks.places import BenchError
 from benchmarks.wire import Connection
-from benchmarks.workloads import PROJECT
 
-HOST = "127.0.0.1"
 DRAIN_SECONDS = 10.0
 WARM_SECONDS = 180.0  # for the answers before the window: 512 texts of the slowest peer
 
@@ -56,84 +42,56 @@ class Answers:
     reconnects: int  # connections that the server closed
 
 
-class LoadError(BenchError):
-    """A response was not 200, a connection broke, or nothing was answered in time."""
+class ClosedLoop(Generator):
+    """Clients at work; `finish` waits for the end."""
 
+    def __init__(self, load: Load) -> None:
+        super().__init__("benchmarks.closedloop")
+        self.send(**asdict(load))
 
-def start(load: Load) -> subprocess.Popen[str]:
-    """Begin to send; `finish` waits for the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.load"],
-        cwd=PROJECT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(asdict(load)))
-    process.stdin.close()
-    process.stdin = None  # or communicate() would flush it
-    return process
-
-
-def finish(process: subprocess.Popen[str]) -> Answers:
-    """Raises LoadError."""
-    output, _ = process.communicate()
-    if not output:
-        raise LoadError("the load generator broke; its own message stands above")
-    answer = json.loads(output)
-    if "error" in answer:
-        raise LoadError(answer["error"])
-    return Answers(
-        Window(**answer["window"]),
-        [(request, latency) for request, latency in answer["milliseconds"]],
-        {int(request): body for request, body in answer["bodies"].items()},
-        answer["reconnects"],
-    )
+    def finish(self) -> Answers:
+        """Raises LoadError."""
+        try:
+            found = self.answer()
+        finally:
+            self.close()
+        return Answers(
+            Window(**found["window"]),
+            [(request, latency) for request, latency in found["milliseconds"]],
+            {int(request): body for request, body in found["bodies"].items()},
+            found["reconnects"],
+        )
 
 
 def saturated(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
     """Answers per second that `clients` without pause get of the service. Raises LoadError."""
-    answers = finish(start(Load(port, requests, clients, 4 * clients, seconds, {"server": pid})))
+    answers = ClosedLoop(Load(port, requests, clients, 4 * clients, seconds, {"server": pid})).finish()
     return len(answers.milliseconds) / answers.window.seconds
 
 
-class _Run:
+class _Run(Run):
     """A load: its clients, and their answers so far."""
 
     def __init__(self, load: Load) -> None:
+        super().__init__(load.port, load.requests)
         self._load = load
-        self.requests = [request.encode("ascii") for request in load.requests]
-        self._pids = {**load.pids, "load": os.getpid()}
         self._keep = set(load.keep)
         self._sent = 0
         self._answered = 0
-        self._in_flight = 0
         self._watch: Watch | None = None
         self._window: Window | None = None
-        self._over = False
-        self.error: str | None = None
         self._latencies: list[tuple[int, float]] = []
         self._bodies: dict[int, str] = {}
         self._reconnects = 0
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.get_running_loop()
-        self._done = asyncio.Event()
 
     async def run(self) -> dict[str, Any]:
-        clients = [
-            (await self._loop.create_connection(lambda: _Client(self), HOST, self._load.port))[1]
-            for _ in range(self._load.clients)
-        ]
+        clients = [_Client(self) for _ in range(self._load.clients)]
+        for client in clients:
+            await self.connect(client)
         self._loop.call_later(WARM_SECONDS, self._give_up)
         for client in clients:
             client.send_next()
-        await self._done.wait()
-        self._over = True
-        for client in clients:
-            client.close()
-        if self.error is not None:
-            return {"error": self.error}
+        await self._done
         assert self._window is not None
         return {
             "window": asdict(self._window),
@@ -144,65 +102,54 @@ class _Run:
 
     def take(self) -> int | None:
         """The next request to send, None when the window is over."""
-        if self._window is not None or self.error is not None:
+        if self._window is not None or self._done.done():
             return None
-        self._in_flight += 1
         self._sent += 1
         return (self._sent - 1) % len(self.requests)
 
     def answered(self, request: int, status: int, body: memoryview, milliseconds: float) -> None:
-        self._in_flight -= 1
         self._answered += 1
         if status != 200:
-            self.fail(f"a request was answered {status}: {bytes(body[:300])!r}")
+            self.end(f"a request was answered {status}: {bytes(body[:300])!r}")
+        elif self._watch is None and self._answered >= self._load.warm:
+            self._watch = Watch({**self._load.pids, "load": os.getpid()})
+            self._loop.call_later(self._load.seconds, self._stop)
         elif self._watch is not None and self._window is None:
             self._latencies.append((request, milliseconds))
             if request in self._keep:
                 self._bodies[request] = bytes(body).decode()
             if len(self._latencies) >= self._load.count:
                 self._stop()
-        elif self._watch is None and self._answered >= self._load.warm:
-            self._watch = Watch(self._pids)
-            self._loop.call_later(self._load.seconds, self._stop)
-        if self._window is not None and not self._in_flight:
-            self._done.set()
+        if self._window is not None and self._answered == self._sent:
+            self.end()
 
     def lost(self, client: "_Client", error: Exception | None) -> None:
         """The server closed a connection. It may do that to one on which nothing is asked any more."""
-        if self._over or self.error is not None or not client.waits:
+        if self._done.done() or not client.waits:
             return
         if self._reconnects >= self._load.reconnects:
-            self.fail(f"the server closed a connection ({error})")
+            self.end(f"the server closed a connection ({error})")
             return
         self._reconnects += 1
-        task = self._loop.create_task(self._connect(client))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self.begin(self._reconnect(client))
 
-    async def _connect(self, client: "_Client") -> None:
+    async def _reconnect(self, client: "_Client") -> None:
         try:
-            await self._loop.create_connection(lambda: client, HOST, self._load.port)
+            await self.connect(client)
         except OSError as error:
-            self.fail(f"the server closed a connection and takes no other ({error})")
+            self.end(f"the server closed a connection and takes no other ({error})")
         else:
             client.send_again()
 
     def _stop(self) -> None:
         """The window is over; what is in flight is let out, so that the server is idle afterwards."""
-        if self._window is None:
-            assert self._watch is not None
+        if self._window is None and self._watch is not None:
             self._window = self._watch.window()
-            self._loop.call_later(DRAIN_SECONDS, self.fail, "the server did not answer the last requests")
+            self._loop.call_later(DRAIN_SECONDS, self.end, "the server did not answer the last requests")
 
     def _give_up(self) -> None:
         if self._watch is None:
-            self.fail("the server answered too few requests to begin to measure")
-
-    def fail(self, error: str) -> None:
-        """The run is worthless, unless it is over."""
-        if not self._over and self.error is None:
-            self.error = error
-            self._done.set()
+            self.end("the server answered too few requests to begin to measure")
 
 
 class _Client(Connection):
@@ -228,7 +175,6 @@ class _Client(Connection):
 
     def send_again(self) -> None:
         """On a new connection; the latency counts from the first time."""
-        self.begin_anew()
         self.write(self._run.requests[self._request])
 
     def answered(self, status: int, response: bytearray, body_at: int) -> None:
@@ -238,13 +184,5 @@ class _Client(Connection):
         self.send_next()
 
 
-async def _main() -> dict[str, Any]:
-    load = Load(**json.load(sys.stdin))
-    try:
-        return await _Run(load).run()
-    except OSError as error:
-        return {"error": f"the server on port {load.port} cannot be reached: {error}"}
-
-
 if __name__ == "__main__":
-    json.dump(uvloop.run(_main()), sys.stdout)
+    main(lambda load: _Run(Load(**load)).run())
