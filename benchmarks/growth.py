@@ -27,30 +27,17 @@ class Sample:
     rss_mb: float
     files: int
     threads: int
+    tasks: int | None = None  # of asyncio, where they are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Flatness:
-    """Memory of the last two thirds of a run."""
-
-    second_mb: float  # median of the second third
-    last_mb: float  # and of the last
-
-    @property
-    def ratio(self) -> float:
-        return self.last_mb / self.second_mb
-
-
-def flatness(samples: Sequence[Sample]) -> Flatness:
-    """Thirds of the time between the first sample and the last; each third must have some."""
-    second, last = thirds(samples)[1:]
-    return Flatness(
-        statistics.median(sample.rss_mb for sample in second),
-        statistics.median(sample.rss_mb for sample in last),
-    )
+def flatness(samples: Sequence[Sample]) -> float:
+    """The median memory of the last third over that of the second."""
+    second, last = (statistics.median(sample.rss_mb for sample in part) for part in thirds(samples)[1:])
+    return last / second
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Of the time between the first sample and the last."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:
@@ -58,7 +45,7 @@ def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
     return parts
 
 
-def look(pid: int) -> Sample:
+def look(pid: int, tasks: int | None = None) -> Sample:
     """Raises OSError when the process is gone."""
     process = Path(f"/proc/{pid}")
     return Sample(
@@ -66,6 +53,7 @@ def look(pid: int) -> Sample:
         memory_mb(pid)["now"],
         len(os.listdir(process / "fd")),  # noqa: PTH208  iterdir would make a Path of each
         len(os.listdir(process / "task")),  # noqa: PTH208
+        tasks,
     )
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks import workloads
 from benchmarks.closedloop import saturated
 from benchmarks.contestant import CONTENDED
-from benchmarks.growth import Flatness, Sampler, flatness, look
+from benchmarks.growth import Sampler, flatness, look
 from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
@@ -60,7 +60,7 @@ class Measured:
     seconds: float
     outcomes: Outcomes
     window: Window  # of the overload
-    memory: Flatness
+    flatness: float  # of memory
     memory_mb: tuple[float, float, float]  # before, at most, after
     recovery_seconds: float
 
@@ -140,7 +140,7 @@ def measure(server: Server, texts: list[str], options: argparse.Namespace) -> Me
         seconds=options.seconds,
         outcomes=outcomes,
         window=window,
-        memory=flatness(samples),
+        flatness=flatness(samples),
         memory_mb=(before, peak, after),
         recovery_seconds=recovery,
     )
@@ -176,7 +176,7 @@ def report(measured: Measured, options: argparse.Namespace) -> None:
         "processors": {name: spent / window.seconds for name, spent in window.cpu_seconds.items()},
         "foreign": window.foreign,
         "memory_mb": {"before": before, "peak": peak, "after": after},
-        "memory_last_over_second_third": measured.memory.ratio,
+        "memory_last_over_second_third": measured.flatness,
         "drained_seconds": drained,
         "recovery_seconds": measured.recovery_seconds,
     }

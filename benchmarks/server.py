@@ -90,6 +90,14 @@ def call(port: int, method: str, path: str, body: Any = None) -> Any:
     return json.loads(text) if answer.getheader("content-type") == "application/json" else text
 
 
+def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:
+    """Have `version` served; the seconds that it took, its build included. Raises ServerError."""
+    began = time.monotonic()
+    call(port, "POST", f"/models/{version}/activate")
+    wait_until_live(models_dir, version, seconds)
+    return time.monotonic() - began
+
+
 def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
     """Until the service serves `version`: its account in the models folder, whose reading costs it nothing.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.machine import memory_mb
 from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, wait_until_live
+from benchmarks.server import Server, swap
 from benchmarks.tables import conclude, table
 from benchmarks.variants import prepared
 from training.errors import TrainingError
@@ -71,10 +71,7 @@ def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
             "disk": _disk_mb(data_dir),
         }
         say("embedding them anew")
-        began = time.monotonic()
-        call(server.port, "POST", f"/models/{second}/activate")
-        wait_until_live(data_dir / "models", second, LONGEST_SECONDS)
-        seconds = time.monotonic() - began
+        seconds = swap(server.port, data_dir / "models", second, LONGEST_SECONDS)
         time.sleep(SETTLE_SECONDS)
         two = memory_mb(server.pid)
         row |= {

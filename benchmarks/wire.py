@@ -1,7 +1,7 @@
 """A client's end of one kept-alive connection: a request's bytes out, a response's status and body in.
 
-Bare asyncio protocols and no HTTP library, so that a generator (generator.py) takes as little as it can of the
-processors that it shares with the service. A response is read no further than its status and length; the
+Bare asyncio protocols and no HTTP library, so that a generator (generator.py) takes as little as it can of
+the processors that it shares with the service. A response is read no further than its status and length; the
 service sends none without a length.
 """
 
