@@ -14,9 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from benchmarks.machine import memory_mb
-from benchmarks.server import call
-
-TASKS = "simile_tasks "  # the series, where the service has it
+from benchmarks.server import metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Sample:
     rss_mb: float
     files: int
     threads: int
-    tasks: int | None = None  # of asyncio, where they are asked for
+    tasks: int = 0  # of asyncio, where they are asked for
 
 
 def flatness(samples: Sequence[Sample]) -> float:
@@ -45,7 +43,7 @@ def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
     return parts
 
 
-def look(pid: int, tasks: int | None = None) -> Sample:
+def look(pid: int, tasks: int = 0) -> Sample:
     """Raises OSError when the process is gone."""
     process = Path(f"/proc/{pid}")
     return Sample(
@@ -57,12 +55,9 @@ def look(pid: int, tasks: int | None = None) -> Sample:
     )
 
 
-def tasks(port: int) -> int | None:
-    """Asyncio tasks of the service, None where it does not tell. Raises ServerError."""
-    for line in call(port, "GET", "/metrics").splitlines():
-        if line.startswith(TASKS):
-            return int(float(line.removeprefix(TASKS)))
-    return None
+def tasks(port: int) -> int:
+    """Asyncio tasks of the service. Raises ServerError."""
+    return int(metric(port, "simile_tasks"))
 
 
 class Sampler:

@@ -1,9 +1,12 @@
 """A client that comes alone: seconds of a request on an idle service, and until they are as short again."""
 
 import http.client
-import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from itertools import cycle
+
+from benchmarks.server import timed
 
 WARM_ASKS = 20
 ENOUGH_IN_A_ROW = 10  # as quick as when idle, before the service counts as recovered
@@ -16,8 +19,7 @@ class Probe:
 
     def __init__(self, port: int, texts: Sequence[str]) -> None:
         self._port = port
-        self._bodies = [json.dumps({"inputs": text}) for text in texts]
-        self._asked = 0
+        self._texts = cycle(texts)
 
     def idle_ms(self, count: int) -> list[float]:
         """Milliseconds of `count` requests to a service that has nothing else to do."""
@@ -26,15 +28,9 @@ class Probe:
     def ask(self) -> tuple[int, float]:
         """Status and milliseconds, of a connection made beforehand."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=GIVE_UP_SECONDS)
-        connection.connect()
-        body = self._bodies[self._asked % len(self._bodies)]
-        self._asked += 1
-        began = time.monotonic()
-        connection.request("POST", "/embed", body, {"content-type": "application/json"})
-        answer = connection.getresponse()
-        answer.read()
-        milliseconds = (time.monotonic() - began) * 1000
-        connection.close()
+        with closing(connection):
+            connection.connect()
+            answer, _, milliseconds = timed(connection, "POST", "/embed", {"inputs": next(self._texts)})
         return answer.status, milliseconds
 
     def recovery(self, level_ms: float) -> float:

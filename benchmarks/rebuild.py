@@ -12,7 +12,6 @@ a share of what saturated clients got, and a latency counts from the intended ar
 import argparse
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, wait_until_live
+from benchmarks.server import Server, call, metric, swap, wait_until_live
 from benchmarks.tables import conclude, table
 from benchmarks.variants import prepared
 from benchmarks.verdict import Verdict
@@ -48,7 +47,6 @@ QUERY_CHARACTERS = 80
 CONNECTIONS, MOST_CONNECTIONS = 16, 512
 LONGEST_SECONDS = 3 * 3600.0
 SETTLE_SECONDS = 2.0
-PAUSES = r"(?m)^simile_swap_pause_seconds_sum (\S+)"  # of /metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def main() -> None:
         with Server(data_dir, options.program) as server:
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
             capacity, phases, outcomes = measure(server, texts, new, lengths)
-            paused = float(re.findall(PAUSES, call(server.port, "GET", "/metrics"))[0])
+            paused = metric(server.port, "simile_swap_pause_seconds_sum")
     report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
 
@@ -135,9 +133,8 @@ class NewVersion(NamedTuple):
         )
 
     def come_to_live(self) -> None:
-        if self.steps is None:
-            call(self.port, "POST", f"/models/{self.published}/activate")
-        wait_until_live(self.models_dir, Store(self.models_dir).wanted() or "", LONGEST_SECONDS)
+        trained = None if self.steps is None else Store(self.models_dir).wanted()
+        swap(self.port, self.models_dir, trained or self.published, LONGEST_SECONDS)
 
     def roll_back(self) -> None:
         back = call(self.port, "POST", "/models/rollback")["wanted"]

@@ -6,8 +6,8 @@ import os
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -68,26 +68,38 @@ class Server:
 
     def info(self) -> dict[str, Any]:
         """The answer of `GET /info`."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/info", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
+        found: dict[str, Any] = call(self.port, "GET", "/info")
         return found
+
+
+def timed(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
+) -> tuple[http.client.HTTPResponse, str, float]:
+    """The answer, its text, and the milliseconds from the request's first byte to the answer's last."""
+    content = None if body is None else json.dumps(body)
+    began = time.perf_counter()
+    connection.request(method, path, content, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    text = answer.read()
+    return answer, text.decode(), (time.perf_counter() - began) * 1000
 
 
 def call(port: int, method: str, path: str, body: Any = None) -> Any:
     """Send a request on a connection of its own: the answer's JSON, or its text. Raises ServerError."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    content = None if body is None else json.dumps(body)
-    try:
-        connection.request(method, path, content, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    except (http.client.HTTPException, OSError) as error:
-        raise ServerError(f"{method} {path} was not answered: {error!r}") from error
-    finally:
-        connection.close()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
+        try:
+            answer, text, _ = timed(connection, method, path, body)
+        except (http.client.HTTPException, OSError) as error:
+            raise ServerError(f"{method} {path} was not answered: {error!r}") from error
     if answer.status >= 300:
         raise ServerError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
     return json.loads(text) if answer.getheader("content-type") == "application/json" else text
+
+
+def metric(port: int, name: str) -> float:
+    """The number that `GET /metrics` shows. Raises ServerError."""
+    lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
+    return float(lines[name])
 
 
 def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:

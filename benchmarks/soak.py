@@ -127,21 +127,23 @@ def report(soaked: Soaked, options: argparse.Namespace) -> None:
     threads = soaked.last.threads - soaked.first.threads
     files = soaked.last.files - soaked.first.files
     verdicts = [
-        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH, False, False),
-        Verdict("memory at most: last third over second", last / second, 1 + GROWTH, False, False),
+        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH, at_least=False),
+        Verdict("memory at most: last third over second", last / second, 1 + GROWTH, at_least=False),
         Verdict(
             "files more than at the first look, those of new threads aside",
             files - FILES_OF_A_THREAD * max(0, threads),
             0,
-            False,
-            False,
+            at_least=False,
         ),
-        Verdict("threads more than at the first look", threads, MORE_THREADS, False, False),
-        Verdict("unexpected answers", traffic.unexpected, 0, False, False),
+        Verdict("threads more than at the first look", threads, MORE_THREADS, at_least=False),
+        Verdict("unexpected answers", traffic.unexpected, 0, at_least=False),
+        Verdict(
+            "tasks more than at the first look",
+            soaked.last.tasks - soaked.first.tasks,
+            0,
+            at_least=False,
+        ),
     ]
-    if soaked.first.tasks is not None and soaked.last.tasks is not None:
-        more = soaked.last.tasks - soaked.first.tasks
-        verdicts.append(Verdict("tasks more than at the first look", more, 0, False, False))
     result = {
         "minutes": options.minutes,
         "clients": options.clients,
@@ -176,8 +178,7 @@ def _held_table(soaked: Soaked) -> str:
             [f"{name} third", statistics.median(memory), min(memory), max(memory), files, threads, ""]
         )
     for name, held in (("first", soaked.first), ("last", soaked.last)):
-        told = "" if held.tasks is None else held.tasks
-        rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, told])
+        rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, held.tasks])
     return table(("", "RSS MiB", "least", "most", "files, at most", "threads, at most", "tasks"), rows)
 
 
