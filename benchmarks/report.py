@@ -23,7 +23,7 @@ from benchmarks.floors import (
 )
 from benchmarks.forms import CACHED, DEFAULT, name_of, raw_name
 from benchmarks.results import Results, Spread, p50_p99
-from benchmarks.tables import table
+from benchmarks.tables import of_machine, table
 from benchmarks.workloads import Workload
 
 LOADS = (MANY, BULK, FEW, ONE, LONG)
@@ -86,8 +86,7 @@ def _quantiles(milliseconds: Sequence[float]) -> dict[str, float]:
 
 
 def _machine(results: Results) -> str:
-    kept, machine = results.kept, results.kept["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    kept = results.kept
     workloads = "; ".join(
         f"{one['name']}: {one['texts']:,} texts of {one['tokens']['least']} to "
         f"{one['tokens']['most']} tokens, mean {one['tokens']['mean']:g}, median {one['tokens']['p50']:g}"
@@ -95,8 +94,7 @@ def _machine(results: Results) -> str:
     )
     look = "A look with `--quick`, no figure. " if kept["quick"] else ""
     return (
-        f"{look}{kept['date'][:10]}, {machine['processors']} processors of {machine['cpu']}, "
-        f"{machine['memory_gb']} GB, {machine['system']}; Python {machine['python']}, {versions}; "
+        f"{look}{of_machine(kept['date'], kept['machine'])}; "
         f"{kept['model']}, vector cache off, but for {CACHED}. Texts: {kept['texts']}; {workloads}. "
         f"Medians over the clean rounds (least to most); (c): others used more than "
         f"{CONTENDED:.0%} of the machine in every round."
