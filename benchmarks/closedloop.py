@@ -50,7 +50,7 @@ class ClosedLoop(Generator):
         self.send(**asdict(load))
 
     def finish(self) -> Answers:
-        """Raises LoadError."""
+        """Raises BenchError."""
         try:
             found = self.answer()
         finally:
@@ -64,7 +64,7 @@ class ClosedLoop(Generator):
 
 
 def saturated(port: int, pid: int, requests: list[str], clients: int, seconds: float) -> float:
-    """Answers per second that `clients` without pause get of the service. Raises LoadError."""
+    """Answers per second that `clients` without pause get of the service. Raises BenchError."""
     answers = ClosedLoop(Load(port, requests, clients, 4 * clients, seconds, {"server": pid})).finish()
     return len(answers.milliseconds) / answers.window.seconds
 

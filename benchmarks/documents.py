@@ -19,8 +19,8 @@ from urllib.parse import quote
 import numpy as np
 
 from benchmarks.closedloop import ClosedLoop, Load
-from benchmarks.generator import LoadError
 from benchmarks.machine import Watch, Window
+from benchmarks.places import BenchError
 from benchmarks.server import Server, timed
 from benchmarks.wire import get
 from service.store.schema import DATABASE, connect
@@ -75,7 +75,7 @@ def alone(server: Server, texts: Sequence[str]) -> Pairs:
     """A pair for each text, with nothing else going on.
 
     Raises:
-        LoadError: a response was not 200.
+        BenchError: a response was not 200.
 
     """
     watch = Watch({"server": server.pid, "bench": os.getpid()})
@@ -87,7 +87,7 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
     """A pair for each text, as many as there is time for while another client searches.
 
     Raises:
-        LoadError: a response was not 200.
+        BenchError: a response was not 200.
 
     """
     searches = ClosedLoop(
@@ -122,12 +122,12 @@ def _take_turns(
             if not number % 2:
                 add.append(_post_ms(connection, "/documents", documents))
     if len(embed) <= WARM_PAIRS:
-        raise LoadError("too few documents could be added to say anything")
+        raise BenchError("too few documents could be added to say anything")
     return embed[WARM_PAIRS:], add[WARM_PAIRS:]
 
 
 def _post_ms(connection: HTTPConnection, path: str, body: Any) -> float:
     answer, text, milliseconds = timed(connection, "POST", path, body)
     if answer.status != 200:
-        raise LoadError(f"POST {path} was answered {answer.status}: {text[:300]!r}")
+        raise BenchError(f"POST {path} was answered {answer.status}: {text[:300]!r}")
     return milliseconds

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.contestant import ContestantError
 from benchmarks.library import Library
 from benchmarks.places import BenchError, say
 from benchmarks.process import Process
@@ -148,6 +147,6 @@ def _export(version: Path, folder: Path) -> None:
             timeout=EXPORT_SECONDS,
         )
     except subprocess.CalledProcessError as error:
-        raise ContestantError(f"the model was not exported: {error.stderr[-1000:]}") from None
+        raise BenchError(f"the model was not exported: {error.stderr[-1000:]}") from None
     except subprocess.TimeoutExpired as error:
-        raise ContestantError(f"the model was not exported: {error}") from None
+        raise BenchError(f"the model was not exported: {error}") from None

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from benchmarks.environments import REFERENCE
 from benchmarks.forms import DEFAULT, name_of, raw_name
 from benchmarks.results import Results, Spread
+from benchmarks.tables import Verdict
 from benchmarks.turns import Cell
-from benchmarks.verdict import Verdict
 
 MANY, FEW, ONE, BULK, LONG = "64 x 1", "8 x 1", "1 x 1", "4 x 32", "mix, 32 x 1"
 SENTENCES_AT_ONCE, MIX_AT_ONCE = "sentences", "mix"

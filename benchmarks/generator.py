@@ -23,10 +23,6 @@ from benchmarks.wire import Connection
 from benchmarks.workloads import PROJECT
 
 
-class LoadError(BenchError):
-    """A response was not 200, a connection broke, or nothing was answered in time."""
-
-
 class Generator(Process):
     """The bench's side: the process that runs `module`."""
 
@@ -34,10 +30,10 @@ class Generator(Process):
         super().__init__("The load generator", [sys.executable, "-m", module], cwd=PROJECT, piped=True)
 
     def answer(self) -> dict[str, Any]:
-        """The next line of it. Raises LoadError."""
+        """The next line of it. Raises BenchError."""
         found = super().answer()
         if "error" in found:
-            raise LoadError(found["error"])
+            raise BenchError(found["error"])
         return found
 
 
@@ -67,7 +63,7 @@ class Run:
         if error is None:
             self._done.set_result(None)
         else:
-            self._done.set_exception(LoadError(error))
+            self._done.set_exception(BenchError(error))
 
 
 def main(run: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
@@ -77,7 +73,7 @@ def main(run: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
         load = json.loads(sys.stdin.readline())
         try:
             return await run(load)
-        except LoadError as error:
+        except BenchError as error:
             return {"error": str(error)}
         except OSError as error:
             return {"error": f"the server on port {load['port']} cannot be reached: {error}"}

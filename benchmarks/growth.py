@@ -56,7 +56,7 @@ def look(pid: int, tasks: int = 0) -> Sample:
 
 
 def tasks(port: int) -> int:
-    """Asyncio tasks of the service. Raises ServerError."""
+    """Asyncio tasks of the service. Raises BenchError."""
     return int(metric(port, "simile_tasks"))
 
 

@@ -39,7 +39,7 @@ class Library(Process):
         self._sizes: dict[str, tuple[int, int]] = {}  # of a batch, and of a measurement, by workload
 
     def ready(self) -> None:
-        """Wait until it is loaded. Raises ProcessError."""
+        """Wait until it is loaded. Raises BenchError."""
         self._told = self.answer()["packages"]
 
     def about(self) -> dict[str, Any]:

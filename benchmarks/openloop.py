@@ -75,12 +75,12 @@ class OpenLoop(Generator):
     """A generator at work since `begin`; `finish` ends it."""
 
     def __init__(self, flow: Flow) -> None:
-        """Raises LoadError."""
+        """Raises BenchError."""
         super().__init__("benchmarks.openloop")
         self.begin = float(self.order(**asdict(flow))["begin"])
 
     def finish(self) -> Outcomes:
-        """Let nobody arrive any more, wait for the answers under way. Raises LoadError."""
+        """Let nobody arrive any more, wait for the answers under way. Raises BenchError."""
         self.end_orders()
         try:
             found = self.answer()

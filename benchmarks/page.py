@@ -13,8 +13,7 @@ from benchmarks import floors, report
 from benchmarks.picture import bars
 from benchmarks.places import RESULTS, arguments
 from benchmarks.results import Results
-from benchmarks.tables import table
-from benchmarks.verdict import Verdict
+from benchmarks.tables import Verdict, table
 from benchmarks.workloads import PROJECT
 
 PAGE = PROJECT / "docs" / "PERFORMANCE.md"

@@ -17,10 +17,6 @@ LOOK_SECONDS = 0.05
 TAIL = 2000  # characters of a log that are told
 
 
-class ProcessError(BenchError):
-    """A program did not start, was not ready in time, or ended; the message has the end of its log."""
-
-
 class Process:
     """Starting, from the moment it is made; down after `close`."""
 
@@ -50,7 +46,7 @@ class Process:
             )
         except OSError as error:
             self._log.close()
-            raise ProcessError(f"{name} does not start: {error}") from None
+            raise BenchError(f"{name} does not start: {error}") from None
 
     @property
     def pid(self) -> int:
@@ -116,6 +112,6 @@ class Process:
                     stream.close()
         self._log.close()
 
-    def _failed(self, how: str) -> ProcessError:
+    def _failed(self, how: str) -> BenchError:
         self._log.seek(0)
-        return ProcessError(f"{self.name} {how}:\n{self._log.read()[-TAIL:]}")
+        return BenchError(f"{self.name} {how}:\n{self._log.read()[-TAIL:]}")

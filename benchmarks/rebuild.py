@@ -30,9 +30,8 @@ from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
 from benchmarks.server import Server, call, metric, swap, wait_until_live
-from benchmarks.tables import conclude, table
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.variants import prepared
-from benchmarks.verdict import Verdict
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
 from models.store import Store

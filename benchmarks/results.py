@@ -49,9 +49,6 @@ class Results:
             for cell in kept["cells"]
         }
 
-    def __contains__(self, cell: Cell) -> bool:
-        return any(one is not None for one in self._cells.get(cell, ()))
-
     @property
     def names(self) -> list[str]:
         """Everybody who was measured, in the order of the round."""

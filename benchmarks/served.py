@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 
 from benchmarks.closedloop import Answers, ClosedLoop, Load
-from benchmarks.contestant import ContestantError, Measured, Scenario, Vectors
-from benchmarks.generator import LoadError
+from benchmarks.contestant import Measured, Scenario, Vectors
 from benchmarks.machine import memory_mb
+from benchmarks.places import BenchError
 from benchmarks.raw import cosines
 from benchmarks.results import p50_p99
 from benchmarks.server import call
@@ -75,7 +75,7 @@ class Served:
     _alone: dict[str, Vectors] = field(default_factory=dict)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """(n, dimension). Raises ServerError."""
+        """(n, dimension). Raises BenchError."""
         found: list[list[float]] = []
         for at in range(0, len(texts), ASKED_AT_ONCE):
             some = list(texts[at : at + ASKED_AT_ONCE])
@@ -98,7 +98,7 @@ class Served:
         return self._made[key]
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Raises LoadError when an answer is not 200, ContestantError when one is another text's."""
+        """Raises BenchError when an answer is not 200, or when one is another text's."""
         made = self.requests(scenario.workload, scenario.texts)
         order = list(range(len(made.lines)))
         random.Random(turn).shuffle(order)
@@ -124,7 +124,7 @@ class Served:
 
     def _summary(self, scenario: Scenario, made: Requests, order: list[int], answers: Answers) -> Measured:
         if not answers.milliseconds:
-            raise LoadError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
+            raise BenchError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
         window, workload = answers.window, scenario.workload
         everything = [latency for _, latency in answers.milliseconds]
         long = [latency for request, latency in answers.milliseconds if made.is_long[order[request]]]
@@ -150,4 +150,4 @@ class Served:
             found = np.array(self.dialect.read(orjson.loads(body))[:1], np.float32)
             least = float(cosines(found, self._alone[text])[0])
             if least < LEAST_COSINE:
-                raise ContestantError(f"{self.name}: a vector under load differs from alone (cosine {least})")
+                raise BenchError(f"{self.name}: a vector under load differs from alone (cosine {least})")

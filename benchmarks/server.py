@@ -22,10 +22,6 @@ STOP_SECONDS = 40.0
 LOOK_SECONDS = 0.25
 
 
-class ServerError(BenchError):
-    """The service refused, or did not come to a version; the message carries what it said."""
-
-
 class Server:
     """The service on `data_dir`, with the vector cache off; up between `with` and its end.
 
@@ -85,25 +81,25 @@ def timed(
 
 
 def call(port: int, method: str, path: str, body: Any = None) -> Any:
-    """Send a request on a connection of its own: the answer's JSON, or its text. Raises ServerError."""
+    """Send a request on a connection of its own: the answer's JSON, or its text. Raises BenchError."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
         try:
             answer, text, _ = timed(connection, method, path, body)
         except (http.client.HTTPException, OSError) as error:
-            raise ServerError(f"{method} {path} was not answered: {error!r}") from error
+            raise BenchError(f"{method} {path} was not answered: {error!r}") from error
     if answer.status >= 300:
-        raise ServerError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
+        raise BenchError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
     return json.loads(text) if answer.getheader("content-type") == "application/json" else text
 
 
 def metric(port: int, name: str) -> float:
-    """The number that `GET /metrics` shows. Raises ServerError."""
+    """The number that `GET /metrics` shows. Raises BenchError."""
     lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
     return float(lines[name])
 
 
 def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:
-    """Have `version` served; the seconds that it took, its build included. Raises ServerError."""
+    """Have `version` served; the seconds that it took, its build included. Raises BenchError."""
     began = time.monotonic()
     call(port, "POST", f"/models/{version}/activate")
     wait_until_live(models_dir, version, seconds)
@@ -114,7 +110,7 @@ def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
     """Until the service serves `version`: its account in the models folder, whose reading costs it nothing.
 
     Raises:
-        ServerError: building it failed, or took longer than `seconds`.
+        BenchError: building it failed, or took longer than `seconds`.
 
     """
     until = time.monotonic() + seconds
@@ -122,7 +118,7 @@ def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
     while (state := store.read_state()).get("live") != version:
         shown = state.get("versions", {}).get(version, {})
         if shown.get("state") == "failed" or time.monotonic() > until:
-            raise ServerError(f"{version} did not come to live: {shown}")
+            raise BenchError(f"{version} did not come to live: {shown}")
         time.sleep(LOOK_SECONDS)
 
 

@@ -17,7 +17,7 @@ HOURS = 2  # more than it can take
 
 
 def grown(served: Served, mixture: Workload, many: int = MANY) -> dict[str, Any]:
-    """RSS in MiB, and after how many requests. Raises LoadError."""
+    """RSS in MiB, and after how many requests. Raises BenchError."""
     chance = random.Random("shapes of the bench")
     requests = [
         post(

@@ -22,10 +22,9 @@ from benchmarks import workloads
 from benchmarks.growth import Sample, Sampler, look, tasks, thirds
 from benchmarks.places import arguments, say, scratch
 from benchmarks.server import Server, call, swap
-from benchmarks.tables import conclude, table
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
-from benchmarks.verdict import Verdict
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 GROWTH = 0.05  # of memory at rest, and of the most that is held
@@ -112,7 +111,7 @@ def _texts(server: Server, version: Path) -> list[str]:
 def take_turns(
     server: Server, models_dir: Path, versions: Iterator[str], every_seconds: float, seconds: float
 ) -> Iterator[float]:
-    """A swap every so often: the seconds that each took. Raises ServerError."""
+    """A swap every so often: the seconds that each took. Raises BenchError."""
     until = time.monotonic() + seconds
     while time.monotonic() + every_seconds < until:
         time.sleep(every_seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.contestant import ContestantError
+from benchmarks.places import BenchError
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 from models.publishing.default import ORIGIN
@@ -62,10 +62,10 @@ class Peer(Process):
         super().__init__("The peer", command, env=environment, piped=True)
 
     def ready(self, dropout: float) -> dict[str, Any]:
-        """Wait for its first steps: its account of itself. Raise ContestantError if it trains otherwise."""
+        """Wait for its first steps: its account of itself. Raise BenchError if it trains otherwise."""
         about = self.answer()
         if about["dropout"] != [dropout]:
-            raise ContestantError(f"The peer's dropout is {about['dropout']} and not {dropout}")
+            raise BenchError(f"The peer's dropout is {about['dropout']} and not {dropout}")
         return about
 
     def go(self) -> int:

@@ -33,13 +33,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.contestant import CONTENDED, ContestantError
+from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Watch, Window, wait_for_quiet
-from benchmarks.places import arguments, say, scratch
+from benchmarks.places import BenchError, arguments, say, scratch
 from benchmarks.results import Spread, spread
-from benchmarks.tables import conclude, table
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.trainers import Ours, Peer
-from benchmarks.verdict import Verdict
 from models.errors import ModelError
 from models.publishing.default import default_source
 from training.errors import TrainingError
@@ -153,7 +152,7 @@ def measure(
                 sentences.add(turn())
                 windows[who] = watch.window()
             if len(sentences) > 1:
-                raise ContestantError(f"a round was of {' and '.join(map(str, sentences))} sentences")
+                raise BenchError(f"a round was of {' and '.join(map(str, sentences))} sentences")
             repeats.append(repeat(windows["simile"], windows["peer"], sentences.pop()))
             mark = " (contended)" if repeats[-1]["contended"] else ""
             say(f"{precision}, repeat {number + 1}: {repeats[-1]['ratio']:.2f} of the peer{mark}")

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from benchmarks import machine, vectordata
 from benchmarks.places import SCRATCH, arguments, say
 from benchmarks.results import Spread, p50_p99
-from benchmarks.tables import conclude, table
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.vectordata import Vectors
-from benchmarks.verdict import Verdict
 from service.index.index import Index
 from service.store.ids import PASSAGE_BITS, revisions_of
 

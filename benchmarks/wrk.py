@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.contestant import Measured, Scenario
-from benchmarks.generator import LoadError
 from benchmarks.machine import Watch
+from benchmarks.places import BenchError
 from benchmarks.served import Served
 
 LEAST_SECONDS = 2  # whole ones; it takes fractions and then gives nothing
@@ -54,14 +54,14 @@ def program() -> str | None:
 
 
 def read(output: str) -> Said:
-    """The last line of its output. Raises LoadError when there is none, or when requests failed."""
+    """The last line of its output. Raises BenchError when there is none, or when requests failed."""
     line = output.strip().rpartition("\n")[2]
     try:
         found = json.loads(line)
     except json.JSONDecodeError:
-        raise LoadError(f"wrk said nothing that could be read: {output[-500:]!r}") from None
+        raise BenchError(f"wrk said nothing that could be read: {output[-500:]!r}") from None
     if found["errors"] or not found["requests"]:
-        raise LoadError(f"wrk: {found['requests']} requests, {found['errors']} of them failed")
+        raise BenchError(f"wrk: {found['requests']} requests, {found['errors']} of them failed")
     return Said(found["requests"], found["microseconds"] / 1e6, found["p50"] / 1000, found["p99"] / 1000)
 
 
@@ -74,7 +74,7 @@ class Judged:
         self._folder = folder
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Raises LoadError."""
+        """Raises BenchError."""
         made = self._served.requests(scenario.workload, scenario.texts)
         bodies = self._folder / "bodies"
         bodies.write_text("\n".join(line.partition("\r\n\r\n")[2] for line in made.lines))
