@@ -1,4 +1,4 @@
-"""The peak of the processors: matrix products alone, one thread for each processor, side by side.
+"""The peak of the processors: matrix products in fp32 alone, one thread for each processor, side by side.
 
 The shapes are those of a small encoder's layers on a batch of 2,048 tokens, and a square one; a measurement
 is the best of them, since a peak is what is looked for.

@@ -35,7 +35,7 @@ def flatness(samples: Sequence[Sample]) -> float:
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Of the time between the first sample and the last."""
+    """The samples by thirds of the time between the first and the last."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:

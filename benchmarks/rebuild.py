@@ -29,6 +29,7 @@ from benchmarks.contestant import CONTENDED
 from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
+from benchmarks.results import p50_p99
 from benchmarks.server import Server, call, metric, swap, wait_until_live
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.variants import prepared
@@ -77,10 +78,6 @@ class Phases:
         yield
         self.spans[name] = (began, time.monotonic())
         self.windows[name] = watch.window()
-
-    def seconds(self, name: str) -> float:
-        begin, end = self.spans[name]
-        return end - begin
 
 
 def main() -> None:
@@ -217,12 +214,12 @@ def _figures(phases: Phases, outcomes: Outcomes, name: str) -> dict[str, Any]:
     answered = inside.milliseconds[inside.status == 200]
     if not len(answered):
         raise SystemExit(f"No search was answered in the phase {name!r}.")
-    p50, p99 = np.quantile(answered, (0.5, 0.99))
+    p50, p99 = p50_p99(answered)
     return {
-        "seconds": phases.seconds(name),
+        "seconds": phases.windows[name].seconds,
         "searches": len(inside.status),
-        "p50_ms": float(p50),
-        "p99_ms": float(p99),
+        "p50_ms": p50,
+        "p99_ms": p99,
         "longest_ms": float(answered.max()),
         "failed": int((inside.status != 200).sum()),
         "foreign": phases.windows[name].foreign,

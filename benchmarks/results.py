@@ -29,7 +29,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Of clean values."""
+        """The spread of values that are all clean."""
         return cls(statistics.median(values), min(values), max(values), len(values))
 
     def words(self, digits: int = 2) -> str:

@@ -10,7 +10,6 @@ reads /proc, so Linux only.
 import argparse
 import random
 import time
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -85,14 +84,9 @@ def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
 
 
 def _disk_mb(data_dir: Path) -> float:
-    return sum(_sizes(data_dir)) / MB
-
-
-def _sizes(data_dir: Path) -> Iterator[int]:
     models = data_dir / "models"
-    for path in data_dir.rglob("*"):
-        if path.is_file() and models not in path.parents:
-            yield path.stat().st_size
+    files = (path for path in data_dir.rglob("*") if path.is_file() and models not in path.parents)
+    return sum(file.stat().st_size for file in files) / MB
 
 
 if __name__ == "__main__":

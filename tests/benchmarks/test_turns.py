@@ -1,4 +1,4 @@
-"""Who goes when, and when it is enough: on contestants that take no time."""
+"""The order of the turns and their end, on contestants that take no time."""
 
 from collections.abc import Iterator
 from itertools import repeat
