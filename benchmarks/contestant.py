@@ -30,10 +30,6 @@ class Scenario:
     texts: int = 0
     seconds: float = 4.0  # of one measurement, about
 
-    @property
-    def at_once(self) -> bool:
-        return not self.clients
-
 
 @dataclass(frozen=True, slots=True)
 class Measured:

@@ -96,7 +96,7 @@ def _starts_and_memory(kept: dict[str, Any]) -> Iterator[Verdict]:
     yield Verdict(said, starts["second_median"], SECOND_START_SECONDS, False, starts["contended"])
     for name, grown in kept["memory"].items():
         said = f"{name}, RSS after {grown['many']:,} requests over {grown['few']:,}"
-        yield Verdict(said, grown["after_mb"] / grown["before_mb"], MEMORY_RATIO, False, contended=False)
+        yield Verdict(said, grown["after_mb"] / grown["before_mb"], MEMORY_RATIO)
     alone = kept["documents"]["alone"]
     said = f"one document more beside {kept['documents']['stored']}, ms beyond embedding it (median)"
     yield Verdict(said, alone["difference_ms"]["p50"], ADDED_MS, False, alone["contended"])

@@ -124,24 +124,14 @@ def report(soaked: Soaked, options: argparse.Namespace) -> None:
     at_rest = soaked.last.rss_mb / soaked.first.rss_mb
     second, last = (max(sample.rss_mb for sample in part) for part in thirds(soaked.samples)[1:])
     threads = soaked.last.threads - soaked.first.threads
-    files = soaked.last.files - soaked.first.files
+    files = soaked.last.files - soaked.first.files - FILES_OF_A_THREAD * max(0, threads)
     verdicts = [
-        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH, at_least=False),
-        Verdict("memory at most: last third over second", last / second, 1 + GROWTH, at_least=False),
-        Verdict(
-            "files more than at the first look, those of new threads aside",
-            files - FILES_OF_A_THREAD * max(0, threads),
-            0,
-            at_least=False,
-        ),
-        Verdict("threads more than at the first look", threads, MORE_THREADS, at_least=False),
-        Verdict("unexpected answers", traffic.unexpected, 0, at_least=False),
-        Verdict(
-            "tasks more than at the first look",
-            soaked.last.tasks - soaked.first.tasks,
-            0,
-            at_least=False,
-        ),
+        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH),
+        Verdict("memory at most: last third over second", last / second, 1 + GROWTH),
+        Verdict("files more than at the first look, those of new threads aside", files, 0),
+        Verdict("threads more than at the first look", threads, MORE_THREADS),
+        Verdict("unexpected answers", traffic.unexpected, 0),
+        Verdict("tasks more than at the first look", soaked.last.tasks - soaked.first.tasks, 0),
     ]
     result = {
         "minutes": options.minutes,

@@ -18,7 +18,7 @@ class Verdict:
     what: str
     value: float
     bound: float
-    at_least: bool
+    at_least: bool = False
     contended: bool = False  # no clean repeat: the figure says little
 
     @property
