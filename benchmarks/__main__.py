@@ -12,14 +12,13 @@ import os
 import statistics
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks import accuracy, documents, environments, floors, forms, gemm, machine, report, workloads, wrk
 from benchmarks.contestant import CONTENDED, Embedder, Scenario
-from benchmarks.machine import between, snapshot
+from benchmarks.machine import Watch
 from benchmarks.places import RESULTS, say, scratch
 from benchmarks.raw import RawEngine, SingleCalls
 from benchmarks.results import Results, cells
@@ -113,7 +112,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             many = {"many": MEMORY_QUICK} if options.quick else {}
             for form in ours:
                 say(f"sending {form.served.name} requests of every shape")
-                memory[form.served.name] = asdict(grown(form.served, mixture, **many))
+                memory[form.served.name] = grown(form.served, mixture, **many)
     return kept | {
         "model": first.info["model_version"],
         "texts": source.source,
@@ -156,7 +155,10 @@ def _jobs(
         SingleCalls(floors.TOGETHER_ALONE, forms.together(ours[0]), tokenising=False),
     ]
     judge = [wrk.Judged(ours[0].served, folder)] if wrk.program() else []
-    jobs = [Job(peak, products, True) for peak in gemm.peaks(ours[0].info["threads"])]
+    threads = ours[0].info["threads"]
+    jobs = [
+        Job(gemm.Gemm(f"GEMM {kind}", make, threads), products, True) for kind, make in gemm.KINDS.items()
+    ]
     jobs += [Job(calls, single, True) for calls in alone]
     for form in ours:
         jobs += [Job(form.raw, at_once, True)] if form.raw else []
@@ -180,14 +182,13 @@ def _no_judge() -> dict[str, str]:
 def _starts(data_dir: Path, program: Path) -> dict[str, Any]:
     """Process to ready, with the version published."""
     say("starting the service again")
-    begin = snapshot({"bench": os.getpid()})
+    watch = Watch({"bench": os.getpid()})
     used, seconds = 0.0, []
     for _ in range(STARTS):
         with Server(data_dir, program) as server:
             seconds.append(server.ready_seconds)
             used += machine.process_seconds(server.pid)
-    window = between(begin, snapshot({"bench": os.getpid()}))
-    foreign = max(0.0, window.foreign - used / (window.seconds * machine.processors()))
+    foreign = watch.window().foreign_without(used)
     return {
         "second": seconds,
         "second_median": statistics.median(seconds),

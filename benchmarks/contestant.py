@@ -13,16 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.places import BenchError
 from benchmarks.workloads import Workload
 
 CONTENDED = 0.15  # share of the machine that others may use before a measurement counts for nothing
 
 Vectors = NDArray[np.float32]
-
-
-class ContestantError(BenchError):
-    """A contestant did not start, broke, or answered something else than vectors. The message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +29,6 @@ class Scenario:
     clients: int = 0
     texts: int = 0
     seconds: float = 4.0  # of one measurement, about
-
-    @property
-    def at_once(self) -> bool:
-        return not self.clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +54,7 @@ class Contestant(Protocol):
     name: str
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Once. `turn` is another number each time. Raises ContestantError or LoadError."""
+        """Once. `turn` is another number each time. Raises BenchError."""
         ...
 
 

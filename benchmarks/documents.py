@@ -6,23 +6,22 @@ in the place of embedded ones: an exact index takes the same time over any. Then
 alone, then while another client searches without a pause. A pair's difference is what storing adds.
 """
 
-import http.client
-import json
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks import load
-from benchmarks.load import Load, LoadError
-from benchmarks.machine import Window, between, snapshot
-from benchmarks.server import Server
+from benchmarks.closedloop import ClosedLoop, Load
+from benchmarks.machine import Watch, Window
+from benchmarks.places import BenchError
+from benchmarks.server import Server, timed
 from benchmarks.wire import get
 from service.store.schema import DATABASE, connect
 from service.store.values import Document, Embedding, json_of
@@ -76,26 +75,22 @@ def alone(server: Server, texts: Sequence[str]) -> Pairs:
     """A pair for each text, with nothing else going on.
 
     Raises:
-        LoadError: a response was not 200.
+        BenchError: a response was not 200.
 
     """
-    client = _Client(server.port)
-    pids = {"server": server.pid, "bench": os.getpid()}
-    begin = snapshot(pids)
-    embed, add = _take_turns(client, texts, "alone")
-    window = between(begin, snapshot(pids))
-    client.close()
-    return Pairs(embed, add, [], window)
+    watch = Watch({"server": server.pid, "bench": os.getpid()})
+    embed, add = _take_turns(server.port, texts, "alone")
+    return Pairs(embed, add, [], watch.window())
 
 
 def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
     """A pair for each text, as many as there is time for while another client searches.
 
     Raises:
-        LoadError: a response was not 200.
+        BenchError: a response was not 200.
 
     """
-    searches = load.start(
+    searches = ClosedLoop(
         Load(
             port=server.port,
             requests=[get(f"/search?q={quote(text)}&k=10") for text in reversed(texts)],
@@ -105,52 +100,34 @@ def while_searching(server: Server, texts: Sequence[str]) -> Pairs:
             pids={"server": server.pid, "bench": os.getpid()},
         )
     )
-    client = _Client(server.port)
-    embed, add = _take_turns(client, texts, "searched", lambda: searches.poll() is None)
-    client.close()
-    found = load.finish(searches)
+    embed, add = _take_turns(server.port, texts, "searched", lambda: not searches.ended)
+    found = searches.finish()
     return Pairs(embed, add, [milliseconds for _, milliseconds in found.milliseconds], found.window)
 
 
 def _take_turns(
-    client: "_Client", texts: Sequence[str], name: str, go_on: Callable[[], bool] = lambda: True
+    port: int, texts: Sequence[str], name: str, go_on: Callable[[], bool] = lambda: True
 ) -> tuple[list[float], list[float]]:
     """Milliseconds to embed and to add each text, one connection, whoever comes first changing."""
     embed: list[float] = []
     add: list[float] = []
-    for number, text in enumerate(texts):
-        if not go_on():
-            break
-        documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
-        if number % 2:
-            add.append(client.post_ms("/documents", documents))
-        embed.append(client.post_ms("/embed", {"inputs": text}))
-        if not number % 2:
-            add.append(client.post_ms("/documents", documents))
+    with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        for number, text in enumerate(texts):
+            if not go_on():
+                break
+            documents = {"documents": [{"id": f"{name}-{number}", "text": text}]}
+            if number % 2:
+                add.append(_post_ms(connection, "/documents", documents))
+            embed.append(_post_ms(connection, "/embed", {"inputs": text}))
+            if not number % 2:
+                add.append(_post_ms(connection, "/documents", documents))
     if len(embed) <= WARM_PAIRS:
-        raise LoadError("too few documents could be added to say anything")
+        raise BenchError("too few documents could be added to say anything")
     return embed[WARM_PAIRS:], add[WARM_PAIRS:]
 
 
-class _Client:
-    """A kept-alive connection with one request at a time."""
-
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        self._connection.connect()
-        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def post_ms(self, path: str, body: Any) -> float:
-        """Milliseconds from the request's first byte to the last of its answer."""
-        content = json.dumps(body).encode()
-        started = time.perf_counter()
-        self._connection.request("POST", path, content, {"content-type": "application/json"})
-        answer = self._connection.getresponse()
-        said = answer.read()
-        milliseconds = (time.perf_counter() - started) * 1000
-        if answer.status != 200:
-            raise LoadError(f"POST {path} was answered {answer.status}: {said[:300]!r}")
-        return milliseconds
-
-    def close(self) -> None:
-        self._connection.close()
+def _post_ms(connection: HTTPConnection, path: str, body: Any) -> float:
+    answer, text, milliseconds = timed(connection, "POST", path, body)
+    if answer.status != 200:
+        raise BenchError(f"POST {path} was answered {answer.status}: {text[:300]!r}")
+    return milliseconds

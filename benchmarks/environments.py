@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.contestant import ContestantError
-from benchmarks.infinity import ENGINES, Infinity
 from benchmarks.library import Library
 from benchmarks.places import BenchError, say
+from benchmarks.process import Process
 from benchmarks.served import OPENAI, Served
+from benchmarks.server import free_port
 from benchmarks.workloads import PROJECT
 
 RECONNECTS = 256  # of a peer in one measurement
@@ -28,6 +28,19 @@ LIBRARIES = {  # of a name: the environment, and the way of peers/encode.py
 }
 SHOWN = ("infinity_emb", "optimum", "onnxruntime", "torch", "transformers")
 EXPORT_SECONDS = 300
+INFINITY_SECONDS = 180.0
+# Not its own warm-up: it makes the start longer and, with ONNX Runtime, memory larger by gigabytes.
+# The pooling is named, since its ONNX engine does not read the model's and takes the first token's vector.
+INFINITY = (
+    *("--device", "cpu", "--batch-size", "64", "--pooling-method", "mean"),
+    *("--no-model-warmup", "--served-model-name", "bench"),
+)
+ENGINES = {
+    # Without optimum's optimizer: this version of it refuses infinity's call, and infinity goes on without.
+    # ONNX Runtime's own fusions, which are the faster ones, happen when the file is opened.
+    "infinity, ONNX": ("--engine", "optimum", "--onnx-disable-optimize"),
+    "infinity, torch": ("--engine", "torch", "--dtype", "float32", "--no-bettertransformer", "--no-compile"),
+}
 
 
 @dataclass
@@ -83,12 +96,25 @@ def _open(found: Peers, stack: ExitStack, name: str, python: Path, folder: Path)
         library.ready()
         found.libraries.append(library)
         return
-    server = Infinity(name, python, folder, environment())
+    port = free_port()
+    command: list[str | Path] = [python, "-P", PINS / "serve_infinity.py", "v2", "--model-id", folder]
+    command += [
+        *INFINITY,
+        *ENGINES[name],
+        "--log-level",
+        "warning",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    server = Process(name, command, env=environment(), cwd=folder.parent)
     stack.callback(server.close)
-    told = {"packages": pins("infinity"), "ready_seconds": server.ready()}
+    ready = server.wait_for(f"http://127.0.0.1:{port}/health", INFINITY_SECONDS)
+    told = {"packages": pins("infinity"), "ready_seconds": ready}
     # uvicorn closes a connection on which nothing came for five seconds, also when its own loop stood still
     # so long; any client opens another one then. Of our service it would be a fault.
-    served = Served(name, OPENAI, server.port, server.pid, told, reconnects=RECONNECTS)
+    served = Served(name, OPENAI, port, server.pid, told, reconnects=RECONNECTS)
     found.servers.append(served)
 
 
@@ -121,6 +147,6 @@ def _export(version: Path, folder: Path) -> None:
             timeout=EXPORT_SECONDS,
         )
     except subprocess.CalledProcessError as error:
-        raise ContestantError(f"the model was not exported: {error.stderr[-1000:]}") from None
+        raise BenchError(f"the model was not exported: {error.stderr[-1000:]}") from None
     except subprocess.TimeoutExpired as error:
-        raise ContestantError(f"the model was not exported: {error}") from None
+        raise BenchError(f"the model was not exported: {error}") from None

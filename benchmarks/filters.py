@@ -5,18 +5,17 @@ then `matching` is timed for filters that pass about 0.01 %, 1 % and 50 %, with 
 and what `FilterCache` takes when a filter comes again: as it was, and behind each of some deletes.
 """
 
-import argparse
 import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.workloads import PROJECT
+from benchmarks.places import arguments, say, scratch
+from benchmarks.results import Spread
+from benchmarks.tables import table
 from service.store.filter_cache import FilterCache
 from service.store.filters.grammar import compile_filter
 from service.store.filters.planner import matching
@@ -53,12 +52,12 @@ _FILL = """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.filters", description=__doc__)
+    parser = arguments("filters", __doc__)
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=PROJECT) as folder:
-        path = Path(folder) / "simile.db"
+    with scratch() as folder:
+        path = folder / "simile.db"
         migrate(path)
         store = connect(path)
         store.execute("BEGIN")
@@ -74,16 +73,17 @@ def main() -> None:
         store.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         grown = (path.stat().st_size - before) / 1e6
         say(f"{len(DECLARED)} fields: {seconds:.1f} s; words and fields take {grown:.0f} MB")
-        print("| filter | passes | declared, median ms (least to most) | again | behind a write | not |")
-        print("|---|---|---|---|---|---|")
+        rows = []
         for name, filter in FILTERS.items():
             found, times = timed(store, filter, DECLARED, options.repeats)
             scanned, [scan] = timed(store, filter, (), 1)
             if not np.array_equal(found, scanned):
                 sys.exit(f"{name}: a lookup and a scan differ")
-            again = in_words(timed_again(store, filter, options.repeats, writes=False))
-            behind = in_words(timed_again(store, filter, options.repeats, writes=True))
-            print(f"| {name} | {len(found):,} | {in_words(times)} | {again} | {behind} | {scan:.0f} |")
+            again = timed_again(store, filter, options.repeats, writes=False)
+            behind = timed_again(store, filter, options.repeats, writes=True)
+            words = [Spread.of(each).words() for each in (times, again, behind)]
+            rows.append([name, len(found), *words, f"{scan:.0f}"])
+        print(table(("filter", "passes", "declared, ms", "again", "behind a write", "not declared"), rows))
         store.close()
 
 
@@ -115,14 +115,6 @@ def timed_again(
     if not np.array_equal(found, matching(store, where, DEFAULT_COLLECTION)):
         sys.exit(f"{filter}: what was kept is not what is there")
     return milliseconds[1:]
-
-
-def in_words(times: list[float]) -> str:
-    return f"{np.median(times):.2f} ({min(times):.2f} to {max(times):.2f})"
-
-
-def say(progress: str) -> None:
-    print(f"filters: {progress}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from benchmarks.environments import REFERENCE
 from benchmarks.forms import DEFAULT, name_of, raw_name
 from benchmarks.results import Results, Spread
+from benchmarks.tables import Verdict
 from benchmarks.turns import Cell
-from benchmarks.verdict import Verdict
 
 MANY, FEW, ONE, BULK, LONG = "64 x 1", "8 x 1", "1 x 1", "4 x 32", "mix, 32 x 1"
 SENTENCES_AT_ONCE, MIX_AT_ONCE = "sentences", "mix"
@@ -96,7 +96,7 @@ def _starts_and_memory(kept: dict[str, Any]) -> Iterator[Verdict]:
     yield Verdict(said, starts["second_median"], SECOND_START_SECONDS, False, starts["contended"])
     for name, grown in kept["memory"].items():
         said = f"{name}, RSS after {grown['many']:,} requests over {grown['few']:,}"
-        yield Verdict(said, grown["after_mb"] / grown["before_mb"], MEMORY_RATIO, False, contended=False)
+        yield Verdict(said, grown["after_mb"] / grown["before_mb"], MEMORY_RATIO)
     alone = kept["documents"]["alone"]
     said = f"one document more beside {kept['documents']['stored']}, ms beyond embedding it (median)"
     yield Verdict(said, alone["difference_ms"]["p50"], ADDED_MS, False, alone["contended"])

@@ -10,7 +10,7 @@ from benchmarks import engines
 from benchmarks.places import BenchError, say
 from benchmarks.raw import RawEngine
 from benchmarks.served import OURS, Served
-from benchmarks.server import Server, ServerError
+from benchmarks.server import Server
 from models.encoder import ONNX
 from models.engines.opening import INT8_NAME
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
@@ -49,7 +49,7 @@ def raw_name(precision: str) -> str:
 def opened(
     stack: ExitStack, wanted: Sequence[str], folder: Path, program: Path
 ) -> tuple[list[Form], dict[str, str]]:
-    """The forms that the service offers, and why not the others. Raises ServerError when fp32 is not."""
+    """The forms that the service offers, and why not the others. Raises BenchError when fp32 is not."""
     found: list[Form] = []
     missing: dict[str, str] = {}
     for precision in dict.fromkeys((DEFAULT, *wanted)):
@@ -74,7 +74,7 @@ def _open(stack: ExitStack, precision: str, data_dir: Path, program: Path) -> Fo
         info = server.info()
         runs, _, runtime = info["form"].partition("/")
         if runs != precision:
-            raise ServerError(f"it runs {info['form']} where {precision} was asked for")
+            raise BenchError(f"it runs {info['form']} where {precision} was asked for")
         version = data_dir / "models" / info["model_version"]
         raw = _raw(precision, runtime, version, info)
         stack.push(starting.pop_all())

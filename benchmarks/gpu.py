@@ -82,7 +82,7 @@ class Several:
         self._servers = servers
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Raises LoadError, ContestantError."""
+        """Raises BenchError."""
         part = replace(scenario, clients=scenario.clients // len(self._servers))
         with ThreadPoolExecutor(len(self._servers)) as pool:
             found = list(pool.map(lambda one: one.measure(part, turn), self._servers))

@@ -14,9 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from benchmarks.machine import memory_mb
-from benchmarks.server import call
-
-TASKS = "simile_tasks "  # the series, where the service has it
+from benchmarks.server import metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,30 +25,17 @@ class Sample:
     rss_mb: float
     files: int
     threads: int
+    tasks: int = 0  # of asyncio, where they are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Flatness:
-    """Memory of the last two thirds of a run."""
-
-    second_mb: float  # median of the second third
-    last_mb: float  # and of the last
-
-    @property
-    def ratio(self) -> float:
-        return self.last_mb / self.second_mb
-
-
-def flatness(samples: Sequence[Sample]) -> Flatness:
-    """Thirds of the time between the first sample and the last; each third must have some."""
-    second, last = thirds(samples)[1:]
-    return Flatness(
-        statistics.median(sample.rss_mb for sample in second),
-        statistics.median(sample.rss_mb for sample in last),
-    )
+def flatness(samples: Sequence[Sample]) -> float:
+    """The median memory of the last third over that of the second."""
+    second, last = (statistics.median(sample.rss_mb for sample in part) for part in thirds(samples)[1:])
+    return last / second
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """The samples by thirds of the time between the first and the last."""
     begin, end = samples[0].at, samples[-1].at
     parts: list[list[Sample]] = [[], [], []]
     for sample in samples:
@@ -58,7 +43,7 @@ def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
     return parts
 
 
-def look(pid: int) -> Sample:
+def look(pid: int, tasks: int = 0) -> Sample:
     """Raises OSError when the process is gone."""
     process = Path(f"/proc/{pid}")
     return Sample(
@@ -66,15 +51,13 @@ def look(pid: int) -> Sample:
         memory_mb(pid)["now"],
         len(os.listdir(process / "fd")),  # noqa: PTH208  iterdir would make a Path of each
         len(os.listdir(process / "task")),  # noqa: PTH208
+        tasks,
     )
 
 
-def tasks(port: int) -> int | None:
-    """Asyncio tasks of the service, None where it does not tell. Raises ServerError."""
-    for line in call(port, "GET", "/metrics").splitlines():
-        if line.startswith(TASKS):
-            return int(float(line.removeprefix(TASKS)))
-    return None
+def tasks(port: int) -> int:
+    """Asyncio tasks of the service. Raises BenchError."""
+    return int(metric(port, "simile_tasks"))
 
 
 class Sampler:

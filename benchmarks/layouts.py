@@ -7,15 +7,13 @@ compared, in several rounds that take turns. The service takes one thread for ea
 SIMILE_WORKERS and SIMILE_THREADS say otherwise (service/batching/workers.py).
 """
 
-import argparse
 import tempfile
-import threading
-import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from statistics import median
 
+from benchmarks.gemm import rate
+from benchmarks.places import arguments
+from benchmarks.results import Spread
 from benchmarks.tables import table
 from models import cpus
 from models.encoder import Encoder
@@ -26,7 +24,7 @@ TEXTS = ["The same sentence of about twenty tokens again and again says how fast
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.layouts", description=__doc__)
+    parser = arguments("layouts", __doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each layout in a round")
     options = parser.parse_args()
@@ -37,47 +35,23 @@ def main() -> None:
         encoders = {each: store.open(version, each) for each in threads}
         rounds = [
             {
-                each: rate(encoder, cpus.available() // each, options.seconds)
+                each: batches(encoder, cpus.available() // each, options.seconds)
                 for each, encoder in encoders.items()
             }
             for _ in range(options.rounds)
         ]
-    rows = [
-        (
-            f"{cpus.available() // each} x {each}",
-            f"{median(one[each] for one in rounds):.0f}",
-            _ratio(rounds, each),
-        )
-        for each in threads
-    ]
+    rows = []
+    for each in threads:
+        median_rate = median(one[each] for one in rounds)
+        over = Spread.of([one[each] / one[1] for one in rounds])
+        rows.append((f"{cpus.available() // each} x {each}", f"{median_rate:.0f}", over.words()))
     print(table(("workers x threads", "batches/s", "over one thread each"), rows))
 
 
-def rate(encoder: Encoder, workers: int, seconds: float) -> float:
+def batches(encoder: Encoder, workers: int, seconds: float) -> float:
     """Batches a second of `workers` threads that compute at the same time."""
     ids = [tokens.ids for tokens in encoder.tokenize(TEXTS)]
-    until = time.monotonic() + seconds
-    done = [0] * workers
-    threads = [
-        threading.Thread(target=partial(_work, encoder, ids, until, done, at)) for at in range(workers)
-    ]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(done) / (time.monotonic() - started)
-
-
-def _work(encoder: Encoder, ids: Sequence[Sequence[int]], until: float, done: list[int], at: int) -> None:
-    while time.monotonic() < until:
-        encoder.forward(ids)
-        done[at] += 1
-
-
-def _ratio(rounds: list[dict[int, float]], threads: int) -> str:
-    ratios = [one[threads] / one[1] for one in rounds]
-    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return rate([lambda: encoder.forward(ids)] * workers, seconds)
 
 
 if __name__ == "__main__":

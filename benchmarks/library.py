@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contestant import Measured, Scenario, Vectors
-from benchmarks.machine import between, memory_mb, snapshot
+from benchmarks.machine import Watch, memory_mb
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 
@@ -33,13 +33,13 @@ class Library(Process):
         """Begin to load it; the first order waits for the end. sizes: texts of a batch, to choose from."""
         # -P: else its imports would find the modules beside the script
         command: list[str | Path] = [python, "-P", SCRIPT, way, folder]
-        super().__init__(name, command, folder.parent / f"{way}.log", env=environment, piped=True)
+        super().__init__(name, command, env=environment, piped=True)
         self._tried = sizes
         self._told: dict[str, Any] = {}
         self._sizes: dict[str, tuple[int, int]] = {}  # of a batch, and of a measurement, by workload
 
     def ready(self) -> None:
-        """Wait until it is loaded. Raises ProcessError."""
+        """Wait until it is loaded. Raises BenchError."""
         self._told = self.answer()["packages"]
 
     def about(self) -> dict[str, Any]:
@@ -58,10 +58,9 @@ class Library(Process):
             self._sizes[workload.name] = self._choose(scenario)
         size, count = self._sizes[workload.name]
         rows = [(turn * count + at) % len(workload.texts) for at in range(count)]
-        pids = {"peer": self.pid}
-        begin = snapshot(pids)
+        watch = Watch({"peer": self.pid})
         answer = self.order(texts=[workload.texts[row] for row in rows], size=size, vectors=False)
-        window = between(begin, snapshot(pids))
+        window = watch.window()
         texts = sum(len(workload.ids[row]) for row in rows) / workload.mean_tokens
         cpu_ms = 1000 * window.cpu_seconds["peer"] / texts
         return Measured(texts / answer["seconds"], window.foreign, cpu_ms)

@@ -1,6 +1,6 @@
 """The machine, and the use of its processors by the measured processes and by others.
 
-    snapshot ── work ── snapshot ──▶ Window: seconds, CPU seconds of each measured process, foreign share
+    Watch ── work ── window() ──▶ Window: seconds, CPU seconds of each measured process, foreign share
 
 Figures of a shared machine mean something only beside its foreign load: the CPU time of everybody who is not
 measured, stolen time included. Reads /proc, so Linux only. Not here: what is measured.
@@ -25,29 +25,41 @@ QUIET_SECONDS = 2.0  # shorter than a repeat, longer than a pause between two te
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """CPU seconds since the machine started (`busy`, everybody) and since each process did (`own`)."""
-
-    at: float  # time.perf_counter(), seconds
-    busy: float
-    own: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
-    """The time and the processor seconds between two snapshots."""
+    """A stretch of time, and the processor seconds that went by in it."""
 
     seconds: float
     cpu_seconds: dict[str, float]  # of each measured process, by its name
     foreign: float  # share of all processors that others used, 0 to 1
 
+    def foreign_without(self, cpu_seconds: float) -> float:
+        """The foreign share when so much of it is known to be of measured processes after all."""
+        return max(0.0, self.foreign - cpu_seconds / (self.seconds * processors()))
 
-def snapshot(pids: Mapping[str, int]) -> Snapshot:
-    """Raises OSError when a process is gone."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    busy = sum(fields) - sum(fields[at] for at in IDLE_FIELDS) - sum(fields[GUEST_FIELDS])
-    own = {name: process_seconds(pid) for name, pid in pids.items()}
-    return Snapshot(time.perf_counter(), busy / TICKS_PER_SECOND, own)
+
+class Watch:
+    """The use of the processors from its beginning on: by `pids`, by their names, and by others."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        """Raises OSError when a process is gone, and so does `window`."""
+        self._pids = pids
+        self.began = time.perf_counter()
+        self._busy, self._own = self._spent()
+
+    def window(self) -> Window:
+        """The use until now."""
+        seconds = time.perf_counter() - self.began
+        busy, spent = self._spent()
+        own = {name: spent[name] - self._own[name] for name in spent}
+        foreign = (busy - self._busy - sum(own.values())) / (seconds * processors())
+        return Window(seconds, own, max(0.0, foreign))  # below zero only by the clock ticks' rounding
+
+    def _spent(self) -> tuple[float, dict[str, float]]:
+        """CPU seconds of everybody since the machine started, and of each process since it did."""
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+        busy = sum(fields) - sum(fields[at] for at in IDLE_FIELDS) - sum(fields[GUEST_FIELDS])
+        own = {name: process_seconds(pid) for name, pid in self._pids.items()}
+        return busy / TICKS_PER_SECOND, own
 
 
 def process_seconds(pid: int) -> float:
@@ -57,20 +69,13 @@ def process_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
-def between(begin: Snapshot, end: Snapshot) -> Window:
-    seconds = end.at - begin.at
-    own = {name: end.own[name] - begin.own[name] for name in end.own}
-    foreign = (end.busy - begin.busy - sum(own.values())) / (seconds * processors())
-    return Window(seconds, own, max(0.0, foreign))  # below zero only by the clock ticks' rounding
-
-
 def wait_for_quiet(foreign: float, seconds: float) -> None:
     """Return once others use less than `foreign` of the machine, or after `seconds`."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        begin = snapshot({})
+        watch = Watch({})
         time.sleep(QUIET_SECONDS)
-        if between(begin, snapshot({})).foreign < foreign:
+        if watch.window().foreign < foreign:
             return
 
 

@@ -1,6 +1,6 @@
-"""The open-loop load generator: when a request is sent is drawn beforehand, however long answers take.
+"""The open loop: when a request is sent is drawn beforehand, however long answers take.
 
-    bench ── Flow, a line of JSON ──▶ python -m benchmarks.openloop ── its beginning, then Outcomes ──▶ bench
+    bench ── Flow ──▶ python -m benchmarks.openloop ── its beginning, then Outcomes ──▶ bench
           ── the end of stdin: no more arrivals ──▶
 
 Arrivals are a Poisson process, and a latency counts from the intended arrival to the last byte of the answer.
@@ -13,31 +13,32 @@ requests stand in line, their clocks running. Moments are of `time.monotonic()`,
 """
 
 import asyncio
-import contextlib
 import json
-import os
 import random
-import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import uvloop
 from numpy.typing import NDArray
 
-from benchmarks.load import LoadError
+from benchmarks.generator import Generator, Run, main
 from benchmarks.wire import Connection
-from benchmarks.workloads import PROJECT
 
 HEAD_START_SECONDS = 0.2  # between the news that it begins and the beginning
 TICK_SECONDS = 0.001  # the event loop's own resolution; a shorter timer would make it spin
 DRAIN_SECONDS = 150.0  # longer than the service's own deadline
 KEEP_SECONDS = 3.0  # the service closes a connection that was idle for 5; one about to be closed is not used
 OPENED_AT_ONCE = 64
+COLUMNS = {
+    "arrived": np.float64,
+    "late_ms": np.float64,
+    "milliseconds": np.float64,
+    "status": np.int64,
+    "retry_after": np.bool_,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,81 +68,43 @@ class Outcomes:
     def between(self, begin: float, end: float) -> "Outcomes":
         """The outcomes of requests that arrived from `begin` until before `end`."""
         inside = (self.arrived >= begin) & (self.arrived < end)
-        return replace(
-            self,
-            arrived=self.arrived[inside],
-            late_ms=self.late_ms[inside],
-            milliseconds=self.milliseconds[inside],
-            status=self.status[inside],
-            retry_after=self.retry_after[inside],
-        )
+        return replace(self, **{name: getattr(self, name)[inside] for name in COLUMNS})
 
 
-class OpenLoop:
+class OpenLoop(Generator):
     """A generator at work since `begin`; `finish` ends it."""
 
     def __init__(self, flow: Flow) -> None:
-        """Raises LoadError."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.openloop"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(flow)) + "\n")
-        self._process.stdin.flush()
-        self.begin = float(self._said()["begin"])
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        """Raises BenchError."""
+        super().__init__("benchmarks.openloop")
+        self.begin = float(self.order(**asdict(flow))["begin"])
 
     def finish(self) -> Outcomes:
-        """Let nobody arrive any more, wait for the answers under way. Raises LoadError."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.stdin = None  # or communicate() would flush it
-        said = self._said()
-        self._process.communicate()
-        return Outcomes(
-            arrived=np.array(said["arrived"], dtype=np.float64),
-            late_ms=np.array(said["late_ms"], dtype=np.float64),
-            milliseconds=np.array(said["milliseconds"], dtype=np.float64),
-            status=np.array(said["status"], dtype=np.int64),
-            retry_after=np.array(said["retry_after"], dtype=np.bool_),
-            most_open=said["most_open"],
-        )
-
-    def _said(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise LoadError("the load generator broke; its own message stands above")
-        said: dict[str, Any] = json.loads(line)
-        if "error" in said:
-            raise LoadError(said["error"])
-        return said
+        """Let nobody arrive any more, wait for the answers under way. Raises BenchError."""
+        self.end_orders()
+        try:
+            found = self.answer()
+        finally:
+            self.close()
+        columns: dict[str, Any] = {name: np.array(found[name], dtype) for name, dtype in COLUMNS.items()}
+        return Outcomes(**columns, most_open=found["most_open"])
 
 
-class _Run:
+class _Run(Run):
     """A flow: its connections, the requests that wait for one, and the outcomes so far."""
 
     def __init__(self, flow: Flow) -> None:
+        super().__init__(flow.port, flow.requests)
         self._flow = flow
-        self.requests = [request.encode("ascii") for request in flow.requests]
         self._due = _arrivals(flow)  # seconds from the beginning, later moments
         self._arrived = 0
         self._answered = 0
         self._line: deque[int] = deque()
         self._free: deque[_Caller] = deque()
         self._open = 0
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening = 0
         self._most_open = 0
         self._stopped = False
-        self._loop = asyncio.get_running_loop()
-        self._done = asyncio.Event()
         self._late_ms = [0.0] * len(self._due)
         self._milliseconds = [0.0] * len(self._due)
         self._status = [0] * len(self._due)
@@ -150,13 +113,13 @@ class _Run:
     async def run(self) -> dict[str, Any]:
         for begin in range(0, self._flow.connections, OPENED_AT_ONCE):
             count = min(OPENED_AT_ONCE, self._flow.connections - begin)
-            await asyncio.gather(*(self._connect() for _ in range(count)))
+            await asyncio.gather(*(self._open_one() for _ in range(count)))
         begin_at = time.monotonic() + HEAD_START_SECONDS
         self._due = [begin_at + offset for offset in self._due]
         print(json.dumps({"begin": begin_at}), flush=True)
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._loop.add_reader(sys.stdin, self._stop)  # at its end: nothing else is sent
         self._go_on()
-        await self._done.wait()
+        await self._done
         count = self._arrived
         return {
             "arrived": [round(moment, 6) for moment in self._due[:count]],
@@ -188,15 +151,11 @@ class _Run:
             self._answered += 1
             self._send(time.monotonic())
 
-    def _listen(self) -> None:
-        """On a thread of its own: the end of stdin says that nobody is to arrive any more."""
-        os.read(sys.stdin.fileno(), 1)  # not sys.stdin's read: its lock would be held when the program ends
-        with contextlib.suppress(RuntimeError):  # all is answered, and the loop closed
-            self._loop.call_soon_threadsafe(self._stop)
-
     def _stop(self) -> None:
+        """Nobody is to arrive any more."""
+        self._loop.remove_reader(sys.stdin)
         self._stopped = True
-        self._loop.call_later(DRAIN_SECONDS, self._done.set)
+        self._loop.call_later(DRAIN_SECONDS, self.end)
         self._look_for_the_end()
 
     def _go_on(self) -> None:
@@ -221,22 +180,24 @@ class _Run:
             number = self._line.popleft()
             self._late_ms[number] = (now - self._due[number]) * 1000
             caller.ask(number)
-        wanted = min(len(self._line), self._flow.most_connections - self._open) - len(self._opening)
+        wanted = min(len(self._line), self._flow.most_connections - self._open) - self._opening
         for _ in range(wanted):
-            task = self._loop.create_task(self._connect_for_the_line())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._opening += 1
+            self.begin(self._open_for_the_line())
         self._look_for_the_end()
 
-    async def _connect_for_the_line(self) -> None:
+    async def _open_for_the_line(self) -> None:
         try:
-            await self._connect()
+            await self._open_one()
         except OSError:  # it is full; who is in line waits for a connection that becomes free
             return
+        finally:
+            self._opening -= 1
         self._send(time.monotonic())
 
-    async def _connect(self) -> None:
-        _, caller = await self._loop.create_connection(lambda: _Caller(self), "127.0.0.1", self._flow.port)
+    async def _open_one(self) -> None:
+        caller = _Caller(self)
+        await self.connect(caller)
         self._open += 1
         self._most_open = max(self._most_open, self._open)
         caller.free_since = time.monotonic()
@@ -245,7 +206,7 @@ class _Run:
     def _look_for_the_end(self) -> None:
         over = self._stopped or self._arrived == len(self._due)
         if over and not self._line and self._answered == self._arrived:
-            self._done.set()
+            self.end()
 
 
 class _Caller(Connection):
@@ -281,13 +242,5 @@ def _arrivals(flow: Flow) -> list[float]:
     return moments
 
 
-async def _main() -> dict[str, Any]:
-    flow = Flow(**json.loads(sys.stdin.readline()))
-    try:
-        return await _Run(flow).run()
-    except OSError as error:
-        return {"error": f"the server on port {flow.port} cannot be reached: {error}"}
-
-
 if __name__ == "__main__":
-    print(json.dumps(uvloop.run(_main())), flush=True)
+    main(lambda flow: _Run(Flow(**flow)).run())

@@ -9,12 +9,15 @@ with the service; how much it takes is told.
 """
 
 import argparse
+import http.client
 import math
 import os
 import resource
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import workloads
+from benchmarks.closedloop import saturated
 from benchmarks.contestant import CONTENDED
-from benchmarks.growth import Flatness, Sampler, flatness, look
-from benchmarks.load import saturated
-from benchmarks.machine import Window, between, snapshot
-from benchmarks.openloop import Flow, OpenLoop, Outcomes
+from benchmarks.growth import Sampler, flatness, look
+from benchmarks.machine import Watch
+from benchmarks.openloop import Flow, OpenLoop
 from benchmarks.places import arguments, say, scratch
-from benchmarks.probe import Probe
-from benchmarks.server import Server
-from benchmarks.tables import conclude, table
-from benchmarks.verdict import Verdict
+from benchmarks.results import p50_p99
+from benchmarks.server import Server, timed
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.wire import post
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
@@ -41,32 +43,17 @@ REFUSAL_MS = 150.0  # p99
 GROWTH = 1.05  # memory of the last third of the overload over its second third
 RECOVERY_SECONDS = 5.0  # until a lone request takes no longer than on an idle service
 
+COLUMNS = ("sentences", "requests", "per second", "p50 ms", "p99 ms")
 CLIENTS = 64
 CONNECTIONS, MOST_CONNECTIONS = 2048, 8192
 OPEN_FILES = 20_000  # a connection is a file on both sides
 IDLE_PROBES = 200
 SETTLE_SECONDS = 2.0
 SAMPLE_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Everything that was seen; milliseconds, texts per second."""
-
-    idle_ms: list[float]
-    best_before: float
-    best_after: float
-    begin: float
-    seconds: float
-    outcomes: Outcomes
-    window: Window  # of the overload
-    memory: Flatness
-    memory_mb: tuple[float, float, float]  # before, at most, after
-    recovery_seconds: float
-
-    @property
-    def best(self) -> float:
-        return max(self.best_before, self.best_after)
+WARM_ASKS = 20
+ENOUGH_IN_A_ROW = 10  # as quick as when idle, before the service counts as recovered
+PAUSE_SECONDS = 0.02
+GIVE_UP_SECONDS = 60.0
 
 
 def main() -> None:
@@ -76,8 +63,8 @@ def main() -> None:
         resource.RLIMIT_NOFILE, (min(OPEN_FILES, hard), hard)
     )  # the processes begun inherit it
     with scratch() as folder, Server(folder / "data", options.program, dict(options.setting)) as server:
-        measured = measure(server, _sentences(server, folder / "data"), options)
-    report(measured, options)
+        result = measure(server, _sentences(server, folder / "data"), options)
+    conclude("overload", result, _text(result), _verdicts(result))
 
 
 def _options() -> argparse.Namespace:
@@ -105,67 +92,79 @@ def _sentences(server: Server, data_dir: Path) -> list[str]:
     return workloads.sentences(tokenizer, workloads.corpus(), 2048).texts
 
 
-def measure(server: Server, texts: list[str], options: argparse.Namespace) -> Measured:
+class Probe:
+    """A client that comes alone, one request at a time."""
+
+    def __init__(self, port: int, texts: Sequence[str]) -> None:
+        self._port = port
+        self._texts = cycle(texts)
+
+    def idle_ms(self, count: int) -> list[float]:
+        """Milliseconds of `count` requests to a service that has nothing else to do."""
+        return [self.ask()[1] for _ in range(WARM_ASKS + count)][WARM_ASKS:]
+
+    def ask(self) -> tuple[int, float]:
+        """Status and milliseconds, of a connection made beforehand."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=GIVE_UP_SECONDS)
+        with closing(connection):
+            connection.connect()
+            answer, _, milliseconds = timed(connection, "POST", "/embed", {"inputs": next(self._texts)})
+        return answer.status, milliseconds
+
+    def recovery(self, level_ms: float) -> float:
+        """Seconds until the first of several requests in a row that are served within `level_ms`."""
+        began = time.monotonic()
+        first, in_a_row = began, 0
+        while in_a_row < ENOUGH_IN_A_ROW and time.monotonic() < began + GIVE_UP_SECONDS:
+            sent = time.monotonic()
+            status, milliseconds = self.ask()
+            quick = status == 200 and milliseconds <= level_ms
+            first = sent if quick and not in_a_row else first
+            in_a_row = in_a_row + 1 if quick else 0
+            time.sleep(PAUSE_SECONDS)
+        return first - began if in_a_row == ENOUGH_IN_A_ROW else GIVE_UP_SECONDS
+
+
+def measure(server: Server, texts: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Everything that was seen; milliseconds, texts per second."""
     requests = [post("/embed", {"inputs": text}) for text in texts]
     probe = Probe(server.port, texts)
     say("a lone client")
-    idle = probe.idle_ms(IDLE_PROBES)
+    idle = np.array(probe.idle_ms(IDLE_PROBES))
     say("best throughput")
-    best_before = saturated(server.port, server.pid, requests, CLIENTS, options.best_seconds)
+    best = {"before": saturated(server.port, server.pid, requests, CLIENTS, options.best_seconds)}
     time.sleep(SETTLE_SECONDS)
-    before = look(server.pid).rss_mb
-    say(f"{options.times:g} times of {best_before:.0f} texts/s for {options.seconds:.0f} s")
-    rate = options.times * best_before
-    flow = OpenLoop(Flow(server.port, requests, rate, options.seconds, CONNECTIONS, MOST_CONNECTIONS))
+    memory = {"before": look(server.pid).rss_mb}
+    seconds, rate = options.seconds, options.times * best["before"]
+    say(f"{options.times:g} times of {best['before']:.0f} texts/s for {seconds:.0f} s")
+    flow = OpenLoop(Flow(server.port, requests, rate, seconds, CONNECTIONS, MOST_CONNECTIONS))
     sampler = Sampler(server.pid, SAMPLE_SECONDS)
     pids = {"server": server.pid, "load": flow.pid, "bench": os.getpid()}
     time.sleep(max(0.0, flow.begin - time.monotonic()))
-    begin = snapshot(pids)
+    watch = Watch(pids)
     sampler.on.set()
-    time.sleep(flow.begin + options.seconds - time.monotonic())
+    time.sleep(flow.begin + seconds - time.monotonic())
     sampler.on.clear()
-    window = between(begin, snapshot(pids))
+    window = watch.window()
     say("recovery")
     recovery = probe.recovery(level_ms=max(2 * float(np.median(idle)), float(np.quantile(idle, 0.99))))
     outcomes = flow.finish()
     samples = sampler.stop()
-    after = look(server.pid).rss_mb
-    best_after = saturated(server.port, server.pid, requests, CLIENTS, options.best_seconds)
-    peak = max(sample.rss_mb for sample in samples)
-    return Measured(
-        idle_ms=idle,
-        best_before=best_before,
-        best_after=best_after,
-        begin=flow.begin,
-        seconds=options.seconds,
-        outcomes=outcomes,
-        window=window,
-        memory=flatness(samples),
-        memory_mb=(before, peak, after),
-        recovery_seconds=recovery,
-    )
-
-
-def report(measured: Measured, options: argparse.Namespace) -> None:
-    outcomes = measured.outcomes
-    ended = outcomes.arrived + outcomes.milliseconds / 1000
-    served = outcomes.status == 200
-    refused = outcomes.status == 429
-    in_time = int((served & (ended <= measured.begin + measured.seconds)).sum())
-    throughput = in_time / measured.seconds
+    memory |= {"peak": max(sample.rss_mb for sample in samples), "after": look(server.pid).rss_mb}
+    best["after"] = saturated(server.port, server.pid, requests, CLIENTS, options.best_seconds)
+    ended = outcomes.arrived + outcomes.milliseconds / 1000 - flow.begin
+    served, refused = outcomes.status == 200, outcomes.status == 429
+    throughput = int((served & (ended <= seconds)).sum()) / seconds
     others = Counter(outcomes.status[~(served | refused)].tolist())
-    drained = max(0.0, float(ended.max()) - measured.begin - measured.seconds)
-    before, peak, after = measured.memory_mb
-    window = measured.window
-    result: dict[str, Any] = {
+    return {
         "times": options.times,
-        "seconds": measured.seconds,
+        "seconds": seconds,
         "settings": dict(options.setting),
-        "idle_ms": _quantiles(np.array(measured.idle_ms)),
-        "best_texts_per_second": {"before": measured.best_before, "after": measured.best_after},
-        "offered_texts_per_second": len(outcomes.status) / measured.seconds,
+        "idle_ms": _quantiles(idle),
+        "best_texts_per_second": best,
+        "offered_texts_per_second": len(outcomes.status) / seconds,
         "served_texts_per_second": throughput,
-        "served_over_best": throughput / measured.best,
+        "served_over_best": throughput / max(best.values()),
         "served_ms": _quantiles(outcomes.milliseconds[served]),
         "refused": int(refused.sum()),
         "refused_ms": _quantiles(outcomes.milliseconds[refused]),
@@ -175,45 +174,33 @@ def report(measured: Measured, options: argparse.Namespace) -> None:
         "most_connections": outcomes.most_open,
         "processors": {name: spent / window.seconds for name, spent in window.cpu_seconds.items()},
         "foreign": window.foreign,
-        "memory_mb": {"before": before, "peak": peak, "after": after},
-        "memory_last_over_second_third": measured.memory.ratio,
-        "drained_seconds": drained,
-        "recovery_seconds": measured.recovery_seconds,
+        "memory_mb": memory,
+        "memory_last_over_second_third": flatness(samples),
+        "drained_seconds": max(0.0, float(ended.max()) - seconds),
+        "recovery_seconds": recovery,
     }
-    conclude("overload", result, _text(result), _verdicts(result, window.foreign > CONTENDED))
 
 
-def _quantiles(milliseconds: NDArray[np.float64]) -> dict[str, float | None]:
-    if not len(milliseconds):
-        return {"p50": None, "p99": None}
-    p50, p99 = np.quantile(milliseconds, (0.5, 0.99))
-    return {"p50": float(p50), "p99": float(p99)}
+def _quantiles(milliseconds: NDArray[np.float64]) -> list[float]:
+    """The p50 and the p99, or nothing of nothing."""
+    return list(p50_p99(milliseconds)) if len(milliseconds) else []
 
 
 def _text(result: dict[str, Any]) -> list[str]:
     seconds, memory, processors = result["seconds"], result["memory_mb"], result["processors"]
-    offered = result["offered_texts_per_second"]
+    offered, served = result["offered_texts_per_second"], result["served_texts_per_second"]
     best = result["best_texts_per_second"]
     others = sum(result["other_statuses"].values())
     rows = [
-        ["a lone client before", "", "", *_cells(result["idle_ms"])],
-        [f"best: {CLIENTS} clients without pause, before", "", best["before"], "", ""],
-        ["the same afterwards", "", best["after"], "", ""],
-        [
-            "offered (how late it was sent)",
-            round(offered * seconds),
-            offered,
-            *_cells(result["generator_late_ms"]),
-        ],
-        [
-            "served within the time",
-            round(result["served_texts_per_second"] * seconds),
-            result["served_texts_per_second"],
-            *_cells(result["served_ms"]),
-        ],
-        ["refused, 429", result["refused"], result["refused"] / seconds, *_cells(result["refused_ms"])],
-        [f"other answers {result['other_statuses'] or ''}", others, others / seconds, "", ""],
+        ["a lone client before", "", "", *result["idle_ms"]],
+        [f"best: {CLIENTS} clients without pause, before", "", best["before"]],
+        ["the same afterwards", "", best["after"]],
+        ["offered (how late it was sent)", round(offered * seconds), offered, *result["generator_late_ms"]],
+        ["served within the time", round(served * seconds), served, *result["served_ms"]],
+        ["refused, 429", result["refused"], result["refused"] / seconds, *result["refused_ms"]],
+        [f"other answers {result['other_statuses'] or ''}", others, others / seconds],
     ]
+    rows = [row + [""] * (len(COLUMNS) - len(row)) for row in rows]
     told = (
         f"{result['times']:g} times the best throughput for {seconds:.0f} s, settings "
         f"{result['settings'] or 'as they come'}; at most {result['most_connections']} connections. "
@@ -223,18 +210,14 @@ def _text(result: dict[str, Any]) -> list[str]:
         f"answer came {result['drained_seconds']:.1f} s after the last request, and a lone client was served "
         f"as on an idle service after {result['recovery_seconds']:.1f} s."
     )
-    return [table(("sentences", "requests", "per second", "p50 ms", "p99 ms"), rows), told]
+    return [table(COLUMNS, rows), told]
 
 
-def _cells(quantiles: dict[str, float | None]) -> list[object]:
-    return ["" if value is None else value for value in quantiles.values()]
-
-
-def _verdicts(result: dict[str, Any], contended: bool) -> list[Verdict]:
-    refusal = result["refused_ms"]["p99"]
+def _verdicts(result: dict[str, Any]) -> list[Verdict]:
+    contended = result["foreign"] > CONTENDED
     figures = [
         ("served over the best throughput", result["served_over_best"], SERVED_RATIO, True),
-        ("p99 of a refusal, ms", math.nan if refusal is None else refusal, REFUSAL_MS, False),
+        ("p99 of a refusal, ms", max(result["refused_ms"], default=math.nan), REFUSAL_MS, False),
         ("refusals without Retry-After", result["refused_without_retry_after"], 0, False),
         ("answers other than 200 and 429", sum(result["other_statuses"].values()), 0, False),
         ("memory, last third over second", result["memory_last_over_second_third"], GROWTH, False),

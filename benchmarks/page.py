@@ -5,17 +5,15 @@
 A look (`--quick`) is no figure, and is not put there.
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 from benchmarks import floors, report
 from benchmarks.picture import bars
-from benchmarks.places import RESULTS
+from benchmarks.places import RESULTS, arguments
 from benchmarks.results import Results
-from benchmarks.tables import table
-from benchmarks.verdict import Verdict
+from benchmarks.tables import Verdict, table
 from benchmarks.workloads import PROJECT
 
 PAGE = PROJECT / "docs" / "PERFORMANCE.md"
@@ -24,7 +22,7 @@ BEGIN, END = "<!-- figures of make bench: written by python -m benchmarks.page -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__.split("\n", 1)[0])
+    parser = arguments("page", __doc__)
     parser.add_argument("--json", type=Path, default=RESULTS, help="the run's figures")
     parser.add_argument("--page", type=Path, default=PAGE)
     options = parser.parse_args()

@@ -31,7 +31,7 @@ class Bar(NamedTuple):
 
 
 def bars(results: Results) -> Picture:
-    """One panel a load, bars from zero, the fastest first; each panel has its own scale."""
+    """A panel for each load, bars from zero, the fastest first; each panel has its own scale."""
     panels = {
         title: sorted(rows, key=lambda bar: bar.found.median)
         for load, at_once, title in PANELS

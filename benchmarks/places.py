@@ -14,7 +14,7 @@ RESULTS = PROJECT / "benchmarks" / "results" / "latest.json"
 
 
 class BenchError(Exception):
-    """The measurement is worth nothing; the message says why."""
+    """The measurement is worth nothing, the server or a program being wrong; the message says how."""
 
 
 def say(progress: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -16,10 +17,6 @@ LOOK_SECONDS = 0.05
 TAIL = 2000  # characters of a log that are told
 
 
-class ProcessError(BenchError):
-    """A program did not start, was not ready in time, or ended; the message has the end of its log."""
-
-
 class Process:
     """Starting, from the moment it is made; down after `close`."""
 
@@ -27,15 +24,14 @@ class Process:
         self,
         name: str,
         command: Sequence[str | Path],
-        log: Path,
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         piped: bool = False,
     ) -> None:
-        """piped: stdin and stdout are for orders, and only stderr goes into the log."""
+        """piped: stdin and stdout are for orders, and only stderr goes into its log."""
         self.name = name
-        self._log = log.open("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed in `close`
         self._started = time.perf_counter()
         pipe = subprocess.PIPE if piped else None
         try:
@@ -50,11 +46,15 @@ class Process:
             )
         except OSError as error:
             self._log.close()
-            raise ProcessError(f"{name} does not start: {error}") from None
+            raise BenchError(f"{name} does not start: {error}") from None
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def wait_for(self, url: str, seconds: float) -> float:
         """The seconds from its start until `url` answers; a program that does not come so far is ended."""
@@ -67,7 +67,7 @@ class Process:
         return time.perf_counter() - self._started
 
     def _answers(self, url: str) -> bool:
-        if self._process.poll() is not None:
+        if self.ended:
             raise self._failed("ended")
         try:
             with urllib.request.urlopen(url, timeout=5):
@@ -78,10 +78,17 @@ class Process:
 
     def order(self, **order: Any) -> dict[str, Any]:
         """Send a line of JSON, and return the one that answers it."""
+        self.send(**order)
+        return self.answer()
+
+    def send(self, **order: Any) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended; the answer says how
             print(json.dumps(order), file=self._process.stdin, flush=True)
-        return self.answer()
+
+    def end_orders(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -105,6 +112,6 @@ class Process:
                     stream.close()
         self._log.close()
 
-    def _failed(self, how: str) -> ProcessError:
+    def _failed(self, how: str) -> BenchError:
         self._log.seek(0)
-        return ProcessError(f"{self.name} {how}:\n{self._log.read()[-TAIL:]}")
+        return BenchError(f"{self.name} {how}:\n{self._log.read()[-TAIL:]}")

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from benchmarks.contestant import Measured, Scenario, Vectors
 from benchmarks.engines import Call, Feed
-from benchmarks.machine import Snapshot, between, snapshot
+from benchmarks.machine import Watch
+from benchmarks.results import p50_p99
 from benchmarks.workloads import Workload
 from models.tokens.tokenizer import Tokenizer
 
@@ -92,9 +93,9 @@ class RawEngine:
         workload = scenario.workload
         if workload.name not in self._ready:
             self.choose(workload)
-        begin = snapshot({"bench": os.getpid()})
+        watch = Watch({"bench": os.getpid()})
         self._run(self._ready[workload.name])
-        window = between(begin, snapshot({"bench": os.getpid()}))
+        window = watch.window()
         count = len(workload.ids)
         cpu_ms = 1000 * window.cpu_seconds["bench"] / count
         return Measured(count / window.seconds, window.foreign, cpu_ms)
@@ -145,13 +146,13 @@ class SingleCalls:
         workload, engine = scenario.workload, self._engine
         milliseconds: list[float] = []
         tokens = 0
-        begin: Snapshot | None = None
+        watch: Watch | None = None
         row = turn * 997 % len(workload.ids)  # another stretch of the texts each time
         ids: Sequence[Sequence[int]]
-        while begin is None or time.perf_counter() < begin.at + scenario.seconds:
-            if len(milliseconds) == WARM_CALLS and begin is None:
+        while watch is None or time.perf_counter() < watch.began + scenario.seconds:
+            if len(milliseconds) == WARM_CALLS and watch is None:
                 milliseconds, tokens = [], 0
-                begin = snapshot({"bench": os.getpid()})
+                watch = Watch({"bench": os.getpid()})
             row = (row + 1) % len(workload.ids)
             started = time.perf_counter()
             if self._tokenising:
@@ -161,10 +162,10 @@ class SingleCalls:
             engine.calls[0](engine.batch(ids, [0]).feed)
             milliseconds.append((time.perf_counter() - started) * 1000)
             tokens += len(ids[0])
-        window = between(begin, snapshot({"bench": os.getpid()}))
-        p50, p99 = np.quantile(milliseconds, (0.5, 0.99))
+        window = watch.window()
+        p50, p99 = p50_p99(milliseconds)
         rate = tokens / window.seconds / workload.mean_tokens
-        return Measured(rate, window.foreign, p50_ms=float(p50), p99_ms=float(p99))
+        return Measured(rate, window.foreign, p50_ms=p50, p99_ms=p99)
 
 
 def cosines(found: Vectors, expected: Vectors) -> NDArray[np.float64]:

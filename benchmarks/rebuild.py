@@ -12,7 +12,6 @@ a share of what saturated clients got, and a latency counts from the intended ar
 import argparse
 import os
 import random
-import re
 import subprocess
 import sys
 import time
@@ -25,15 +24,15 @@ from urllib.parse import quote
 
 import numpy as np
 
+from benchmarks.closedloop import saturated
 from benchmarks.contestant import CONTENDED
-from benchmarks.load import saturated
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.machine import Watch, Window
 from benchmarks.openloop import Flow, OpenLoop, Outcomes
 from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, wait_until_live
-from benchmarks.tables import conclude, table
+from benchmarks.results import p50_p99
+from benchmarks.server import Server, call, metric, swap, wait_until_live
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.variants import prepared
-from benchmarks.verdict import Verdict
 from benchmarks.wire import get
 from benchmarks.workloads import PROJECT
 from models.store import Store
@@ -48,7 +47,6 @@ QUERY_CHARACTERS = 80
 CONNECTIONS, MOST_CONNECTIONS = 16, 512
 LONGEST_SECONDS = 3 * 3600.0
 SETTLE_SECONDS = 2.0
-PAUSES = r"(?m)^simile_swap_pause_seconds_sum (\S+)"  # of /metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +74,10 @@ class Phases:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         say(name)
-        begin, began = snapshot(self._pids), time.monotonic()
+        watch, began = Watch(self._pids), time.monotonic()
         yield
         self.spans[name] = (began, time.monotonic())
-        self.windows[name] = between(begin, snapshot(self._pids))
-
-    def seconds(self, name: str) -> float:
-        begin, end = self.spans[name]
-        return end - begin
+        self.windows[name] = watch.window()
 
 
 def main() -> None:
@@ -96,7 +90,7 @@ def main() -> None:
         with Server(data_dir, options.program) as server:
             new = NewVersion(server.port, data_dir / "models", second, options.retrain)
             capacity, phases, outcomes = measure(server, texts, new, lengths)
-            paused = float(re.findall(PAUSES, call(server.port, "GET", "/metrics"))[0])
+            paused = metric(server.port, "simile_swap_pause_seconds_sum")
     report(options.documents, len(texts), capacity, phases, outcomes, paused)
 
 
@@ -135,9 +129,8 @@ class NewVersion(NamedTuple):
         )
 
     def come_to_live(self) -> None:
-        if self.steps is None:
-            call(self.port, "POST", f"/models/{self.published}/activate")
-        wait_until_live(self.models_dir, Store(self.models_dir).wanted() or "", LONGEST_SECONDS)
+        trained = None if self.steps is None else Store(self.models_dir).wanted()
+        swap(self.port, self.models_dir, trained or self.published, LONGEST_SECONDS)
 
     def roll_back(self) -> None:
         back = call(self.port, "POST", "/models/rollback")["wanted"]
@@ -221,12 +214,12 @@ def _figures(phases: Phases, outcomes: Outcomes, name: str) -> dict[str, Any]:
     answered = inside.milliseconds[inside.status == 200]
     if not len(answered):
         raise SystemExit(f"No search was answered in the phase {name!r}.")
-    p50, p99 = np.quantile(answered, (0.5, 0.99))
+    p50, p99 = p50_p99(answered)
     return {
-        "seconds": phases.seconds(name),
+        "seconds": phases.windows[name].seconds,
         "searches": len(inside.status),
-        "p50_ms": float(p50),
-        "p99_ms": float(p99),
+        "p50_ms": p50,
+        "p99_ms": p99,
         "longest_ms": float(answered.max()),
         "failed": int((inside.status != 200).sum()),
         "foreign": phases.windows[name].foreign,

@@ -1,11 +1,11 @@
 """The figures of a run as Markdown: for a terminal, and ready to go into docs/PERFORMANCE.md."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.contestant import CONTENDED, Measured
+from benchmarks.contestant import CONTENDED
 from benchmarks.documents import Pairs
 from benchmarks.floors import (
     ALONE,
@@ -22,8 +22,8 @@ from benchmarks.floors import (
     TOKENISED_ALONE,
 )
 from benchmarks.forms import CACHED, DEFAULT, name_of, raw_name
-from benchmarks.results import Results, Spread
-from benchmarks.tables import table
+from benchmarks.results import Results, Spread, p50_p99
+from benchmarks.tables import of_machine, table
 from benchmarks.workloads import Workload
 
 LOADS = (MANY, BULK, FEW, ONE, LONG)
@@ -81,13 +81,12 @@ def added(pairs: Pairs) -> dict[str, Any]:
 
 
 def _quantiles(milliseconds: Sequence[float]) -> dict[str, float]:
-    p50, p99 = np.quantile(milliseconds, (0.5, 0.99))
-    return {"p50": float(p50), "p99": float(p99)}
+    p50, p99 = p50_p99(milliseconds)
+    return {"p50": p50, "p99": p99}
 
 
 def _machine(results: Results) -> str:
-    kept, machine = results.kept, results.kept["machine"]
-    versions = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+    kept = results.kept
     workloads = "; ".join(
         f"{one['name']}: {one['texts']:,} texts of {one['tokens']['least']} to "
         f"{one['tokens']['most']} tokens, mean {one['tokens']['mean']:g}, median {one['tokens']['p50']:g}"
@@ -95,32 +94,38 @@ def _machine(results: Results) -> str:
     )
     look = "A look with `--quick`, no figure. " if kept["quick"] else ""
     return (
-        f"{look}{kept['date'][:10]}, {machine['processors']} processors of {machine['cpu']}, "
-        f"{machine['memory_gb']} GB, {machine['system']}; Python {machine['python']}, {versions}; "
+        f"{look}{of_machine(kept['date'], kept['machine'])}; "
         f"{kept['model']}, vector cache off, but for {CACHED}. Texts: {kept['texts']}; {workloads}. "
         f"Medians over the clean rounds (least to most); (c): others used more than "
         f"{CONTENDED:.0%} of the machine in every round."
     )
 
 
+def _by_name(results: Results, cells: Callable[[str], list[str]]) -> list[list[str]]:
+    """A row for each contestant that has any of the cells. Wrk's figures have a table of their own."""
+    rows = [[name, *cells(name)] for name in results.names if not name.endswith(JUDGED)]
+    return [row for row in rows if any(row[1:])]
+
+
+def _words(found: Spread | None) -> str:
+    return found.words() if found else ""
+
+
 def _rates(results: Results) -> str:
     """Texts a second, and cosines to the reference, of each contestant."""
     near = results.kept["cosines"]
-    rows = []
-    for name in results.names:
-        at_once = (SENTENCES_AT_ONCE, MIX_AT_ONCE)
-        found = [results.spread((name, scenario)) for scenario in (at_once[0], *LOADS[:4], at_once[1], LONG)]
-        if not any(found) or name.endswith(JUDGED):
-            continue
-        cosine = near["rows"].get(name)
+
+    def cells(name: str) -> list[str]:
+        scenarios = (SENTENCES_AT_ONCE, *LOADS[:4], MIX_AT_ONCE, LONG)
+        found = [results.spread((name, scenario)) for scenario in scenarios]
+        cosines = near["rows"].get(name, {}).values() if any(found) else ()
         shown = [f"{one.median:,.0f}{'' if one.clean else ' (c)'}" if one else "" for one in found]
-        rows.append([f"**{name}**" if name.startswith("Simile") else name, *shown, *_cosine(cosine)])
+        return shown + ([f"{cosine:.5f}" for cosine in cosines] or ["", ""])
+
+    rows = _by_name(results, cells)
+    rows = [[f"**{name}**" if name.startswith("Simile") else name, *shown] for name, *shown in rows]
     head = ["texts/s", "at once", *LOADS[:4], "mix, at once", LONG, "cosine, mean", "least"]
     return f"{table(head, rows)}\n\nCosines of {near['texts']} texts, to {near['reference']}."
-
-
-def _cosine(found: dict[str, float] | None) -> tuple[str, str]:
-    return (f"{found['mean']:.5f}", f"{found['least']:.5f}") if found else ("", "")
 
 
 def _ratios(results: Results) -> str:
@@ -143,41 +148,34 @@ def _ratios(results: Results) -> str:
             if any(row[1:]):
                 rows.append(row)
     ours = name_of(DEFAULT)
-    added = [results.ratio((CACHED, load), (ours, load)) for load, _ in COMPARED]
+    added = [_words(results.ratio((CACHED, load), (ours, load))) for load, _ in COMPARED]
     if any(added):
-        rows.append([f"{CACHED}, over {ours}", *(one.words() if one else "" for one in added)])
+        rows.append([f"{CACHED}, over {ours}", *added])
     return table(["ratio of texts/s", *(load for load, _ in COMPARED)], rows)
 
 
 def _work(results: Results) -> str:
     """Processor time of a text, which depends less on other load than a rate does."""
-    rows = []
-    for name in results.names:
-        found = [
-            results.spread((name, load), _cpu) or results.spread((name, at_once), _cpu)
+
+    def cells(name: str) -> list[str]:
+        found = (
+            results.spread((name, load), lambda one: one.cpu_ms)
+            or results.spread((name, at_once), lambda one: one.cpu_ms)
             for load, at_once in COMPARED
-        ]
-        if any(found) and not name.endswith(JUDGED):
-            rows.append([name, *(one.words() if one else "" for one in found)])
-    return table(["CPU ms of its process a text", *(load for load, _ in COMPARED)], rows)
+        )
+        return [_words(one) for one in found]
 
-
-def _cpu(one: Measured) -> float | None:
-    return one.cpu_ms
+    head = ["CPU ms of its process a text", *(load for load, _ in COMPARED)]
+    return table(head, _by_name(results, cells))
 
 
 def _latencies(results: Results) -> str:
-    rows = []
-    for name in results.names:
-        pairs = [
-            (
-                results.spread((name, load), lambda one: one.p50_ms),
-                results.spread((name, load), lambda one: one.p99_ms),
-            )
-            for load in LOADS
-        ]
-        if any(p50 for p50, _ in pairs) and not name.endswith(JUDGED):
-            rows.append([name, *(f"{_ms(p50)} / {_ms(p99)}" if p50 and p99 else "" for p50, p99 in pairs)])
+    def cell(name: str, load: str) -> str:
+        p50 = results.spread((name, load), lambda one: one.p50_ms)
+        p99 = results.spread((name, load), lambda one: one.p99_ms)
+        return f"{_ms(p50)} / {_ms(p99)}" if p50 and p99 else ""
+
+    rows = _by_name(results, lambda name: [cell(name, load) for load in LOADS])
     return table(["p50 / p99 of a request, ms", *LOADS], rows)
 
 
@@ -270,8 +268,7 @@ def _documents(results: Results) -> str:
     rows = list(_document_rows(found))
     said = table([f"with {found['stored']:,} documents stored", "p50 ms", "p99 ms"], rows)
     return (
-        f"{said}\n\nOne fsync took {results.kept['machine']['sync_ms']} ms. "
-        f"Starting on them took {found['ready_seconds']:.1f} s to ready, "
+        f"{said}\n\nStarting on them took {found['ready_seconds']:.1f} s to ready, "
         f"storing them (vectors given) {found['fill_seconds']:.1f} s."
     )
 

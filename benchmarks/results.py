@@ -6,8 +6,11 @@ so the machine's own ups and downs are in both and fall out.
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.contestant import Measured
 from benchmarks.turns import Cell
@@ -23,6 +26,11 @@ class Spread:
     least: float
     greatest: float
     clean: int  # 0: of contended measurements alone
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """The spread of values that are all clean."""
+        return cls(statistics.median(values), min(values), max(values), len(values))
 
     def words(self, digits: int = 2) -> str:
         mark = "" if self.clean else " (c)"
@@ -40,9 +48,6 @@ class Results:
             ]
             for cell in kept["cells"]
         }
-
-    def __contains__(self, cell: Cell) -> bool:
-        return any(one is not None for one in self._cells.get(cell, ()))
 
     @property
     def names(self) -> list[str]:
@@ -86,20 +91,20 @@ def cells(found: Mapping[Cell, Sequence[Measured | None]]) -> list[dict[str, Any
         {
             "contestant": name,
             "scenario": scenario,
-            "rounds": [None if one is None else _fields(one) for one in rounds],
+            "rounds": [None if one is None else asdict(one) for one in rounds],
         }
         for (name, scenario), rounds in found.items()
     ]
 
 
-def _fields(one: Measured) -> dict[str, float | None]:
-    return {name: getattr(one, name) for name in Measured.__slots__}
-
-
 def spread(pairs: Sequence[tuple[float, bool]]) -> Spread | None:
     """Over the values that are not contended; over all when each is."""
-    clean = [value for value, contended in pairs if not contended]
-    counted = clean or [value for value, _ in pairs]
-    if not counted:
+    if not pairs:
         return None
-    return Spread(statistics.median(counted), min(counted), max(counted), len(clean))
+    clean = [value for value, contended in pairs if not contended]
+    return Spread.of(clean) if clean else replace(Spread.of([value for value, _ in pairs]), clean=0)
+
+
+def p50_p99(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    p50, p99 = np.quantile(values, (0.5, 0.99))
+    return float(p50), float(p99)

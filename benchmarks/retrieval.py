@@ -7,16 +7,14 @@ once as it comes and once with long texts split into passages. A document that h
 document like any other. Embedding a set takes minutes; the figures of one machine are those of another.
 """
 
-import os
 import time
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.places import arguments, say, scratch
 from benchmarks.server import Server, call
-from benchmarks.workloads import PROJECT
+from benchmarks.workloads import evaluation_folder
 from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection, load
 
@@ -30,10 +28,9 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", default=["scifact", "cranfield", "mlqa_en"])
     parser.add_argument("--passages", choices=["0", "1"], nargs="*", default=["0", "1"])
     options = parser.parse_args()
-    data = Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
     print("| set | passages | " + " | ".join(MODES) + " |\n|---|---|---|---|---|")
     for name in options.sets:
-        collection = load(data / name)
+        collection = load(evaluation_folder() / name)
         for passages in options.passages:
             settings = {"SIMILE_PASSAGES": passages}
             with scratch() as folder, Server(folder / "data", settings=settings) as server:

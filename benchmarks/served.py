@@ -1,4 +1,4 @@
-"""A server that embeds over HTTP, ours or another's: closed-loop clients ask it (load.py)."""
+"""A server that embeds over HTTP, ours or another's: closed-loop clients ask it (closedloop.py)."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from benchmarks import load
-from benchmarks.contestant import ContestantError, Measured, Scenario, Vectors
-from benchmarks.load import Answers, Load, LoadError
+from benchmarks.closedloop import Answers, ClosedLoop, Load
+from benchmarks.contestant import Measured, Scenario, Vectors
 from benchmarks.machine import memory_mb
+from benchmarks.places import BenchError
 from benchmarks.raw import cosines
+from benchmarks.results import p50_p99
 from benchmarks.server import call
 from benchmarks.wire import post
 from benchmarks.workloads import Workload
@@ -74,7 +75,7 @@ class Served:
     _alone: dict[str, Vectors] = field(default_factory=dict)
 
     def vectors(self, texts: Sequence[str]) -> Vectors:
-        """(n, dimension). Raises ServerError."""
+        """(n, dimension). Raises BenchError."""
         found: list[list[float]] = []
         for at in range(0, len(texts), ASKED_AT_ONCE):
             some = list(texts[at : at + ASKED_AT_ONCE])
@@ -97,11 +98,11 @@ class Served:
         return self._made[key]
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Raises LoadError when an answer is not 200, ContestantError when one is another text's."""
+        """Raises BenchError when an answer is not 200, or when one is another text's."""
         made = self.requests(scenario.workload, scenario.texts)
         order = list(range(len(made.lines)))
         random.Random(turn).shuffle(order)
-        run = load.start(
+        run = ClosedLoop(
             Load(
                 port=self.port,
                 requests=[made.lines[at] for at in order],
@@ -113,7 +114,7 @@ class Served:
                 keep=list(range(4 * scenario.clients, len(order), max(1, len(order) // CHECKED)))[:CHECKED],
             )
         )
-        answers = load.finish(run)
+        answers = run.finish()
         if answers.reconnects:
             self.told["connections it closed"] = (
                 self.told.get("connections it closed", 0) + answers.reconnects
@@ -123,19 +124,19 @@ class Served:
 
     def _summary(self, scenario: Scenario, made: Requests, order: list[int], answers: Answers) -> Measured:
         if not answers.milliseconds:
-            raise LoadError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
+            raise BenchError(f"{self.name} answered nothing in {scenario.seconds:g} seconds")
         window, workload = answers.window, scenario.workload
         everything = [latency for _, latency in answers.milliseconds]
         long = [latency for request, latency in answers.milliseconds if made.is_long[order[request]]]
         tokens = sum(made.tokens[order[request]] for request, _ in answers.milliseconds)
-        p50, p99 = np.quantile(everything, (0.5, 0.99))
+        p50, p99 = p50_p99(everything)
         texts = tokens / workload.mean_tokens
         return Measured(
             rate=texts / window.seconds,
             foreign=window.foreign,
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
-            p50_ms=float(p50),
-            p99_ms=float(p99),
+            p50_ms=p50,
+            p99_ms=p99,
             longest_p99_ms=float(np.quantile(long, 0.99)) if long else None,
             client_us=1e6 * window.cpu_seconds["load"] / len(everything),
         )
@@ -149,4 +150,4 @@ class Served:
             found = np.array(self.dialect.read(orjson.loads(body))[:1], np.float32)
             least = float(cosines(found, self._alone[text])[0])
             if least < LEAST_COSINE:
-                raise ContestantError(f"{self.name}: a vector under load differs from alone (cosine {least})")
+                raise BenchError(f"{self.name}: a vector under load differs from alone (cosine {least})")

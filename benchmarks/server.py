@@ -6,8 +6,8 @@ import os
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,10 +20,6 @@ from models.store import Store
 READY_SECONDS = 120.0
 STOP_SECONDS = 40.0
 LOOK_SECONDS = 0.25
-
-
-class ServerError(BenchError):
-    """The service refused, or did not come to a version; the message carries what it said."""
 
 
 class Server:
@@ -52,9 +48,8 @@ class Server:
             **self._settings,
         }
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        log = self._data_dir.parent / "server.log"
         command = [sys.executable, "-m", "service"]
-        self._process = Process("The service", command, log, env=environment, cwd=self._program)
+        self._process = Process("The service", command, env=environment, cwd=self._program)
         self.ready_seconds = self._process.wait_for(f"http://127.0.0.1:{self.port}/ready", READY_SECONDS)
         return self
 
@@ -69,33 +64,53 @@ class Server:
 
     def info(self) -> dict[str, Any]:
         """The answer of `GET /info`."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/info", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
+        found: dict[str, Any] = call(self.port, "GET", "/info")
         return found
 
 
-def call(port: int, method: str, path: str, body: Any = None) -> Any:
-    """Send a request on a connection of its own: the answer's JSON, or its text. Raises ServerError."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+def timed(
+    connection: http.client.HTTPConnection, method: str, path: str, body: Any = None
+) -> tuple[http.client.HTTPResponse, str, float]:
+    """The answer, its text, and the milliseconds from the request's first byte to the answer's last."""
     content = None if body is None else json.dumps(body)
-    try:
-        connection.request(method, path, content, {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-    except (http.client.HTTPException, OSError) as error:
-        raise ServerError(f"{method} {path} was not answered: {error!r}") from error
-    finally:
-        connection.close()
+    began = time.perf_counter()
+    connection.request(method, path, content, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    text = answer.read()
+    return answer, text.decode(), (time.perf_counter() - began) * 1000
+
+
+def call(port: int, method: str, path: str, body: Any = None) -> Any:
+    """Send a request on a connection of its own: the answer's JSON, or its text. Raises BenchError."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=300)) as connection:
+        try:
+            answer, text, _ = timed(connection, method, path, body)
+        except (http.client.HTTPException, OSError) as error:
+            raise BenchError(f"{method} {path} was not answered: {error!r}") from error
     if answer.status >= 300:
-        raise ServerError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
+        raise BenchError(f"{method} {path} was answered {answer.status}: {text[:1000]}")
     return json.loads(text) if answer.getheader("content-type") == "application/json" else text
+
+
+def metric(port: int, name: str) -> float:
+    """The number that `GET /metrics` shows. Raises BenchError."""
+    lines = dict(line.rsplit(" ", 1) for line in call(port, "GET", "/metrics").splitlines())
+    return float(lines[name])
+
+
+def swap(port: int, models_dir: Path, version: str, seconds: float) -> float:
+    """Have `version` served; the seconds that it took, its build included. Raises BenchError."""
+    began = time.monotonic()
+    call(port, "POST", f"/models/{version}/activate")
+    wait_until_live(models_dir, version, seconds)
+    return time.monotonic() - began
 
 
 def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
     """Until the service serves `version`: its account in the models folder, whose reading costs it nothing.
 
     Raises:
-        ServerError: building it failed, or took longer than `seconds`.
+        BenchError: building it failed, or took longer than `seconds`.
 
     """
     until = time.monotonic() + seconds
@@ -103,7 +118,7 @@ def wait_until_live(models_dir: Path, version: str, seconds: float) -> None:
     while (state := store.read_state()).get("live") != version:
         shown = state.get("versions", {}).get(version, {})
         if shown.get("state") == "failed" or time.monotonic() > until:
-            raise ServerError(f"{version} did not come to live: {shown}")
+            raise BenchError(f"{version} did not come to live: {shown}")
         time.sleep(LOOK_SECONDS)
 
 

@@ -18,6 +18,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -48,7 +49,7 @@ class Writer(threading.Thread):
         self.acknowledged = 0
         self.broken: str | None = None
         self._at = path_of(number)
-        self._number = number
+        self.number = number
         self._random = random.Random(seed)
         self._client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False)
 
@@ -66,7 +67,7 @@ class Writer(threading.Thread):
     def _once(self) -> None:
         kind = self._random.choices(["put", "import", "delete", "filter", "judge"], [8, 3, 3, 1, 1])[0]
         count = self._random.choice([1, 1, 2, 8, 40])
-        ids = self._random.sample([f"c{self._number}-{at}" for at in range(IDS)], count)
+        ids = self._random.sample([f"c{self.number}-{at}" for at in range(IDS)], count)
         changes = {id: self._random.choice(TEXTS) for id in ids}
         if kind == "put":
             self.in_hand = ("put", changes)
@@ -83,7 +84,7 @@ class Writer(threading.Thread):
             color = self._random.choice(["red", "green"])
             gone = {id: "" for id, text in self.texts.items() if text.endswith(color)}
             self.in_hand = ("filter", gone)
-            wanted = orjson.dumps({"client": self._number, "color": color}).decode()
+            wanted = orjson.dumps({"client": self.number, "color": color}).decode()
             answer = self._client.delete(f"{self._at}/documents", params={"filter": wanted})
         else:
             if not self.texts:
@@ -99,7 +100,7 @@ class Writer(threading.Thread):
 
     def _documents(self, changes: Texts) -> list[dict[str, Any]]:
         return [
-            {"id": id, "text": text, "metadata": {"client": self._number, "color": text.split()[-1]}}
+            {"id": id, "text": text, "metadata": {"client": self.number, "color": text.split()[-1]}}
             for id, text in changes.items()
         ]
 
@@ -138,6 +139,13 @@ def difference(found: Texts, expected: Texts) -> str:
 
 def path_of(number: int) -> str:
     return "/collections/other" if number == CLIENTS - 1 else ""
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "the service does not come so far"
+        time.sleep(0.01)
 
 
 class Killed:
@@ -182,30 +190,27 @@ class Killed:
         self._look(writers, {self._active, target} if swap else {self._active})
         self._texts = [writer.texts for writer in writers]
         if swap:
-            self._wait_until_active(target)
+            wait_for(lambda: self.service.client.get("/info").json()["model_version"] == target)
             self._active, self._before = target, self._active
             self._look(writers, {target})
         self.swaps += building
 
     def _wait_for_documents(self) -> None:
         """A build of few is over before anybody can look."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.service.client.get("/documents/count").json()["count"] < 2 * IDS:
-            assert time.monotonic() < deadline, "the clients store nothing"
-            time.sleep(0.01)
+        wait_for(lambda: self.service.client.get("/documents/count").json()["count"] >= 2 * IDS)
 
     def _wait_until_building(self, target: str) -> None:
         """Until some documents are embedded for it; or it is live already, on a machine that stalled."""
         least = self._random.randint(1, IDS)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
+
+        def building() -> bool:
             answer = self.service.client.get("/models").json()
             [model] = [model for model in answer["models"] if model["version"] == target]
-            building = model["state"] == "building" and (model["done"] or 0) >= least
-            if answer["active"] == target or (building and model["done"] < model["total"]):
-                return
             assert model["state"] != "failed", model
-        raise AssertionError(f"{target} is not built")
+            some = model["state"] == "building" and least <= (model["done"] or 0) < model["total"]
+            return bool(some or answer["active"] == target)
+
+        wait_for(building)
 
     def _building(self) -> str | None:
         """The version that was being built, with some of its documents, while another was live."""
@@ -218,19 +223,13 @@ class Killed:
         connection.close()
         return row[0] if row and active == self._active else None
 
-    def _wait_until_active(self, target: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.service.client.get("/info").json()["model_version"] != target:
-            assert time.monotonic() < deadline, self.service.client.get("/models").text
-            time.sleep(0.01)
-
     def _look(self, writers: list[Writer], versions: set[str]) -> None:
         """Everything that was answered is there, and found by both kinds of search."""
-        for at in {path_of(writer._number) for writer in writers}:  # noqa: SLF001
-            mine = [writer for writer in writers if path_of(writer._number) == at]  # noqa: SLF001
+        for at in {path_of(writer.number) for writer in writers}:
+            mine = [writer for writer in writers if path_of(writer.number) == at]
             stored = self._stored(at)
             for writer in mine:
-                prefix = f"c{writer._number}-"  # noqa: SLF001
+                prefix = f"c{writer.number}-"
                 writer.settle({id: text for id, text in stored.items() if id.startswith(prefix)})
             if not stored:
                 continue

@@ -1,10 +1,9 @@
 """Memory while requests of every shape come: RSS after some of them and after very many."""
 
 import random
-from dataclasses import dataclass
+from typing import Any
 
-from benchmarks import load
-from benchmarks.load import Load
+from benchmarks.closedloop import ClosedLoop, Load
 from benchmarks.machine import memory_mb
 from benchmarks.served import Served
 from benchmarks.wire import post
@@ -17,22 +16,8 @@ MOST_TEXTS = 3
 HOURS = 2  # more than it can take
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """RSS in MiB, and after how many requests."""
-
-    few: int
-    many: int
-    before_mb: float
-    after_mb: float
-
-    @property
-    def ratio(self) -> float:
-        return self.after_mb / self.before_mb
-
-
-def grown(served: Served, mixture: Workload, many: int = MANY) -> Grown:
-    """Raises LoadError."""
+def grown(served: Served, mixture: Workload, many: int = MANY) -> dict[str, Any]:
+    """RSS in MiB, and after how many requests. Raises BenchError."""
     chance = random.Random("shapes of the bench")
     requests = [
         post(
@@ -44,9 +29,10 @@ def grown(served: Served, mixture: Workload, many: int = MANY) -> Grown:
     _send(served, requests, FEW)
     before = memory_mb(served.pid)["now"]
     _send(served, requests, many - FEW)
-    return Grown(FEW, many, before, memory_mb(served.pid)["now"])
+    after = memory_mb(served.pid)["now"]
+    return {"few": FEW, "many": many, "before_mb": before, "after_mb": after}
 
 
 def _send(served: Served, requests: list[str], count: int) -> None:
     pids, hours = {"server": served.pid}, 3600.0 * HOURS
-    load.finish(load.start(Load(served.port, requests, CLIENTS, 1, hours, pids, count)))
+    ClosedLoop(Load(served.port, requests, CLIENTS, 1, hours, pids, count)).finish()

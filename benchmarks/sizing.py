@@ -10,14 +10,13 @@ reads /proc, so Linux only.
 import argparse
 import random
 import time
-from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import memory_mb
 from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, wait_until_live
+from benchmarks.server import Server, swap
 from benchmarks.tables import conclude, table
 from benchmarks.variants import prepared
 from training.errors import TrainingError
@@ -71,10 +70,7 @@ def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
             "disk": _disk_mb(data_dir),
         }
         say("embedding them anew")
-        began = time.monotonic()
-        call(server.port, "POST", f"/models/{second}/activate")
-        wait_until_live(data_dir / "models", second, LONGEST_SECONDS)
-        seconds = time.monotonic() - began
+        seconds = swap(server.port, data_dir / "models", second, LONGEST_SECONDS)
         time.sleep(SETTLE_SECONDS)
         two = memory_mb(server.pid)
         row |= {
@@ -88,14 +84,9 @@ def measure(count: int, texts: list[str], data_dir: Path) -> dict[str, Any]:
 
 
 def _disk_mb(data_dir: Path) -> float:
-    return sum(_sizes(data_dir)) / MB
-
-
-def _sizes(data_dir: Path) -> Iterator[int]:
     models = data_dir / "models"
-    for path in data_dir.rglob("*"):
-        if path.is_file() and models not in path.parents:
-            yield path.stat().st_size
+    files = (path for path in data_dir.rglob("*") if path.is_file() and models not in path.parents)
+    return sum(file.stat().st_size for file in files) / MB
 
 
 if __name__ == "__main__":

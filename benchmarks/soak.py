@@ -12,20 +12,19 @@ neither a median nor a line through all samples says anything: what it holds at 
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from benchmarks import workloads
 from benchmarks.growth import Sample, Sampler, look, tasks, thirds
 from benchmarks.places import arguments, say, scratch
-from benchmarks.server import Server, call, wait_until_live
-from benchmarks.tables import conclude, table
+from benchmarks.server import Server, call, swap
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.traffic import Traffic
 from benchmarks.variants import publish_variants
-from benchmarks.verdict import Verdict
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 
 GROWTH = 0.05  # of memory at rest, and of the most that is held
@@ -41,22 +40,12 @@ TEXTS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Memory, files, threads and tasks of the service at rest."""
-
-    rss_mb: float
-    files: int
-    threads: int
-    tasks: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Soaked:
     """Everything that was seen."""
 
     samples: list[Sample]
-    first: Held
-    last: Held
+    first: Sample  # at rest, as the last one
+    last: Sample
     swap_seconds: list[float]
     traffic: Traffic
 
@@ -95,7 +84,7 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
             for row in rows
         ]
         call(server.port, "POST", "/documents", {"documents": stored})
-    swaps = Swaps(server, models_dir, [*others, first], options.swap_seconds)
+    versions, swap_seconds = cycle([*others, first]), list[float]()
     traffic = Traffic(server.port, texts, options.clients)
     sampler = Sampler(server.pid, SAMPLE_SECONDS)
     looks = []
@@ -104,14 +93,14 @@ def soak(server: Server, models_dir: Path, options: argparse.Namespace) -> Soake
         say(f"{seconds:.0f} s of traffic")
         traffic.go_on()
         sampler.on.set()
-        swaps.take_turns(seconds)
+        swap_seconds += take_turns(server, models_dir, versions, options.swap_seconds, seconds)
         sampler.on.clear()
         traffic.pause()
         say("a quiet look")
         time.sleep(options.swap_seconds / 4 + LINGER_SECONDS)
-        looks.append(_held(server))
+        looks.append(look(server.pid, tasks(server.port)))
     traffic.stop()
-    return Soaked(sampler.stop(), looks[0], looks[1], swaps.seconds, traffic)
+    return Soaked(sampler.stop(), looks[0], looks[1], swap_seconds, traffic)
 
 
 def _texts(server: Server, version: Path) -> list[str]:
@@ -119,36 +108,15 @@ def _texts(server: Server, version: Path) -> list[str]:
     return workloads.mixture(tokenizer, workloads.corpus(), TEXTS).texts
 
 
-def _held(server: Server) -> Held:
-    told = tasks(server.port)
-    now = look(server.pid)
-    return Held(now.rss_mb, now.files, now.threads, told)
-
-
-class Swaps:
-    """Versions that take turns in service."""
-
-    def __init__(
-        self, server: Server, models_dir: Path, versions: Sequence[str], every_seconds: float
-    ) -> None:
-        self.seconds: list[float] = []  # that each took, its build included
-        self._server = server
-        self._models_dir = models_dir
-        self._versions = cycle(versions)
-        self._every_seconds = every_seconds
-
-    def take_turns(self, seconds: float) -> None:
-        """Raises ServerError when a version does not come to live."""
-        until = time.monotonic() + seconds
-        while True:
-            time.sleep(max(0.0, min(until - time.monotonic(), self._every_seconds)))
-            if time.monotonic() >= until:
-                return
-            began = time.monotonic()
-            [version] = islice(self._versions, 1)
-            call(self._server.port, "POST", f"/models/{version}/activate")
-            wait_until_live(self._models_dir, version, LONGEST_SWAP_SECONDS)
-            self.seconds.append(time.monotonic() - began)
+def take_turns(
+    server: Server, models_dir: Path, versions: Iterator[str], every_seconds: float, seconds: float
+) -> Iterator[float]:
+    """A swap every so often: the seconds that each took. Raises BenchError."""
+    until = time.monotonic() + seconds
+    while time.monotonic() + every_seconds < until:
+        time.sleep(every_seconds)
+        yield swap(server.port, models_dir, next(versions), LONGEST_SWAP_SECONDS)
+    time.sleep(max(0.0, until - time.monotonic()))
 
 
 def report(soaked: Soaked, options: argparse.Namespace) -> None:
@@ -156,23 +124,15 @@ def report(soaked: Soaked, options: argparse.Namespace) -> None:
     at_rest = soaked.last.rss_mb / soaked.first.rss_mb
     second, last = (max(sample.rss_mb for sample in part) for part in thirds(soaked.samples)[1:])
     threads = soaked.last.threads - soaked.first.threads
-    files = soaked.last.files - soaked.first.files
+    files = soaked.last.files - soaked.first.files - FILES_OF_A_THREAD * max(0, threads)
     verdicts = [
-        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH, False, False),
-        Verdict("memory at most: last third over second", last / second, 1 + GROWTH, False, False),
-        Verdict(
-            "files more than at the first look, those of new threads aside",
-            files - FILES_OF_A_THREAD * max(0, threads),
-            0,
-            False,
-            False,
-        ),
-        Verdict("threads more than at the first look", threads, MORE_THREADS, False, False),
-        Verdict("unexpected answers", traffic.unexpected, 0, False, False),
+        Verdict("memory at rest: last quiet look over first", at_rest, 1 + GROWTH),
+        Verdict("memory at most: last third over second", last / second, 1 + GROWTH),
+        Verdict("files more than at the first look, those of new threads aside", files, 0),
+        Verdict("threads more than at the first look", threads, MORE_THREADS),
+        Verdict("unexpected answers", traffic.unexpected, 0),
+        Verdict("tasks more than at the first look", soaked.last.tasks - soaked.first.tasks, 0),
     ]
-    if soaked.first.tasks is not None and soaked.last.tasks is not None:
-        more = soaked.last.tasks - soaked.first.tasks
-        verdicts.append(Verdict("tasks more than at the first look", more, 0, False, False))
     result = {
         "minutes": options.minutes,
         "clients": options.clients,
@@ -207,8 +167,7 @@ def _held_table(soaked: Soaked) -> str:
             [f"{name} third", statistics.median(memory), min(memory), max(memory), files, threads, ""]
         )
     for name, held in (("first", soaked.first), ("last", soaked.last)):
-        told = "" if held.tasks is None else held.tasks
-        rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, told])
+        rows.append([f"{name} quiet look", held.rss_mb, "", "", held.files, held.threads, held.tasks])
     return table(("", "RSS MiB", "least", "most", "files, at most", "threads, at most", "tasks"), rows)
 
 

@@ -1,4 +1,4 @@
-"""How far a reader has to walk: python -m benchmarks.structure
+"""The walk of a reader through the code: python -m benchmarks.structure
 
     entries    files and folders of each package, and files of more than 300 lines
     chain      the longest chain of imports within service/, in files

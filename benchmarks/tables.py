@@ -3,12 +3,33 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks import machine
 from benchmarks.places import RESULTS, SCRATCH
-from benchmarks.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A figure against its floor, or its ceiling."""
+
+    what: str
+    value: float
+    bound: float
+    at_least: bool = False
+    contended: bool = False  # no clean repeat: the figure says little
+
+    @property
+    def kept(self) -> bool:
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
+
+    def line(self) -> str:
+        sign = ">=" if self.at_least else "<="
+        note = "  (contended: measure again on a quiet machine)" if self.contended else ""
+        word = "kept  " if self.kept else "MISSED"
+        return f"{word}  {self.what}: {self.value:.3g} {sign} {self.bound:g}{note}"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -25,27 +46,25 @@ def _cell(value: object) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
-def of_machine(described: dict[str, Any]) -> str:
-    """A paragraph: `machine.describe` in words."""
+def of_machine(date: str, described: dict[str, Any]) -> str:
+    """`machine.describe` in words."""
     versions = ", ".join(f"{name} {number}" for name, number in described["packages"].items())
     return (
-        f"{datetime.now(UTC).date()}, {described['processors']} processors of {described['cpu']}, "
+        f"{date[:10]}, {described['processors']} processors of {described['cpu']}, "
         f"{described['memory_gb']} GB, {described['system']}, one fsync {described['sync_ms']} ms; "
-        f"Python {described['python']}, {versions}."
+        f"Python {described['python']}, {versions}"
     )
 
 
 def conclude(name: str, result: dict[str, Any], text: Sequence[str], verdicts: Sequence[Verdict]) -> None:
     """Print the report with its verdicts, and write the figures to results/NAME.json."""
-    described = machine.describe(SCRATCH)
-    said = [*text, of_machine(described), "\n".join(verdict.line() for verdict in verdicts)]
+    date, described = datetime.now(UTC).isoformat(timespec="seconds"), machine.describe(SCRATCH)
+    said = [*text, f"{of_machine(date, described)}.", "\n".join(verdict.line() for verdict in verdicts)]
     print("\n\n".join(said))
-    judged = [
-        {"what": verdict.what, "value": verdict.value, "bound": verdict.bound, "kept": verdict.kept}
-        for verdict in verdicts
-    ]
+    judged = [asdict(verdict) | {"kept": verdict.kept} for verdict in verdicts]
     file = RESULTS.with_name(f"{name}.json")
     file.parent.mkdir(exist_ok=True)
-    dated = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": described}
-    file.write_text(json.dumps(dated | result | {"verdicts": judged}, indent=2) + "\n")
+    file.write_text(
+        json.dumps({"date": date, "machine": described} | result | {"verdicts": judged}, indent=2) + "\n"
+    )
     print(f"\nAll of it is in {file}.", file=sys.stderr)

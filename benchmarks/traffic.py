@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks.asks import Ask, Asks
-from benchmarks.server import call
 
 PAUSE_SECONDS = 0.02  # of a client between two requests
 ABORTED_SHARE = 0.06
@@ -24,7 +23,6 @@ class Traffic:
     """`clients` threads; between `pause` and `go_on` they stand still and hold no connection."""
 
     def __init__(self, port: int, texts: Sequence[str], clients: int) -> None:
-        """Raises ServerError."""
         self.answers: Counter[tuple[str, str]] = Counter()  # kind of request, and status or how it was left
         self.slowest_ms: Counter[str] = Counter()
         self.unexpected = 0
@@ -32,8 +30,7 @@ class Traffic:
         self._noting = threading.Lock()
         self._running = threading.Event()
         self._stop = threading.Event()
-        routes = call(port, "GET", "/openapi.json")["paths"]
-        self._clients = [_Client(self, port, texts, routes, number) for number in range(clients)]
+        self._clients = [_Client(self, port, texts, number) for number in range(clients)]
         for client in self._clients:
             client.start()
 
@@ -77,14 +74,12 @@ class Traffic:
 class _Client(threading.Thread):
     """A connection with one request at a time."""
 
-    def __init__(
-        self, traffic: Traffic, port: int, texts: Sequence[str], routes: Sequence[str], number: int
-    ) -> None:
+    def __init__(self, traffic: Traffic, port: int, texts: Sequence[str], number: int) -> None:
         super().__init__(daemon=True)
         self._traffic = traffic
         self._port = port
         self._chance = random.Random(number)
-        self._asks = Asks(texts, routes, f"client-{number}", self._chance)
+        self._asks = Asks(texts, f"client-{number}", self._chance)
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         self._acting = threading.Lock()
 

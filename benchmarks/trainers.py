@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.contestant import ContestantError
+from benchmarks.places import BenchError
 from benchmarks.process import Process
 from benchmarks.workloads import PROJECT
 from models.publishing.default import ORIGIN
@@ -59,13 +59,13 @@ class Peer(Process):
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(job["threads"])}
         # -P: else its imports would find the modules beside the script
         command: list[str | Path] = [python, "-P", SCRIPT, f"--job={file}"]
-        super().__init__("The peer", command, folder / "peer.log", env=environment, piped=True)
+        super().__init__("The peer", command, env=environment, piped=True)
 
     def ready(self, dropout: float) -> dict[str, Any]:
-        """Wait for its first steps: its account of itself. Raise ContestantError if it trains otherwise."""
+        """Wait for its first steps: its account of itself. Raise BenchError if it trains otherwise."""
         about = self.answer()
         if about["dropout"] != [dropout]:
-            raise ContestantError(f"The peer's dropout is {about['dropout']} and not {dropout}")
+            raise BenchError(f"The peer's dropout is {about['dropout']} and not {dropout}")
         return about
 
     def go(self) -> int:

@@ -24,22 +24,21 @@ A sentence is a row of the corpus, however often it is encoded. Needs the extra 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.contestant import CONTENDED, ContestantError
-from benchmarks.machine import Window, between, snapshot, wait_for_quiet
-from benchmarks.places import arguments, say, scratch
+from benchmarks.contestant import CONTENDED
+from benchmarks.machine import Watch, Window, wait_for_quiet
+from benchmarks.places import BenchError, arguments, say, scratch
 from benchmarks.results import Spread, spread
-from benchmarks.tables import conclude, table
+from benchmarks.tables import Verdict, conclude, table
 from benchmarks.trainers import Ours, Peer
-from benchmarks.verdict import Verdict
 from models.errors import ModelError
 from models.publishing.default import default_source
 from training.errors import TrainingError
@@ -65,28 +64,6 @@ COLUMNS = (
     "contended",
 )
 SENTENCE = (("sentence", "text"),)
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """So many steps of each side, one side after the other."""
-
-    ours: Window
-    peers: Window
-    sentences: int  # of each side
-
-    @property
-    def ratio(self) -> float:
-        return self.peers.seconds / self.ours.seconds
-
-    @property
-    def by_cpu(self) -> float:
-        """The same, by the CPU time that each side used: what neighbours disturb less."""
-        return self.peers.cpu_seconds["peer"] / self.ours.cpu_seconds["simile"]
-
-    @property
-    def contended(self) -> bool:
-        return max(self.ours.foreign, self.peers.foreign) > CONTENDED
 
 
 def main() -> None:
@@ -155,7 +132,7 @@ def measure(
         "scale": 1 / objective.tau,
         "optim": asdict(recipe.optim),
     }
-    repeats: list[Repeat] = []
+    repeats: list[dict[str, Any]] = []
     folder.mkdir()
     with closing(Peer(options.peer_python, job, folder)) as peer:
         say(f"{precision}: the first steps")
@@ -171,34 +148,36 @@ def measure(
             wait_for_quiet(CONTENDED, options.wait)
             windows, sentences = {}, set()
             for who, turn in turns if number % 2 == 0 else reversed(turns):
-                begin = snapshot(pids)
+                watch = Watch(pids)
                 sentences.add(turn())
-                windows[who] = between(begin, snapshot(pids))
+                windows[who] = watch.window()
             if len(sentences) > 1:
-                raise ContestantError(f"a round was of {' and '.join(map(str, sentences))} sentences")
-            repeats.append(Repeat(windows["simile"], windows["peer"], sentences.pop()))
-            mark = " (contended)" if repeats[-1].contended else ""
-            say(f"{precision}, repeat {number + 1}: {repeats[-1].ratio:.2f} of the peer{mark}")
+                raise BenchError(f"a round was of {' and '.join(map(str, sentences))} sentences")
+            repeats.append(repeat(windows["simile"], windows["peer"], sentences.pop()))
+            mark = " (contended)" if repeats[-1]["contended"] else ""
+            say(f"{precision}, repeat {number + 1}: {repeats[-1]['ratio']:.2f} of the peer{mark}")
     return {
         "precision": precision,
         "peer": about | peer.sizes,
-        "repeats": [_row(repeat) for repeat in repeats],
-        "ratio": _spread([(repeat.ratio, repeat.contended) for repeat in repeats]),
-        "by_cpu": _spread([(repeat.by_cpu, repeat.contended) for repeat in repeats]),
+        "repeats": repeats,
+        "ratio": _spread(repeats, "ratio"),
+        "by_cpu": _spread(repeats, "by_cpu"),
     }
 
 
-def _row(repeat: Repeat) -> dict[str, Any]:
+def repeat(ours: Window, peers: Window, sentences: int) -> dict[str, Any]:
+    """So many sentences of each side, one side after the other, as a row of the table."""
+    ours_cpu, peers_cpu = ours.cpu_seconds["simile"], peers.cpu_seconds["peer"]
     return {
-        "simile_per_second": repeat.sentences / repeat.ours.seconds,
-        "peer_per_second": repeat.sentences / repeat.peers.seconds,
-        "ratio": repeat.ratio,
-        "simile_cpu_ms": 1000 * repeat.ours.cpu_seconds["simile"] / repeat.sentences,
-        "peer_cpu_ms": 1000 * repeat.peers.cpu_seconds["peer"] / repeat.sentences,
-        "by_cpu": repeat.by_cpu,
-        "simile_foreign": repeat.ours.foreign,
-        "peer_foreign": repeat.peers.foreign,
-        "contended": repeat.contended,
+        "simile_per_second": sentences / ours.seconds,
+        "peer_per_second": sentences / peers.seconds,
+        "ratio": peers.seconds / ours.seconds,
+        "simile_cpu_ms": 1000 * ours_cpu / sentences,
+        "peer_cpu_ms": 1000 * peers_cpu / sentences,
+        "by_cpu": peers_cpu / ours_cpu,  # which neighbours disturb less
+        "simile_foreign": ours.foreign,
+        "peer_foreign": peers.foreign,
+        "contended": max(ours.foreign, peers.foreign) > CONTENDED,
     }
 
 
@@ -233,8 +212,8 @@ def _table(found: dict[str, Any]) -> str:
     )
 
 
-def _spread(pairs: Sequence[tuple[float, bool]]) -> dict[str, float]:
-    found = spread(pairs)
+def _spread(repeats: list[dict[str, Any]], name: str) -> dict[str, float]:
+    found = spread([(each[name], each["contended"]) for each in repeats])
     assert found is not None
     return asdict(found)
 

@@ -5,7 +5,6 @@ wiki()        Wikipedia sentences; embedding 100,000 takes some minutes, so they
 """
 
 import gzip
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.places import SCRATCH
-from benchmarks.workloads import PROJECT, WIKIPEDIA
+from benchmarks.workloads import WIKIPEDIA, evaluation_folder
 from models.publishing.default import publish_named
 from models.publishing.publish import silent
 from models.store import Store
@@ -56,10 +55,9 @@ def wiki(rows: int, queries: int) -> tuple[Vectors, Vectors]:
 
 
 def _sentences(count: int) -> Iterator[str]:
-    folder = Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
-    file = folder / WIKIPEDIA
+    file = evaluation_folder() / WIKIPEDIA
     if not file.is_file():
-        sys.exit(f"{WIKIPEDIA} is not in {folder}; set SIMILE_EVAL_DATA, or measure without --corpus wiki.")
+        sys.exit(f"{file} is not there; set SIMILE_EVAL_DATA, or measure without --corpus wiki.")
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         distinct = dict.fromkeys(line.strip() for line in islice(lines, 1, 2 * count))
     yield from islice(filter(None, distinct), count)

@@ -1,8 +1,8 @@
 """A client's end of one kept-alive connection: a request's bytes out, a response's status and body in.
 
-Bare asyncio protocols and no HTTP library, so that the generators (load.py, openloop.py) take as little as
-they can of the processors that they share with the service. A response is read no further than its status and
-length; the service sends none without a length.
+Bare asyncio protocols and no HTTP library, so that a generator (generator.py) takes as little as it can of
+the processors that it shares with the service. A response is read no further than its status and length; the
+service sends none without a length.
 """
 
 import asyncio
@@ -31,10 +31,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """On a second connection what came of a response on the first is forgotten."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
-
-    def begin_anew(self) -> None:
-        """Forget what came of a response on a connection before this one."""
         self._received, self._needed = bytearray(), 0
 
     def close(self) -> None:

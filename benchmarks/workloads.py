@@ -52,10 +52,13 @@ class Corpus:
     passages: list[str]
 
 
+def evaluation_folder() -> Path:
+    return Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
+
+
 def corpus() -> Corpus:
     """The evaluation folder's texts, or the project's own."""
-    folder = Path(os.environ.get("SIMILE_EVAL_DATA") or PROJECT.parent / "shared" / "data")
-    files = [folder / name for name in (WIKIPEDIA, *ABSTRACTS)]
+    files = [evaluation_folder() / name for name in (WIKIPEDIA, *ABSTRACTS)]
     if not all(file.is_file() for file in files):
         with EXAMPLES.open(encoding="utf-8") as lines:
             texts = [json.loads(line)["text"] for line in lines]

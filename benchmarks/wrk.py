@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.contestant import Measured, Scenario
-from benchmarks.load import LoadError
-from benchmarks.machine import Window, between, snapshot
+from benchmarks.machine import Watch
+from benchmarks.places import BenchError
 from benchmarks.served import Served
 
 LEAST_SECONDS = 2  # whole ones; it takes fractions and then gives nothing
@@ -54,14 +54,14 @@ def program() -> str | None:
 
 
 def read(output: str) -> Said:
-    """The last line of its output. Raises LoadError when there is none, or when requests failed."""
+    """The last line of its output. Raises BenchError when there is none, or when requests failed."""
     line = output.strip().rpartition("\n")[2]
     try:
         found = json.loads(line)
     except json.JSONDecodeError:
-        raise LoadError(f"wrk said nothing that could be read: {output[-500:]!r}") from None
+        raise BenchError(f"wrk said nothing that could be read: {output[-500:]!r}") from None
     if found["errors"] or not found["requests"]:
-        raise LoadError(f"wrk: {found['requests']} requests, {found['errors']} of them failed")
+        raise BenchError(f"wrk: {found['requests']} requests, {found['errors']} of them failed")
     return Said(found["requests"], found["microseconds"] / 1e6, found["p50"] / 1000, found["p99"] / 1000)
 
 
@@ -74,7 +74,7 @@ class Judged:
         self._folder = folder
 
     def measure(self, scenario: Scenario, turn: int) -> Measured:
-        """Raises LoadError."""
+        """Raises BenchError."""
         made = self._served.requests(scenario.workload, scenario.texts)
         bodies = self._folder / "bodies"
         bodies.write_text("\n".join(line.partition("\r\n\r\n")[2] for line in made.lines))
@@ -83,19 +83,19 @@ class Judged:
         script.write_text(SCRIPT % paths)
         seconds = max(LEAST_SECONDS, round(scenario.seconds))
         command = ["wrk", "-t1", f"-c{scenario.clients}", f"-d{seconds}s", "-s", str(script)]
-        begin = snapshot({"server": self._served.pid})
+        watch = Watch({"server": self._served.pid})
         used = os.times()
         done = subprocess.run(
             [*command, f"http://127.0.0.1:{self._served.port}/"], capture_output=True, text=True, check=False
         )
         after = os.times()
-        window = between(begin, snapshot({"server": self._served.pid}))
+        window = watch.window()
         own = after.children_user + after.children_system - used.children_user - used.children_system
         said = read(done.stdout)
         texts = said.requests * scenario.texts
         return Measured(
             rate=texts / said.seconds,
-            foreign=_less(window, own),
+            foreign=window.foreign_without(own),  # it had no pid when the window began
             cpu_ms=1000 * window.cpu_seconds["server"] / texts,
             p50_ms=said.p50_ms,
             p99_ms=said.p99_ms,
@@ -106,8 +106,3 @@ class Judged:
 def _quoted(text: str) -> str:
     """The text as a string of Lua."""
     return json.dumps(text)
-
-
-def _less(window: Window, own: float) -> float:
-    """The foreign share without wrk itself, which had no name when the window began."""
-    return max(0.0, window.foreign - own / (window.seconds * (os.cpu_count() or 1)))

@@ -14,7 +14,6 @@ from benchmarks.environments import LIBRARIES, PINS, environment, pins
 from benchmarks.raw import RawEngine, SingleCalls, cosines
 from benchmarks.workloads import Workload, corpus
 from models.encoder import Encoder
-from models.errors import FormUnavailable
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
 from tests.tiny import ROUNDING
@@ -99,34 +98,24 @@ def test_cosines_are_those_of_each_pair_whatever_the_lengths() -> None:
 
 
 def product(answer: Any) -> Any:
-    """NumPy answers the array, ONNX Runtime a list of outputs, OpenVINO a mapping of them."""
+    """NumPy answers the array, ONNX Runtime a list of outputs."""
     return answer if isinstance(answer, np.ndarray) else answer[0]
 
 
 @pytest.mark.parametrize("kind", list(gemm.KINDS))
 def test_a_product_is_the_product(kind: str) -> None:
-    try:
-        found = gemm.KINDS[kind](4, 16, 8)()
-    except ImportError as error:
-        pytest.skip(f"needs a package: {error}")
-    except FormUnavailable as error:
-        pytest.skip(str(error))
+    found = gemm.KINDS[kind](4, 16, 8)()
     chance = np.random.default_rng(0)
-    if kind.startswith("int8"):
-        left, right = chance.integers(0, 255, (4, 16), np.uint8), chance.integers(-127, 127, (16, 8), np.int8)
-        expected = left.astype(np.float64) @ right.astype(np.float64)
-    else:
-        a, b = chance.random((4, 16), np.float32), chance.random((16, 8), np.float32)
-        expected = a.astype(np.float64) @ b.astype(np.float64)
-    np.testing.assert_allclose(product(found), expected, rtol=0.02 if kind.startswith("bf16") else 1e-5)
+    left, right = chance.random((4, 16), np.float32), chance.random((16, 8), np.float32)
+    np.testing.assert_allclose(product(found), left.astype(np.float64) @ right, rtol=1e-5)
 
 
 def test_a_peak_counts_two_operations_for_each_multiplication(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemm, "SHAPES", ((10, 20, 30),))
-    calls: list[int] = []
-    peak = gemm.Gemm("GEMM", lambda m, k, n: lambda: calls.append(m * k * n), 1)
-    found = peak.measure(Scenario("products", Workload("sentences", [], []), seconds=0.05), 0)
-    assert found.rate == pytest.approx(2 * 6000 * (len(calls) - 1) / 0.05 / 1e9, rel=0.2)
+    monkeypatch.setattr(gemm, "rate", lambda products, seconds: 5e9)
+    peak = gemm.Gemm("GEMM", lambda m, k, n: lambda: None, 1)
+    found = peak.measure(Scenario("products", Workload("sentences", [], [])), 0)
+    assert found.rate == pytest.approx(5 * 2 * 6000)
 
 
 def test_every_package_of_a_peer_is_pinned() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import environments
-from benchmarks.infinity import ENGINES
 
 
 def test_a_peer_in_a_folder_named_from_here_is_started(
@@ -20,6 +19,6 @@ def test_a_peer_in_a_folder_named_from_here_is_started(
     monkeypatch.setattr(environments, "_export", lambda version, folder: folder.mkdir())
     with ExitStack() as stack:
         found = environments.opened(stack, Path("peers"), tmp_path, tmp_path / "work")
-    for name in ENGINES:
+    for name in environments.ENGINES:
         assert "it was started" in found.missing[name]
     assert "not installed" in found.missing["fastembed"]

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import load, wrk
-from benchmarks.contestant import ContestantError, Scenario
-from benchmarks.load import Answers, Load, LoadError
+from benchmarks import wrk
+from benchmarks.closedloop import Answers, ClosedLoop, Load
+from benchmarks.contestant import Scenario
 from benchmarks.machine import Window
+from benchmarks.places import BenchError
 from benchmarks.served import OPENAI, OURS, Served
 from benchmarks.wire import post
 from benchmarks.workloads import Workload
@@ -61,12 +62,12 @@ def test_a_vector_that_belongs_to_another_text_ends_the_run() -> None:
         ours = served(server)
         ours.measure(ONE, 0)
         server.mixed = True
-        with pytest.raises(ContestantError, match="under load differs from alone"):
+        with pytest.raises(BenchError, match="under load differs from alone"):
             ours.measure(ONE, 0)  # the same texts, so that it is known what they are alone
 
 
 def test_an_answer_that_is_not_200_ends_the_run() -> None:
-    with Embedding(status=503) as server, pytest.raises(LoadError, match="503"):
+    with Embedding(status=503) as server, pytest.raises(BenchError, match="503"):
         served(server).measure(ONE, 0)
 
 
@@ -83,7 +84,7 @@ def test_a_peer_that_closes_connections_is_asked_again_on_others() -> None:
 def test_more_closed_connections_than_are_allowed_end_the_measurement(reconnects: int) -> None:
     with Embedding(closes=5) as server:
         ours = Served("Simile fp32", OURS, server.port, os.getpid(), reconnects=reconnects)
-        with pytest.raises(LoadError, match="closed a connection"):
+        with pytest.raises(BenchError, match="closed a connection"):
             ours.measure(ONE, 0)
 
 
@@ -92,8 +93,7 @@ def test_a_connection_closed_behind_the_last_answer_is_no_failure() -> None:
         lines = [post("/embed", {"inputs": text}) for text in ("fast", "slow")]
         pids = {"server": os.getpid()}
         # Two clients; the window ends in the middle of the slow answer, and the other client has rested then.
-        run = load.start(Load(server.port, lines, 2, 1, 0.3, pids, 1000))
-        answers = load.finish(run)
+        answers = ClosedLoop(Load(server.port, lines, 2, 1, 0.3, pids, 1000)).finish()
     assert answers.reconnects == 0
 
 
@@ -144,14 +144,14 @@ def test_wrk_sends_the_same_requests_and_its_figures_are_read(tmp_path: Path) ->
 
 @pytest.mark.skipif(wrk.program() is None, reason="needs wrk")
 def test_wrk_does_not_hide_that_requests_failed(tmp_path: Path) -> None:
-    with Embedding(status=500) as server, pytest.raises(LoadError, match="of them failed"):
+    with Embedding(status=500) as server, pytest.raises(BenchError, match="of them failed"):
         wrk.Judged(served(server), tmp_path).measure(ONE, 0)
 
 
 def test_wrk_s_last_line_is_read_in_its_units() -> None:
     said = '{"requests":300,"microseconds":2000000,"p50":1500,"p99":9000,"errors":0}\n'
     assert wrk.read(f"Running 2s test\n  1 threads\n\n{said}") == wrk.Said(300, 2.0, 1.5, 9.0)
-    with pytest.raises(LoadError, match="nothing that could be read"):
+    with pytest.raises(BenchError, match="nothing that could be read"):
         wrk.read("unable to connect to 127.0.0.1:1 Connection refused\n")
-    with pytest.raises(LoadError, match="3 of them failed"):
+    with pytest.raises(BenchError, match="3 of them failed"):
         wrk.read(said.replace('"errors":0', '"errors":3'))
