@@ -55,10 +55,7 @@ class Options(BaseModel):
     prompt_name: str | None = None
 
     def settle(self, default: Mode, *, of_words: bool) -> None:
-        """Take the service's mode where none is named; what only dense search can do means dense.
-
-        of_words: whether the query is a text.
-        """
+        """Take the service's mode where none is named; what only dense search can do means dense."""
         if self.mode is None:
             self.mode = default if of_words and self.min_score is None else "dense"
 
