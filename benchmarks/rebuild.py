@@ -64,7 +64,7 @@ QUICK_DOCUMENTS = 1500
 
 
 class Phases:
-    """Which stretch of the load was what, and who used the processors meanwhile."""
+    """Phases of the load, and the share of the processors that other programs used meanwhile."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         self.spans: dict[str, tuple[float, float]] = {}  # moments of time.monotonic()

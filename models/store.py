@@ -47,7 +47,7 @@ def models_dir(environ: Mapping[str, str]) -> Path:
 
 
 class DesiredVersion(NamedTuple):
-    """Which version is wanted, and how it was asked for.
+    """The version that is wanted, and how it was asked for.
 
     `want` is a wish that the service may refuse (the version failed before, or was rolled back from);
     `activate` and `rollback` are somebody's express decision. `id` tells one wish from its repetition.

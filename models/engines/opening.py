@@ -1,4 +1,4 @@
-"""Which forms this machine can compute, and a published graph opened in one of them."""
+"""Forms that this machine can compute, and a published graph opened in one of them."""
 
 from __future__ import annotations
 

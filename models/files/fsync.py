@@ -26,7 +26,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """As `replace_bytes`, in UTF-8."""
+    """`replace_bytes` of a text, in UTF-8."""
     replace_bytes(file, text.encode())
 
 

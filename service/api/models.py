@@ -1,4 +1,4 @@
-"""Which versions there are, what the gate said of them, and which is wanted."""
+"""Published versions, the verdict of the gate on each, and the one that is wanted."""
 
 import asyncio
 import re

@@ -70,7 +70,7 @@ class Corpus:
 
     @property
     def alone_threads(self) -> int:
-        """How many threads compute a lone text together; 1: it is computed as any other."""
+        """Threads that compute a single text together; 1: it is computed as any other."""
         return self._batcher.single_text.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:

@@ -228,7 +228,7 @@ def steps_of_a_round(rows: int, batch: int) -> int:
 
 
 class _Rounds:
-    """Which rows a step sees: all of them once, in an order of its own, before any is seen again."""
+    """The rows that a step sees: all of them once, in an order of its own, before any is seen again."""
 
     def __init__(self, count: int, batch: int, seed: int) -> None:
         self.count = count

@@ -160,7 +160,7 @@ def _by_config(options: argparse.Namespace) -> int:
 
 
 def _by_service(options: argparse.Namespace) -> int:
-    """As a configuration of these options: part of the documents and judgements is held out and judges."""
+    """Retrain by a configuration made of the options: part of what the service has is held out and judges."""
     wanted = chosen(options)
     config = Config(
         corpus=CorpusTable(service=options.from_service, collections=wanted, least=max(2, options.least)),

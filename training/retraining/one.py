@@ -227,7 +227,7 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
 
 
 def _about(manifest: Manifest) -> dict[str, Any]:
-    """Which model, and how it is used."""
+    """The model's name, and how it is used."""
     kept = {
         "version",
         "fingerprint",

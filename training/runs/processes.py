@@ -37,7 +37,7 @@ class World(NamedTuple):
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """Which of `count` texts are this process's: as even as can be, in order."""
+        """The places of this process's share of `count` texts: as even as can be, in order."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, own: Tensor, count: int) -> Tensor:
