@@ -116,7 +116,7 @@ async def search_one(request: Request) -> Response:
     started = time.perf_counter()
     asked = parameters(request, SearchParameters)
     split = asked.passages == "true"
-    asked.settle(runtime.settings.search_mode, of_words=asked.q is not None)
+    asked.settle(runtime.settings.search_mode, of_words=asked.q is not None, passages=split)
     asked.check(passages=split)
     query = query_of(asked.q, asked.id, asked)
     check_characters([query], runtime.settings.max_query_characters)
@@ -141,7 +141,8 @@ async def search_many(request: Request) -> Response:
     runtime = runtime_of(request)
     started = time.perf_counter()
     asked = await read_body(request, SearchRequest)
-    asked.settle(runtime.settings.search_mode, of_words=isinstance(next(iter(asked.queries), ""), str))
+    of_words = isinstance(next(iter(asked.queries), ""), str)
+    asked.settle(runtime.settings.search_mode, of_words=of_words, passages=asked.passages)
     asked.check(passages=asked.passages)
     queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
     check_characters(queries, runtime.settings.max_query_characters)

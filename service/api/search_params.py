@@ -54,10 +54,12 @@ class Options(BaseModel):
     )
     prompt_name: str | None = None
 
-    def settle(self, default: Mode, *, of_words: bool) -> None:
-        """Take the service's mode where none is named; what only dense search can do means dense."""
+    def settle(self, default: Mode, *, of_words: bool, passages: bool) -> None:
+        """Take the service's mode where none is named, or dense where that mode cannot do what is asked."""
         if self.mode is None:
-            self.mode = default if of_words and self.min_score is None else "dense"
+            dense = not of_words or self.min_score is not None
+            of_vectors = self.prompt_name is not None or not passages
+            self.mode = "dense" if dense or (default == "lexical" and of_vectors) else default
 
     def check(self, *, passages: bool) -> None:
         """Refuse options that contradict each other."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
-from service.batching.request import EmbedCall, Item, Lane, Source
+from service.batching.request import URGENCY, EmbedCall, Item, Lane, Source
 from service.batching.scheduler import Scheduler
 from service.batching.tokenizing import estimate
 from service.errors import ServiceError
@@ -204,7 +204,7 @@ class InFlight:
     def add(self, call: EmbedCall, new: list[Item], joined: list[tuple[Item, int]]) -> None:
         """Let `call` wait for new items, which the scheduler has, and for those of others.
 
-        An interactive call takes an item that it joins into its own lane.
+        A call takes an item that it joins into its own lane, if that is the more urgent one.
         """
         for item in new:
             call.items.append(item)
@@ -215,8 +215,8 @@ class InFlight:
             item.waiters.append((call, position))
             if call.lane is Lane.INTERACTIVE:
                 item.is_kept = True
-                if item.call.lane is not Lane.INTERACTIVE:
-                    self._scheduler.promote(item, call)
+            if URGENCY.index(call.lane) < URGENCY.index(item.call.lane):
+                self._scheduler.promote(item, call)
 
     def leave(self, call: EmbedCall) -> None:
         """`call` waits no longer."""

@@ -48,10 +48,12 @@ class FairQueue:
             self.count(item)
 
     def count(self, item: Item) -> None:
+        item.counted = True
         self.texts += 1
         self.tokens += item.cost
 
     def uncount(self, item: Item) -> None:
+        item.counted = False
         self.texts -= 1
         self.tokens -= item.cost
 

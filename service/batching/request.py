@@ -21,6 +21,9 @@ class Lane(StrEnum):
     CANDIDATE = "candidate"  # of a version that is not in service; no other lane waits for it
 
 
+URGENCY = tuple(Lane)  # the most urgent first
+
+
 class Timing(NamedTuple):
     """Seconds that one text of a call took, by step: means over the call's texts."""
 
@@ -77,6 +80,7 @@ class Item:
     ids: Sequence[int] = ()
     truncated: bool = False
     tokenize_seconds: float = 0.0
+    counted: bool = False  # in a lane's texts and tokens
     taken: bool = False  # it is in a batch
     cancelled: bool = False  # no call waits for it, and none will
 

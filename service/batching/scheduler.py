@@ -70,8 +70,13 @@ class Scheduler:
     def promote(self, item: Item, call: EmbedCall) -> None:
         """Let `item` take turns of `call`, in whose lane it gets them sooner, unless it is in a batch."""
         with self._wake:
-            if item.taken or item.cancelled:
+            if (
+                item.taken or item.cancelled or not item.counted
+            ):  # or it failed, and its callers learn it soon
                 return
+            if call.lane is Lane.INTERACTIVE:
+                self._last_interactive = self._clock()
+            self._notify(1)  # the spare worker leaves the candidates' lane out
             before, after = self.lanes[item.call.lane], self.lanes[call.lane]
             waited = before.remove(item.call, {item})
             item.call = call
@@ -132,6 +137,7 @@ class Scheduler:
             self._epoch += 1
             self._empty()
             for item in items:
+                item.counted = False
                 item.call.untokenized.clear()
                 item.call.ready.clear()
 

@@ -28,9 +28,13 @@ class Pair(NamedTuple):
 
 
 def body_of(title: str, text: str) -> str:
-    """The text without its title, if it begins with that: else the title would find itself. Both `folded`."""
+    """The text without its title, if it begins with that: else the title would find itself. Both `folded`.
+
+    A title that goes on as a longer word (VPN, VPNs) stays.
+    """
+    rest = text[len(title) :]
     repeated = bool(title) and text[: len(title)].casefold() == title.casefold()
-    return text[len(title) :].lstrip(" .:-") if repeated else text
+    return rest.lstrip(" .:-") if repeated and not rest[:1].isalnum() else text
 
 
 def title_pairs(documents: Sequence[tuple[str, str]]) -> Iterator[Pair]:

@@ -66,6 +66,11 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
             "--least)."
         )
     split = hold_out(documents.kept, config.corpus.held_out)
+    if len(split.train) < least:
+        raise NothingToLearn(
+            f"{len(split.train):,} documents are left to train on, without those that judge and near copies; "
+            f"at least {least:,} are asked for (corpus.least, --least)."
+        )
     found = judged(_judgements(config), _stand_ins(documents, split), config.judgements.held_out)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)

@@ -226,6 +226,10 @@ def test_a_setting_says_the_mode_unless_the_search_does_or_only_dense_can_answer
     assert answer(client, q="harbour", min_score=0.0)["mode"] == "dense"
     of_ids = client.post("/search", json={"queries": [{"id": "doc-017"}], "min_score": -1})
     assert of_ids.status_code == 200
+    words = runtime.settings.model_copy(update={"search_mode": "lexical"})
+    monkeypatch.setattr(runtime, "settings", words)
+    assert answer(client, q="harbour")["mode"] == "lexical"
+    assert answer(client, q="harbour", passages="false")["mode"] == "dense", "words know no passages"
     refused = client.get("/search", params={"q": "harbour", "mode": "hybrid", "min_score": 0.5})
     assert refused.status_code == 422
 

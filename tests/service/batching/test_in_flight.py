@@ -401,6 +401,24 @@ def test_an_interactive_text_joins_a_background_one_that_is_being_tokenized_in_i
     run(body)
 
 
+def test_a_write_takes_a_candidates_text_into_its_own_lane() -> None:
+    async def body() -> None:
+        async with place() as there:
+            busy = await there.busy()
+            candidate = there.ask("dog", lane=Lane.CANDIDATE)
+            await there.waiting(1)
+            write = there.ask("dog", lane=Lane.BACKGROUND)
+            await there.shared(1)
+            scheduler = there.batcher._scheduler
+            assert [scheduler.lanes[lane].texts for lane in Lane] == [0, 1, 0]
+            there.encoder.allow()
+            for task in (busy, candidate, write):
+                await task
+            assert there.computed == 2  # busy, dog
+
+    run(body)
+
+
 def test_a_text_that_is_refused_is_named_to_each_call_by_its_own_position() -> None:
     async def body() -> None:
         async with place() as there:

@@ -15,11 +15,13 @@ def test_a_title_stands_for_its_text_unless_others_share_it() -> None:
         ("Dogs", "They run."),
         ("Birds fly", "birds fly: high and low."),
         ("Fish", "Fish."),
+        ("VPN", "VPNs need a token."),
     ]
     assert list(title_pairs(documents)) == [
         Pair("Cats", "They sleep.", None, "title"),
         Pair("Dogs", "They run.", None, "title"),
         Pair("Birds fly", "high and low.", None, "title"),  # else the title would find itself
+        Pair("VPN", "VPNs need a token.", None, "title"),  # a word is not cut
     ]
 
 
