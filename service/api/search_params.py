@@ -8,7 +8,6 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
-from pydantic.json_schema import SkipJsonSchema
 
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
 from service.api.responses import in_chunks, json_array
@@ -46,9 +45,7 @@ class Options(BaseModel):
 
     k: int = Field(10, ge=1, le=MAX_K)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
-    mode: Mode | SkipJsonSchema[None] = Field(
-        None, description="Absent: SIMILE_SEARCH_MODE, which is dense unless set"
-    )
+    mode: Mode | None = Field(None, description="Absent: SIMILE_SEARCH_MODE, which is dense unless set")
     min_score: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="With mode dense only"
     )
