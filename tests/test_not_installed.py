@@ -1,4 +1,4 @@
-"""What a command says where the project was not installed."""
+"""The last words of a command where the project was not installed."""
 
 import subprocess
 import sys

@@ -117,7 +117,6 @@ async def search_one(request: Request) -> Response:
     asked = parameters(request, SearchParameters)
     split = asked.passages == "true"
     asked.settle(runtime.settings.search_mode, of_words=asked.q is not None, passages=split)
-    asked.check(passages=split)
     query = query_of(asked.q, asked.id, asked)
     check_characters([query], runtime.settings.max_query_characters)
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
@@ -143,7 +142,6 @@ async def search_many(request: Request) -> Response:
     asked = await read_body(request, SearchRequest)
     of_words = isinstance(next(iter(asked.queries), ""), str)
     asked.settle(runtime.settings.search_mode, of_words=of_words, passages=asked.passages)
-    asked.check(passages=asked.passages)
     queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
     check_characters(queries, runtime.settings.max_query_characters)
     shown = shown_of(asked.fields)

@@ -52,14 +52,16 @@ class Options(BaseModel):
     prompt_name: str | None = None
 
     def settle(self, default: Mode, *, of_words: bool, passages: bool) -> None:
-        """Take the service's mode where none is named, or dense where that mode cannot do what is asked."""
+        """Take the service's mode where none is named, or dense where that mode cannot do what is asked.
+
+        Raises:
+            Validation: options contradict each other.
+
+        """
         if self.mode is None:
             dense = not of_words or self.min_score is not None
             of_vectors = self.prompt_name is not None or not passages
             self.mode = "dense" if dense or (default == "lexical" and of_vectors) else default
-
-    def check(self, *, passages: bool) -> None:
-        """Refuse options that contradict each other."""
         if self.min_score is not None and self.mode != "dense":
             raise Validation(
                 f"min_score is a cosine, and the scores of mode {self.mode} are none. Leave it out."

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from models.encoder import Encoder, Tokens
 from models.engines.form import FP32
 from models.errors import TooLong
 from service.batching.batcher import Batcher
+from service.batching.request import EmbedCall, Lane
 from service.corpus.corpus import Corpus
 from service.observability.metrics import Metrics
 from service.store.sqlite import SqliteStore
@@ -49,6 +50,15 @@ async def running(
         yield batcher
     finally:
         await asyncio.to_thread(batcher.stop)
+
+
+QUEUED = cast("Encoder", SimpleNamespace(packs=False, form=FP32, step=1))
+
+
+def call_in(lane: Lane, texts: int = 1) -> EmbedCall:
+    """A call to be queued and never answered, of the one encoder that such calls have."""
+    unused: Any = None
+    return EmbedCall(QUEUED, lane, True, False, True, unused, unused, [], [], texts, 0.0)
 
 
 class CountingEncoder:

@@ -1,4 +1,4 @@
-"""How training's threads wait, as OpenMP itself tells it."""
+"""The wait policy of training's threads, as OpenMP itself tells it."""
 
 import os
 import subprocess

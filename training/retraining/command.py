@@ -27,6 +27,7 @@ from training.retraining.config import (
     TrainTable,
     folders,
     read_config,
+    require_enough,
 )
 from training.retraining.gate.verdict import as_text
 from training.retraining.workplace import workplace
@@ -154,9 +155,8 @@ def _by_config(options: argparse.Namespace) -> int:
         if getattr(options, name) != options.defaults[name]:
             raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
     config = read_config(options.config)
-    return _judged(
-        config, folders(config).work, progress=sys.stderr.isatty()
-    )  # a schedule keeps what is said
+    quiet = not sys.stderr.isatty()  # a schedule keeps what is said
+    return _judged(config, folders(config).work, progress=not quiet)
 
 
 def _by_service(options: argparse.Namespace) -> int:
@@ -204,10 +204,7 @@ def _by_file(options: argparse.Namespace) -> int:
     _say("reading the corpus")
     corpus = read_corpus(options.corpus, recipe.source.kind)
     _say(str(corpus))
-    if len(corpus) < options.least:
-        raise NothingToLearn(
-            f"{len(corpus):,} texts are too few; at least {options.least:,} are asked for (--least)."
-        )
+    require_enough(len(corpus), options.least, "texts")
     store = Store(options.models_dir)
     with alone(store), workplace(options.work) as work:
         job = Job(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.store import models_dir
-from training.errors import TrainingError
+from training.errors import NothingToLearn, TrainingError
 from training.retraining.gate import rules as gate
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
@@ -119,6 +119,14 @@ def folders(config: Config) -> Folders:
     """The versions' folder and the one that a retraining works in."""
     models = config.folders.models or models_dir(os.environ)
     return Folders(models, config.folders.work or models.parent / "retrain")
+
+
+def require_enough(count: int, least: int, what: str = "documents") -> None:
+    """Raise NothingToLearn when there are fewer than `least` of `what` to train on."""
+    if count < least:
+        raise NothingToLearn(
+            f"{count:,} {what} are too few; at least {least:,} are asked for (corpus.least, --least)."
+        )
 
 
 def read_config(file: Path) -> Config:

@@ -27,7 +27,7 @@ from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
-from training.retraining.config import Config, CorpusTable
+from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
@@ -59,18 +59,10 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     say("reading the documents")
     documents = _documents(config.corpus)
     say(str(documents))
-    least = config.corpus.least
-    if len(documents.kept) < least:
-        raise NothingToLearn(
-            f"{len(documents.kept):,} documents are too few; at least {least:,} are asked for (corpus.least, "
-            "--least)."
-        )
+    require_enough(len(documents.kept), config.corpus.least)
     split = hold_out(documents.kept, config.corpus.held_out)
-    if len(split.train) < least:
-        raise NothingToLearn(
-            f"{len(split.train):,} documents are left to train on, without those that judge and near copies; "
-            f"at least {least:,} are asked for (corpus.least, --least)."
-        )
+    left = "documents that neither judge nor nearly repeat another"
+    require_enough(len(split.train), config.corpus.least, left)
     found = judged(_judgements(config), _stand_ins(documents, split), config.judgements.held_out)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)

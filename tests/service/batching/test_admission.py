@@ -1,17 +1,13 @@
 """Admission of calls: by how long they would wait for their turn, and by how large the queue may grow."""
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
-from models.encoder import Encoder
-from models.engines.form import FP32
 from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
-from service.batching.request import EmbedCall, Item, Lane
+from service.batching.request import Item, Lane
 from service.batching.scheduler import Scheduler
 from service.errors import Overloaded
+from tests.service.fakes import call_in
 
 
 def pace(tokens_per_second: int) -> ThroughputEstimate:
@@ -20,14 +16,9 @@ def pace(tokens_per_second: int) -> ThroughputEstimate:
     return measured
 
 
-ENCODER = SimpleNamespace(packs=False, form=FP32, step=1)
-
-
 def put(scheduler: Scheduler, texts: int, tokens: int, lane: Lane = Lane.INTERACTIVE) -> None:
     """A call of so many texts, each of so many tokens."""
-    unused: Any = None
-    encoder = cast("Encoder", ENCODER)
-    call = EmbedCall(encoder, lane, True, False, True, unused, unused, [], [], texts, 0.0)
+    call = call_in(lane, texts)
     scheduler.put(call, [Item(call, "x", tokens, [(call, at)]) for at in range(texts)])
 
 

@@ -188,7 +188,7 @@ def test_runs_are_lines_of_one_picture(tmp_path: Path) -> None:
 
 
 def _lines(svg: str, colour: str) -> int:
-    """How many of a panel have this colour; the legend's own are not clipped."""
+    """Number of marks of a panel in this colour; the legend's own are not clipped."""
     return len(re.findall(rf'clip-path="[^"]*" style="fill: none; [^"]*stroke: {colour}', svg))
 
 
