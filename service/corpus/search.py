@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from service.corpus.fusion import fuse
+from models.search.fusion import fuse
 from service.errors import Conflict, NotFound
 from service.index.index import Index
 from service.index.index_set import Indexes
