@@ -285,6 +285,7 @@ def _lexical(
 
 
 def _fused(near: list[Ranked], worded: list[Ranked]) -> list[Ranked]:
-    scores = fuse(*({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded)))
+    dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
+    scores = fuse(dense, lexical)
     rows = {ranked.revision: ranked.row for ranked in near}
     return [Ranked(revision, score, rows.get(revision, 0)) for revision, score in scores.items()]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from models.engines.opening import form_for
 from models.publishing.default import publish_named
 from models.publishing.publish import Say, silent
 from models.seal import check
+from models.search.passages import split
 from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
@@ -41,6 +42,7 @@ class Scorable(NamedTuple):
     encode: Encode  # without a prompt
     encode_queries: Encode
     encode_documents: Encode
+    split: Callable[[str], list[str]]  # a document's passages, as the service embeds them
 
 
 @contextmanager
@@ -58,7 +60,10 @@ def open_scorable(
             )
         with Server(name) as server:
             queries, documents = server.behind("query"), server.behind("document", "passage")
-            yield Scorable(server.version, server.fingerprint, server.form, server.encode, queries, documents)
+            whole = lambda text: [text]  # noqa: E731  the server says nothing of its tokens
+            yield Scorable(
+                server.version, server.fingerprint, server.form, server.encode, queries, documents, whole
+            )
         return
     form = form_for(precision or FP32.precision)
     published = Store(models_dir(environ))
@@ -86,8 +91,19 @@ def scorable_of(encoder: Encoder) -> Scorable:
     def behind(prompt: str) -> Encode:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
-    prompts = ("", manifest.search_prompt, manifest.document_prompt)
-    return Scorable(manifest.version, manifest.fingerprint, str(encoder.form), *map(behind, prompts))
+    def passages(text: str) -> list[str]:
+        found = split(text, encoder, manifest.document_prompt)
+        return [text] if found is None else [text[slice(*span)] for span in (found.head, *found.others)]
+
+    return Scorable(
+        manifest.version,
+        manifest.fingerprint,
+        str(encoder.form),
+        behind(""),
+        behind(manifest.search_prompt),
+        behind(manifest.document_prompt),
+        passages,
+    )
 
 
 def _opened(folder: Path, form: Form) -> Scorable:
