@@ -10,17 +10,17 @@ Exact, where the service's index may be approximate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.manifest import Mode
 from models.search.fusion import DENSE_WEIGHT, fuse
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
 from training.evaluation.words import WordIndex
 
-Mode = Literal["dense", "lexical", "hybrid"]
 MODES: tuple[Mode, ...] = ("dense", "lexical", "hybrid")
 CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
 _QUERIES = 64  # whose cosines are in memory at a time
