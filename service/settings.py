@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     feedback_per_key: int = Field(10_000, ge=0)  # judgements; 0: no bound, here and below
     feedback_per_query: int = Field(100, ge=0)  # of each key
     feedback_per_document: int = Field(100, ge=0)  # of each key
+    events: bool = True  # searches are named, and POST /events is taken
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
     max_query_characters: int = Field(10_000, ge=1)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -26,6 +27,7 @@ from service.api.search_params import (
     shown_of,
     where_of,
 )
+from service.corpus.recent_searches import MAX_SHOWN
 from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
@@ -98,11 +100,13 @@ class SearchAnswer(BaseModel):
     model: str
     mode: str
     took_ms: float
+    search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     hits: list[Found] = Field(description="Best first")
 
 
 class SearchAnswers(BaseModel):
     model: str
+    search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
@@ -124,13 +128,15 @@ async def search_one(request: Request) -> Response:
     collection = await existing(request, runtime)
     search = asked.search(runtime.settings, collection, where, shown, passages=split)
     version = pinned(request, None, ())
-    hits, headers = await _found(runtime, [query], asked, search, version, shown.one_list, started)
+    hits, headers, ids = await _found(runtime, [query], asked, search, version, shown.one_list, started)
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
         "model": headers[VERSION_HEADER],
         "mode": asked.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
+    if ids:
+        [found["search_id"]] = ids
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
@@ -152,11 +158,11 @@ async def search_many(request: Request) -> Response:
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
     version = pinned(request, model, runtime.controller.published)
-    results, headers = await _found(
+    results, headers, ids = await _found(
         runtime, queries, asked, search, version, shown.lists, started, model=asked.model
     )
-    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
-    return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
+    said = {"model": headers[VERSION_HEADER]} | ({"search_ids": ids} if ids else {})
+    return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
 
 
 async def _found(
@@ -168,14 +174,21 @@ async def _found(
     then: Callable[[list[list[Hit]]], list[bytes]],
     started: float,
     model: str | None = None,
-) -> tuple[list[bytes], dict[str, str]]:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and the answer's headers.
+) -> tuple[list[bytes], dict[str, str], list[str]]:
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread, headers and search_ids.
 
     Args:
         version: the pinned one, None for the one in service.
         model: the version that made the vectors among the queries.
 
     """
+    shown: list[list[str]] = []
+
+    def noting(found: list[list[Hit]]) -> list[bytes]:
+        shown.extend([hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found)
+        return then(found)
+
+    searches = runtime.searches
     with runtime.live.borrow(version) as generation:
         served = generation.version
         # An index that lacks documents is not searched; words are always those of the store.
@@ -185,14 +198,22 @@ async def _found(
             await runtime.corpus.check_kept(generation)
         embedded, answer = await answered(runtime, generation, queries, asked, model)
         try:
-            chunks = await runtime.corpus.search(generation, embedded, search, then)
+            chunks = await runtime.corpus.search(
+                generation, embedded, search, then if searches is None else noting
+            )
         except TooMuch as error:
             raise Validation(
                 f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
                 "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
                 "out (fields)."
             ) from error
-    return chunks, inference_headers(served, answer, [query.text for query in queries], started)
+    texts = [query.text for query in queries]
+    if searches is None:
+        ids = []
+    else:
+        note = partial(searches.note, search.collection, search.offset)
+        ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
+    return chunks, inference_headers(served, answer, texts, started), ids
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

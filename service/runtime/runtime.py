@@ -19,6 +19,7 @@ from service.batching.planner import sizes_on
 from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
+from service.corpus.recent_searches import RecentSearches
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
@@ -60,6 +61,7 @@ class Runtime:
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
         self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
         self.store = Store(settings.models_dir)
+        self.searches = RecentSearches() if settings.events else None
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,
