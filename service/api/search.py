@@ -27,12 +27,11 @@ from service.api.search_params import (
     shown_of,
     where_of,
 )
-from service.corpus.recent_searches import MAX_SHOWN
 from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.runtime.runtime import Runtime
-from service.store.values import TooMuch
+from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
 

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MAX_SHOWN = 20  # hits of a search that are worth keeping; people look at few more
-MAX_QUERY_CHARACTERS = 4096
+from service.store.values import MAX_QUERY_CHARACTERS
+
 MAX_CHARACTERS = 8_000_000  # of all searches together: 8 to 32 MB
 _RANDOM_BYTES = 9  # 12 characters; of a thousand million ids two are equal once in 9,000 times
 _OF_AN_ENTRY = 300  # bytes of an entry besides its characters

@@ -32,7 +32,7 @@ from service.live import Live
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.runtime import gauges
+from service.runtime import gauges, retention
 from service.runtime.data_lock import DataDirLock
 from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
@@ -160,6 +160,8 @@ class Runtime:
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
         self._keep("Noting how far the store is", self._documents.keep_noting)
+        seconds = self.settings.events_seconds
+        self._keep("Deleting old events", lambda: retention.keep_expiring(self._documents, seconds))
         self._keep("Making the index whole", self._index.keep_whole)
 
     async def stop(self) -> None:
