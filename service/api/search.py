@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -30,7 +31,7 @@ from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
 from service.live import Generation
 from service.runtime.runtime import Runtime
-from service.store.values import TooMuch
+from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
 
@@ -98,11 +99,13 @@ class SearchAnswer(BaseModel):
     model: str
     mode: str
     took_ms: float
+    search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     hits: list[Found] = Field(description="Best first")
 
 
 class SearchAnswers(BaseModel):
     model: str
+    search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
@@ -124,7 +127,7 @@ async def search_one(request: Request) -> Response:
     version = pinned(request, None, ())
     with runtime.live.borrow(version) as generation:
         search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
-        hits, headers = await _found(
+        hits, headers, ids = await _found(
             runtime, generation, [query], asked, search, shown.one_list, started, kept=version is not None
         )
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
@@ -133,6 +136,8 @@ async def search_one(request: Request) -> Response:
         "mode": search.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
+    if ids:
+        [found["search_id"]] = ids
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
@@ -155,7 +160,7 @@ async def search_many(request: Request) -> Response:
             runtime.settings, generation, collection, where, shown, queries, passages=asked.passages
         )
         _check_work(runtime, len(queries), search)
-        results, headers = await _found(
+        results, headers, ids = await _found(
             runtime,
             generation,
             queries,
@@ -166,8 +171,8 @@ async def search_many(request: Request) -> Response:
             kept=version is not None,
             model=asked.model,
         )
-    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
-    return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
+    said = {"model": headers[VERSION_HEADER]} | ({"search_ids": ids} if ids else {})
+    return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
 
 
 async def _found(
@@ -181,8 +186,8 @@ async def _found(
     *,
     kept: bool,
     model: str | None = None,
-) -> tuple[list[bytes], dict[str, str]]:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and the answer's headers.
+) -> tuple[list[bytes], dict[str, str], list[str]]:
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread, headers and search_ids.
 
     Args:
         generation: the borrowed one that answers.
@@ -190,6 +195,13 @@ async def _found(
         model: the version that made the vectors among the queries.
 
     """
+    shown: list[list[str]] = []
+
+    def noting(found: list[list[Hit]]) -> list[bytes]:
+        shown.extend([hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found)
+        return then(found)
+
+    searches = runtime.searches
     # An index that lacks documents is not searched; words are always those of the store.
     if search.mode != "lexical" and not kept:
         runtime.corpus.check_whole(generation)
@@ -197,14 +209,22 @@ async def _found(
         await runtime.corpus.check_kept(generation)
     embedded, answer = await answered(runtime, generation, queries, asked, search.mode, model)
     try:
-        chunks = await runtime.corpus.search(generation, embedded, search, then)
+        chunks = await runtime.corpus.search(
+            generation, embedded, search, then if searches is None else noting
+        )
     except TooMuch as error:
         raise Validation(
             f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
             "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
             "out (fields)."
         ) from error
-    return chunks, inference_headers(generation.version, answer, [query.text for query in queries], started)
+    texts = [query.text for query in queries]
+    if searches is None:
+        ids = []
+    else:
+        note = partial(searches.note, search.collection, search.offset)
+        ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
+    return chunks, inference_headers(generation.version, answer, texts, started), ids
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:
