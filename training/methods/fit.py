@@ -8,7 +8,7 @@ from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.recipe import Recipe
 from training.methods.sources import DocumentSpans, LabelledPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
-from training.methods.views import Mask, Same, Template, View, stands_aside
+from training.methods.views import Mask, Repeat, Same, Template, View, stands_aside
 
 
 class Unfit(Exception):
@@ -23,6 +23,7 @@ def check_fit(recipe: Recipe) -> None:
     if recipe.objectives and not contrasted:
         raise Unfit("all views stand aside, and one at least must not.")
     _check_columns(recipe, contrasted)
+    _check_whole(recipe)
     _check_further_views(recipe)
     for objective in recipe.objectives:
         _check_objective(recipe, objective, contrasted)
@@ -37,9 +38,10 @@ def check_fit(recipe: Recipe) -> None:
 
 
 def columns_of(recipe: Recipe) -> int:
-    """The number of texts that a row of the recipe's source has."""
-    source = recipe.source
-    return 1 + source.positives if isinstance(source, DocumentSpans) else len(source.kind.columns)
+    """The number of texts that a row of the recipe's source has: of triples, as many as it has views of."""
+    if isinstance(recipe.source, Triples):
+        return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
+    return recipe.source.columns
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
@@ -61,6 +63,15 @@ def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
         )
     if columns > 1 and len(recipe.views) > 2 * columns:
         raise Unfit(f"the source has {columns} texts in a row, and more views than that stand aside.")
+
+
+def _check_whole(recipe: Recipe) -> None:
+    """Check that what is drawn from whole documents, up to the longest row, stays as long as it is."""
+    longer = [view.name for view in recipe.views if isinstance(view, Repeat | Template)]
+    if recipe.source.whole and longer:
+        raise Unfit(
+            f'the source "{recipe.source.name}" fills its rows, which a view `{longer[0]}` would make longer.'
+        )
 
 
 def _check_further_views(recipe: Recipe) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from models.graph.head import POOLINGS
+from training.methods.crops import Cloze, Crops
 from training.methods.heads import BatchNorm, Plain, Tanh
 from training.methods.negatives import Noise, Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
@@ -28,7 +29,9 @@ from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
 
 Named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
 Chosen = Field(discriminator="name")
-AnySource = Annotated[Lines | TextPairs | Triples | LabelledPairs | DocumentSpans, Chosen, Named]
+AnySource = Annotated[
+    Lines | TextPairs | Triples | LabelledPairs | DocumentSpans | Crops | Cloze, Chosen, Named
+]
 AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template, Chosen, Named]
 AnyHead = Annotated[Plain | Tanh | BatchNorm, Chosen, Named]
 AnyObjective = Annotated[InfoNCE | NTXent | Triplet | PairSoftmax | Mlm | Rtd | Denoise, Chosen, Named]
@@ -82,6 +85,8 @@ class Recipe:
     def described(self) -> dict[str, Any]:
         """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
         found: dict[str, Any] = RECIPE.dump_python(self, mode="json", exclude={"name", "seed"})
+        if found["source"].get("queries") is False:  # keys that came later: without them the digest stays
+            del found["source"]["queries"]
         return found
 
     def reads(self, what: str) -> bool:
