@@ -55,6 +55,7 @@ class Optim:
     clip: AboveZero  # the largest norm of a gradient
     decay: Literal["linear", "constant"] = "linear"
     epochs: Count = 1  # how often each row is seen, unless the number of steps is given
+    train_layers: Count | None = None  # the last ones, and the head; with it embeddings and the others stay
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,11 @@ class Recipe:
     def described(self) -> dict[str, Any]:
         """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
         found: dict[str, Any] = RECIPE.dump_python(self, mode="json", exclude={"name", "seed"})
-        if found["source"].get("queries") is False:  # keys that came later: without them the digest stays
+        # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
+        if found["source"].get("queries") is False:
             del found["source"]["queries"]
+        if self.optim.train_layers is None:
+            del found["optim"]["train_layers"]
         return found
 
     def reads(self, what: str) -> bool:
