@@ -89,11 +89,11 @@ def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) 
     if isinstance(objective, InfoNCE | NTXent | Triplet) and isinstance(recipe.source, LabelledPairs):
         raise Unfit("labelled pairs contradict each other as well: only pair_softmax can learn from them.")
     there = f"there are {len(contrasted)}."
+    if isinstance(objective, Triplet):
+        _check_triplet(objective, len(contrasted))
     aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, InfoNCE | NTXent | PairSoftmax) and len(contrasted) < 2:
         raise Unfit(f"{type(objective).__name__} compares two views; {there}")
-    if isinstance(objective, Triplet) and len(contrasted) < (2 if objective.mine else 3):
-        raise Unfit(f"triplet compares an anchor, a positive and a negative; {there}")
     if isinstance(objective, PairSoftmax) and not isinstance(recipe.source, LabelledPairs):
         raise Unfit('pair_softmax needs the source "labelled_pairs".')
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
@@ -106,6 +106,14 @@ def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) 
         raise Unfit("rtd compares masked views with what they hide: the contrasted views must be `same`.")
     if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
         raise Unfit('denoise needs the whole text as its last view: { name = "same", aside = true }.')
+
+
+def _check_triplet(objective: Triplet, count: int) -> None:
+    """Check the number of views that are contrasted."""
+    if count < (2 if objective.mine else 3):
+        raise Unfit(f"triplet compares an anchor, a positive and a negative; there are {count}.")
+    if count > 3 and not objective.mine:
+        raise Unfit("triplet without `mine` reads one negative of a row: give --negatives 1, or set `mine`.")
 
 
 def _check_negatives(recipe: Recipe) -> None:

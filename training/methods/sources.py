@@ -24,17 +24,19 @@ from torch import Tensor
 
 from models.tokens.tokenizer import Tokenizer
 from training.errors import NothingToLearn, TrainingError
+from training.methods.objectives import NO_TEXT
 from training.methods.ranges import Count, Flag
 from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 from training.text.token_file import Shelf, tokenise
 from training.text.tokens import Tokens, tokens_of
 
+_NEGATIVE = 2  # the first column of negatives
 _ORDER, DRAWN = 0, 2  # beside the seed, so that no other use of it draws the same numbers
 
 
 class Batch(NamedTuple):
     columns: tuple[Tokens, ...]  # of N texts each
-    texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens
+    texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens, NO_TEXT fills up a row
     labels: Tensor | None = None  # int64 (N,)
 
 
@@ -75,6 +77,7 @@ class Rows:
         corpus = given.corpus
         seen = order_of(given.seed, 0, len(corpus))[: given.batch * given.steps]
         self._columns = corpus.columns
+        self._special = sum(map(len, given.tokenizer.affixes))
         self._rounds = Rounds(len(seen), given.batch, given.seed)
         self._shelf = _shelf(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
@@ -83,7 +86,7 @@ class Rows:
         return self._rounds.count
 
     def distinct(self) -> int:
-        return len(set(self._numbers.tolist()))
+        return len(set(self._numbers.tolist()) - {NO_TEXT})
 
     def batch(self, step: int) -> Batch:
         rows = torch.from_numpy(self._rounds.rows(step))
@@ -97,7 +100,9 @@ class Rows:
         first: dict[bytes, int] = {}
         ids, starts = self._shelf.ids, self._shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
-        return torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
+        numbers = torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
+        further = torch.arange(len(numbers)) % self._columns > _NEGATIVE
+        return numbers.where((self._shelf.starts.diff() > self._special) | ~further, NO_TEXT)
 
 
 class Spans:
@@ -283,5 +288,6 @@ def _shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
     corpus = given.corpus
     places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()
     prompts = (first_prompt, *[given.prompt] * (corpus.columns - 1))
-    texts = (prompts[place % corpus.columns] + corpus.texts[place] for place in places)
+    found = ((prompts[place % corpus.columns], corpus.texts[place]) for place in places)
+    texts = (text and prompt + text for prompt, text in found)  # what fills up a row stays empty
     return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)
