@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.tiny import WIDTH, tiny_source
+from training.methods.crops import Cloze, Crops
 from training.methods.recipe import Recipe
 from training.methods.sources import DocumentSpans
 from training.text.corpus import PAIRS, RELATIONS, TEXTS, Corpus, Kind
@@ -52,6 +53,11 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
     if isinstance(recipe.source, DocumentSpans):
         random = np.random.default_rng(0)
         return Corpus.of((" ".join(random.choice(WORDS, 300)) for _ in range(count)), "documents")
+    if isinstance(recipe.source, Crops | Cloze):  # two words of its own say a document in each sentence
+        random = np.random.default_rng(0)
+        names = itertools.islice(itertools.combinations(WORDS, 2), count)
+        parts = ([" ".join([*name, *name, random.choice(WORDS)]) for _ in range(4)] for name in names)
+        return Corpus.of((". ".join(each) for each in parts), "documents")
     return corpus_of(recipe.source.kind, count)
 
 

@@ -14,10 +14,10 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
-from training.mining.negatives import MOST, Counts, Rules, Triple, mine_negatives
+from training.mining.negatives import Counts, Mined, Rules, in_rows, mine_negatives
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
 from training.mining.write import lines, read_documents, writing
-from training.text.corpus import read_corpus
+from training.text.corpus import MOST_NEGATIVES, read_corpus
 from training.text.lines import layout, text_of
 
 _EXAMPLES = 3
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=int,
         default=defaults.count,
         metavar="N",
-        help=f"of each pair, 1 to {MOST} (%(default)s)",
+        help=f"of each pair, 1 to {MOST_NEGATIVES} (%(default)s)",
     )
     negatives.add_argument(
         "--margin",
@@ -106,13 +106,14 @@ def _negatives(options: argparse.Namespace) -> int:
     with open_scorable(options.model, os.environ, _say) as model, writing(out) as write:
         _say("encoding and comparing")
         triples = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
-        _write(write, triples)
-        if not counts.triples:
+        rows = _write(write, in_rows(triples))
+        if not rows:
             raise NothingToLearn(
                 "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
             )
     _print(
-        f"{counts.triples:,} triples of {counts.pairs:,} pairs; candidates: {len(labelled.candidates):,}",
+        f"{counts.triples:,} negatives of {rows:,} of {counts.pairs:,} pairs; "
+        f"candidates: {len(labelled.candidates):,}",
         f"pairs with fewer than {rules.count}: {counts.short:,}; with none, left out: {counts.none:,}",
         f"pairs dropped: {labelled.blank:,} blank, {labelled.repeated:,} repeated or of equal texts",
         f"candidates dropped as likely answers: {counts.above_margin:,} above the margin, "
@@ -193,10 +194,11 @@ def _dedupe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(write: Callable[[str], object], found: Iterable[Triple | Pair]) -> int:
+def _write(write: Callable[[str], object], found: Iterable[Mined | Pair]) -> int:
     count = 0
     for row in found:
-        write(json.dumps(row._asdict(), ensure_ascii=False))
+        line = row.line() if isinstance(row, Mined) else row._asdict()
+        write(json.dumps(line, ensure_ascii=False))
         count += 1
     return count
 

@@ -2,7 +2,7 @@
 
     texts      each document's text
     pairs      a judged query with its document, and a title with its text
-    triples    the same pairs, each with negatives that the active model finds close (mining/negatives.py)
+    triples    the same pairs, each with the negatives that the active model finds close (mining/negatives.py)
 
 No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
 """
@@ -17,7 +17,7 @@ from hashlib import sha256
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
 from training.mining.labelled import Labelled, folded
-from training.mining.negatives import Counts, Rules, mine_negatives
+from training.mining.negatives import Counts, Rules, in_rows, mine_negatives
 from training.mining.pairs import body_of, title_pairs
 from training.retraining.documents import Document
 from training.retraining.searches import plain
@@ -102,6 +102,8 @@ def _triples(
     candidates = list(dict.fromkeys(folded(document.text) for document in documents))
     labelled = Labelled(positives, candidates, 0, 0)
     wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
-    for triple in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
-        if triple.negative != wholes.get(triple.positive):  # its own document, with the title before it
-            yield (triple.anchor, triple.positive, triple.negative), None
+    for row in in_rows(mine_negatives(labelled, *encoders, Rules(count=negatives), Counts())):
+        own = wholes.get(row.positive)  # its own document, with the title before it
+        found = [negative for negative in row.negatives if negative != own]
+        if found:
+            yield (row.anchor, row.positive, *found), None

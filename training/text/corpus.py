@@ -22,7 +22,8 @@ from training.text.service_collections import ONLY_DEFAULT, qualified
 _TEXT = ("sentence", "text")
 ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
 POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
-_NEGATIVE = ("negative", "hard_neg", "sent2")
+_NEGATIVE = ("negative", "hard_neg", "sent2", "negative_1")
+MOST_NEGATIVES = 10  # of a row
 _LABEL = ("label", "entailment")
 _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
@@ -32,11 +33,12 @@ class Kind(NamedTuple):
 
     columns: tuple[tuple[str, ...], ...]
     labelled: bool = False
+    many: bool = False  # a row may have several texts in the place of the last
 
 
 TEXTS = Kind((_TEXT,))
 PAIRS = Kind((ANCHOR, POSITIVE))
-TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE))
+TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE), many=True)
 RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
 
 
@@ -44,7 +46,7 @@ RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
 class Corpus:
     """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
 
-    texts: tuple[str, ...]  # row after row
+    texts: tuple[str, ...]  # row after row; empty ones fill up a row that has fewer texts than the longest
     digest: str  # SHA-256 over rows and labels
     blank: int = 0  # rows dropped: nothing but white space
     repeated: int = 0  # rows dropped: seen before
@@ -74,9 +76,9 @@ class Corpus:
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
         rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
-        texts = tuple(text for row, _ in rows for text in row)
+        columns = max(len(row) for row, _ in rows)
+        texts = tuple(text for row, _ in rows for text in (*row, *[""] * (columns - len(row))))
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
-        columns = len(rows[0][0])
         digest = _digest(texts, columns, labels)
         return cls(texts, digest, blank, count - blank - len(rows), columns, labels)
 
@@ -86,21 +88,40 @@ class Corpus:
         return f"{len(self):,} {what}{dropped if self.blank or self.repeated else ''}"
 
 
-def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
-    """Raise TrainingError with the number of the line that cannot be read, counted from 1."""
+def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES) -> Corpus:
+    """Raise TrainingError with the number of the line that cannot be read, counted from 1.
+
+    negatives: of a row that has more, the first ones are read.
+    """
     columns = kind.columns + ((_LABEL,) if kind.labelled else ())
     if kind is not TEXTS and file.is_file() and not layout(file):
         names = ", ".join(names[0] for names in columns)
         raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
     records = read_records(file, columns)
-    return Corpus.of_rows((_row(record, kind) for record in records), str(file))
+    return Corpus.of_rows((_row(record, kind, negatives) for record in records), str(file))
 
 
-def _row(record: Record, kind: Kind) -> tuple[tuple[str, ...], int | None]:
+def _row(record: Record, kind: Kind, negatives: int) -> tuple[tuple[str, ...], int | None]:
     if not record.fields:
         return ("",) * len(kind.columns), None
+    if kind.many:
+        return (*(text_of(record, names) for names in kind.columns[:-1]), *_many(record, negatives)), None
     texts = tuple(text_of(record, names) for names in kind.columns)
     return texts, _label(record) if kind.labelled else None
+
+
+def _many(record: Record, most: int) -> Sequence[str]:
+    """The negatives of a row: a text, a list of texts, or `negative_1`, `negative_2` … beside each other.
+
+    Raise TrainingError where there is none. A blank one behind the first says nothing.
+    """
+    name = next((name for name in _NEGATIVE if name in record.fields), _NEGATIVE[0])
+    listed = record.fields.get(name)
+    texts = listed if isinstance(listed, list) and listed else [listed]
+    numbered = (f"negative_{number}" for number in range(2, MOST_NEGATIVES + 1))
+    texts = [*texts, *(record.fields[each] for each in numbered if record.fields.get(each))]
+    found = [text_of(Record({name: text}, record.at), _NEGATIVE) for text in texts]
+    return [found[0], *(text for text in found[1:] if text.strip())][:most]
 
 
 def _label(record: Record) -> int:

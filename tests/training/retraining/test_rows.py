@@ -67,6 +67,20 @@ def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> Non
     assert corpus.texts == ("Alpha", "first text", "second text")
 
 
+def test_the_negatives_of_a_pair_are_one_row() -> None:
+    vectors = {"first text": [1.0, 0.0], "second text": [0.6, 0.8], "third text": [0.8, 0.6]}
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
+
+    corpus = corpus_of(TRIPLES, DOCUMENTS, {}, (of, of), 2)
+    assert corpus.columns == 4
+    assert corpus.texts == (
+        *("Alpha", "first text", "third text", "second text"),
+        *("Gamma", "third text", "second text", ""),  # of the two below 0.8 less the margin one is its own
+    )
+
+
 def test_without_titles_and_judgements_there_is_no_pair() -> None:
     with pytest.raises(NothingToLearn, match="documents need a title"):
         corpus_of(PAIRS, DOCUMENTS[1:2], {}, (never, never), 1)

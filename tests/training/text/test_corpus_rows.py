@@ -75,6 +75,28 @@ def test_a_column_goes_by_any_of_its_names(tmp_path: Path, at: int, suffix: str)
     assert read_corpus(file, PAIRS).texts == ("a", "b", "d", "e")
 
 
+def test_a_row_may_have_several_negatives(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": "a", "positive": "b", "negative": ["c", "d", " ", "e"]},
+        {"anchor": "f", "positive": "g", "negative": "h"},
+        {"anchor": "i", "positive": "j", "negative_1": "k", "negative_2": "l"},
+    ]
+    file = write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows)))
+    corpus = read_corpus(file, TRIPLES)
+    assert corpus.columns == 5
+    assert corpus.texts == (*"abcde", *"fgh", "", "", *"ijkl", "")
+    assert read_corpus(file, TRIPLES, 2).texts == (*"abcd", *"fgh", "", *"ijkl")
+    assert read_corpus(file, TRIPLES, 1).texts == (*"abc", *"fgh", *"ijk")
+    table = "anchor\tpositive\tnegative_1\tnegative_2\na\tb\tc\td\nf\tg\th\t\ni\tj\t \tl\n"
+    found = read_corpus(write(tmp_path, "c.tsv", table), TRIPLES)
+    assert found.texts == (*"abcd", *"fgh", "")
+    assert found.blank == 1
+    for wrong in ([], ["c", 3], None):
+        bad = write(tmp_path, "bad.jsonl", json.dumps({"anchor": "a", "positive": "b", "negative": wrong}))
+        with pytest.raises(TrainingError, match="line 1 has no text under the name negative or"):
+            read_corpus(bad, TRIPLES)
+
+
 def test_labels_are_words_or_numbers(tmp_path: Path) -> None:
     words = ["entailment", "Neutral", "CONTRADICTION", 0, "1", 2, 1.0, "2"]
     rows = [{"premise": f"p{n}", "hypothesis": "h", "label": word} for n, word in enumerate(words)]
@@ -121,9 +143,14 @@ KNOWN = "is none of entailment (0), neutral (1), contradiction (2)."
             TRIPLES,
             "c.jsonl",
             f"{PAIR}}}",
-            ", line 1 has no text under the name negative or hard_neg or sent2.",
+            ", line 1 has no text under the name negative or hard_neg or sent2 or negative_1.",
         ),
-        (TRIPLES, "c.tsv", "anchor\tpositive\na\tb\n", " has no column `negative` or `hard_neg` or `sent2`"),
+        (
+            TRIPLES,
+            "c.tsv",
+            "anchor\tpositive\na\tb\n",
+            " has no column `negative` or `hard_neg` or `sent2` or `negative_1`",
+        ),
         (
             RELATIONS,
             "c.tsv",
