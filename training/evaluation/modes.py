@@ -21,7 +21,9 @@ from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
 from training.evaluation.words import WordIndex
 
-MODES: tuple[Mode, ...] = ("dense", "lexical", "hybrid")
+DENSE: Mode = "dense"
+MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
+Split = Callable[[str], list[str]]  # a text's passages, at least one
 CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
 _QUERIES = 64  # whose cosines are in memory at a time
 _DECIMALS = 6  # of a cosine: equal vectors at different places of a product differ behind it in float32
@@ -44,8 +46,12 @@ class Found(NamedTuple):
     hybrid: Scores
 
 
-def passages_of(texts: Sequence[str], split: Callable[[str], list[str]], encode: Encode) -> Passages:
-    """The vectors of all `texts`; `split` gives a text's passages, at least one."""
+def whole(text: str) -> list[str]:
+    """No split: the model sees as much of a text as it reads."""
+    return [text]
+
+
+def passages_of(texts: Sequence[str], split: Split, encode: Encode) -> Passages:
     parts = [split(text) for text in texts]
     vectors = encode([part for of_text in parts for part in of_text])
     owners = np.repeat(np.arange(len(texts)), [len(of_text) for of_text in parts])

@@ -38,7 +38,7 @@ from training.retraining import searches as own
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Scores, Verdict, report
+from training.retraining.gate.verdict import Scores, Verdict, measures, report
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -220,7 +220,7 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
         scores = score(model.encode, job.data, samples=True) if job.data is not None else {}
         if job.searches:
             say(f"searching the held-out text: {', '.join(job.searches)}")
-            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents)
+            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents, model.split)
         return scores
     finally:
         encoder.close()
@@ -244,7 +244,7 @@ def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
     """For the manifest and GET /models; the report has every number."""
     sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
     geometry = scores.get("geometry", {})
-    found = {name: figures["ndcg10"] for name, figures in scores.get("own", {}).items()}
+    found = {name: figures["ndcg10"] for name, figures in measures(scores.get("own", {})).items()}
     own_scores = {"own": found} if found else {}
     return (
         {"sts": sts}

@@ -5,8 +5,8 @@
     judged       a query finds the documents that people called relevant
 
 Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
-ids: the same in every run. A query looks among documents of its own collection only, as in the service. Both
-models are asked the same.
+ids: the same in every run. A query looks among documents of its own collection only, as in the service, and
+in each of its modes (evaluation/modes.py). Both models are asked the same.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 from training.evaluation.encoding import Encode, encode_once
-from training.evaluation.retrieval import Collection, figures, judge_all, search
+from training.evaluation.modes import DENSE
+from training.evaluation.modes import Split as Passages
+from training.evaluation.rankings import mean
+from training.evaluation.retrieval import Collection, counts, judge_all, search
 from training.mining.labelled import folded
 from training.mining.pairs import body_of
 from training.retraining.documents import Document
-from training.retraining.gate.verdict import EACH, HITS
+from training.retraining.gate.verdict import EACH, HITS, measures
 from training.retraining.heldout import Split, place
 from training.text.service_collections import DEFAULT
 
@@ -62,22 +67,23 @@ def plain(text: str) -> str:
 
 
 def score(
-    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode
+    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode, split: Passages
 ) -> dict[str, dict[str, Any]]:
-    """nDCG@10 and the others of each collection.
+    """nDCG@10 and the others of each collection; of dense search, and behind them those of the other modes.
 
-    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first.
+    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first. split: a
+    document's passages.
     """
+    passages = cache(split)
+    texts = dict.fromkeys(text for collection in made.values() for text in collection.documents.values())
+    asked = chain.from_iterable(collection.queries.values() for collection in made.values())
+    queries = encode_once(encode_queries, asked)
+    documents = encode_once(encode_documents, chain.from_iterable(map(passages, texts)))
     scores = {}
     for name, collection in made.items():
-        queries = encode_once(encode_queries, collection.queries.values())
-        documents = encode_once(encode_documents, collection.documents.values())
-        lists, undefined = search(collection, queries, documents)
-        rankings = judge_all(collection, lists)
-        scores[name] = figures(collection, rankings, undefined) | {
-            EACH: [ranking.ndcg10 for ranking in rankings],
-            HITS: [ranked[:TOP] for ranked in lists],
-        }
+        lists, undefined = search(collection, queries, documents, passages)
+        modes = {mode: _figures(collection, ranked) for mode, ranked in lists.items()}
+        scores[name] = modes.pop(DENSE) | counts(collection, undefined) | modes
     return scores
 
 
@@ -86,13 +92,22 @@ def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, fl
 
     How much of what people see would change, for better or worse; no verdict rests on it.
     """
+    was, now = measures(before), measures(after)
     return {
         name: fmean(
-            len({*was} & {*now}) / max(1, len(was))
-            for was, now in zip(before[name][HITS], after[name][HITS], strict=True)
+            len({*first} & {*second}) / max(1, len(first))
+            for first, second in zip(was[name][HITS], now[name][HITS], strict=True)
         )
-        for name in before
-        if name in after and len(before[name][HITS]) == len(after[name][HITS])
+        for name in was
+        if name in now and len(was[name][HITS]) == len(now[name][HITS])
+    }
+
+
+def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str, Any]:
+    rankings = judge_all(collection, lists)
+    return mean(rankings)._asdict() | {
+        EACH: [ranking.ndcg10 for ranking in rankings],
+        HITS: [ranked[:TOP] for ranked in lists],
     }
 
 
@@ -142,8 +157,8 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
     by_id = {document.id: document for document in (*split.held, *split.train)}
     within = {id: document.collection for id, document in by_id.items()}
     wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
-    documents = {id: by_id[id].text for id in wanted}
-    documents |= {document.id: document.text for document in (*split.held, *others)}
+    documents = {id: by_id[id].whole for id in wanted}
+    documents |= {document.id: document.whole for document in (*split.held, *others)}
     queries: dict[str, str] = {}
     relevant: dict[str, dict[str, float]] = {}
     for query, ids in judged.items():

@@ -72,11 +72,12 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert 30 <= counts["held_out"] <= 60
     assert report["meta"]["corpus_report"]["texts"] == counts["trained_on"]
     assert report["candidate"]["own"]["titles"]["queries"] <= counts["held_out"]
-    assert "hits" not in report["candidate"]["own"]["titles"]
+    assert not {"hits", "each"} & report["candidate"]["own"]["titles"]["hybrid"].keys()
+    assert report["candidate"]["own"]["titles"]["lexical"] == report["active"]["own"]["titles"]["lexical"]
     assert 0 < report["overlap"]["titles"] <= 1
     assert {row["name"] for row in report["rows"]} >= {"stsb", "own titles", "texts per second", "megabytes"}
-    assert [gain["name"] for gain in report["gains"]] == ["own titles"]
-    assert job.store.verify(str(version)).scores["own"].keys() == {"titles"}
+    assert [gain["name"] for gain in report["gains"]] == ["own titles", "own titles hybrid"]
+    assert job.store.verify(str(version)).scores["own"].keys() == {"titles", "titles hybrid"}
     page = (job.store.folder(str(version)) / REPORT_PAGE / "report.md").read_text(encoding="utf-8")
     assert page.startswith(f"# {version}\n\n**Accepted** against {active}".replace("_", r"\_"))
     [titles] = [row for row in report["rows"] if row["name"] == "own titles"]

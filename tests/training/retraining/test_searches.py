@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from training.evaluation.modes import whole
 from training.retraining.documents import Document
 from training.retraining.heldout import Split
 from training.retraining.searches import LEAST_QUERIES, MOST_QUERIES, collections, overlap, score, withheld
@@ -119,7 +120,7 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
         return np.eye(LEAST_QUERIES, dtype=np.float32)[numbers]
 
-    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode)
+    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode, whole)
     for name, figures in found.items():
         assert figures["each"] == [1.0] * (2 * LEAST_QUERIES), name
         for query, hits in zip(made[name].queries, figures["hits"], strict=True):
@@ -145,7 +146,7 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
                 vectors[row, number], vectors[row, number + 1] = 0.6, 0.8
         return vectors
 
-    found = score({"titles": titles}, queries, documents)["titles"]
+    found = score({"titles": titles}, queries, documents, whole)["titles"]
     assert set(names) == set(titles.queries)
     assert found["each"] == pytest.approx([1 / math.log2(3)] * LEAST_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from training.evaluation.bootstrap import Graded, of_mean, of_spearman
-from training.retraining.gate.verdict import EACH, SAMPLES, Gain, Scores
+from training.retraining.gate.verdict import EACH, SAMPLES, Gain, Scores, measures
 
 _LEVEL = 0.95  # of all intervals together
 
@@ -23,7 +23,7 @@ def gains(candidate: Scores, active: Scores) -> tuple[Gain, ...]:
 
 
 def _own(candidate: Scores, active: Scores) -> Iterator[Gain]:
-    before, after = active.get("own") or {}, candidate.get("own") or {}
+    before, after = (measures(side.get("own") or {}) for side in (active, candidate))
     common = [name for name in before if name in after and len(before[name][EACH]) == len(after[name][EACH])]
     for name in common:
         sides = before[name][EACH], after[name][EACH]

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from models.manifest import Manifest
 from training.retraining.gate.gains import gains
-from training.retraining.gate.verdict import Row, Scores, Verdict, figure
+from training.retraining.gate.verdict import Row, Scores, Verdict, figure, measures
 
 Require = Literal["not worse", "better"]
 
@@ -68,7 +68,7 @@ def compare(
     limits = thresholds or Thresholds()
     before, after = _in_mean(active), _in_mean(candidate)
     common = [key for key in before if key in after]
-    own_before, own_after = active.get("own") or {}, candidate.get("own") or {}
+    own_before, own_after = (measures(side.get("own") or {}) for side in (active, candidate))
     extra = (
         *(key for key in after if key not in before),
         *(key for key in own_after if key not in own_before),

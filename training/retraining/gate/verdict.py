@@ -10,6 +10,16 @@ Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fi
 SAMPLES, EACH, HITS = "samples", "each", "hits"  # what only a comparison needs: long, and not in a report
 
 
+def measures(own: Scores) -> dict[str, Scores]:
+    """Figures of the searches that depend on the model, by name: `titles` is dense, `titles hybrid` both."""
+    found: dict[str, Scores] = {}
+    for name, figures in own.items():
+        found[name] = figures
+        if "hybrid" in figures:
+            found[f"{name} hybrid"] = figures["hybrid"]
+    return found
+
+
 class Row(NamedTuple):
     """A comparison of one figure."""
 
@@ -90,11 +100,16 @@ def figure(value: float | None, sign: str = "") -> str:
 
 def _without_samples(scores: Scores) -> dict[str, Any]:
     kept = {key: value for key, value in scores.items() if key != SAMPLES}
-    own = {
-        name: {key: value for key, value in figures.items() if key not in {EACH, HITS}}
-        for name, figures in scores.get("own", {}).items()
+    return kept | ({"own": _means(kept["own"])} if kept.get("own") else {})
+
+
+def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what there is for each query, at any depth."""
+    return {
+        key: _means(value) if isinstance(value, Mapping) else value
+        for key, value in figures.items()
+        if key not in {EACH, HITS}
     }
-    return kept | ({"own": own} if own else {})
 
 
 def _plain(value: Any) -> Any:
