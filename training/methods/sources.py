@@ -25,7 +25,7 @@ from torch import Tensor
 from models.tokens.tokenizer import Tokenizer
 from training.errors import NothingToLearn, TrainingError
 from training.methods.ranges import Count
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 from training.text.token_file import Shelf, tokenise
 from training.text.tokens import Tokens, tokens_of
 
@@ -35,7 +35,7 @@ _ORDER, _SPANS = 0, 2  # beside the seed, so that no other use of it draws the s
 class Batch(NamedTuple):
     columns: tuple[Tokens, ...]  # of N texts each
     texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens
-    labels: Tensor | None = None  # int64 (N,)
+    labels: Tensor | None = None  # int64 (N,), or scores, float32 (N, columns - 1)
 
 
 class Source(Protocol):
@@ -176,6 +176,14 @@ class LabelledPairs(_RowSource):
 
     name: Literal["labelled_pairs"] = "labelled_pairs"
     kind: ClassVar[Kind] = RELATIONS
+
+
+@dataclass(frozen=True)
+class ScoredLists(_RowSource):
+    """A query and documents, each with the score that a teacher gives it (mining/teacher.py)."""
+
+    name: Literal["lists"] = "lists"
+    kind: ClassVar[Kind] = LISTS
 
 
 @dataclass(frozen=True)

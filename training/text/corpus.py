@@ -1,17 +1,18 @@
 """The text to learn from: a file, or the documents of a running service, as distinct rows of one name.
 
-A row is one text, or what belongs together: an anchor and its positive, a negative as well, or two texts and
-how they relate. Blank rows and repeated ones are dropped and counted. Not here: the lines of a file
-(lines.py), tokens, order, batches.
+A row is one text, or what belongs together: an anchor and its positive, a negative as well, two texts and
+how they relate, or a query and documents with a score each. Blank rows and repeated ones are dropped and
+counted. Not here: the lines of a file (lines.py), tokens, order, batches.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
@@ -24,6 +25,8 @@ ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
 POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
 _NEGATIVE = ("negative", "hard_neg", "sent2")
 _LABEL = ("label", "entailment")
+_SCORES = ("scores",)
+LISTED = 8  # documents of a list
 _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 
@@ -32,12 +35,17 @@ class Kind(NamedTuple):
 
     columns: tuple[tuple[str, ...], ...]
     labelled: bool = False
+    scored: bool = False
 
 
 TEXTS = Kind((_TEXT,))
 PAIRS = Kind((ANCHOR, POSITIVE))
 TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE))
 RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
+LISTS = Kind((ANCHOR, *((f"doc_{number}",) for number in range(1, LISTED + 1))), scored=True)
+
+Label = int | tuple[float, ...]  # 0 entailment, 1 neutral, 2 contradiction; or a score of each document
+Row = tuple[tuple[str, ...], Label | None]
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Corpus:
     blank: int = 0  # rows dropped: nothing but white space
     repeated: int = 0  # rows dropped: seen before
     columns: int = 1  # texts of a row
-    labels: tuple[int, ...] | None = None  # of each row: 0 entailment, 1 neutral, 2 contradiction
+    labels: tuple[Label, ...] | None = None  # of each row
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -61,9 +69,9 @@ class Corpus:
         return cls.of_rows((((text,), None) for text in found), name)
 
     @classmethod
-    def of_rows(cls, found: Iterable[tuple[tuple[str, ...], int | None]], name: str) -> Corpus:
+    def of_rows(cls, found: Iterable[Row], name: str) -> Corpus:
         """found: rows, with a label each or none at all; a row with a blank text is blank."""
-        distinct: set[tuple[tuple[str, ...], int | None]] = set()
+        distinct: set[Row] = set()
         blank = count = 0
         for row in found:
             count += 1
@@ -73,7 +81,7 @@ class Corpus:
                 blank += 1
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
-        rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
+        rows = sorted(distinct, key=_in_order)
         texts = tuple(text for row, _ in rows for text in row)
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
         columns = len(rows[0][0])
@@ -88,7 +96,7 @@ class Corpus:
 
 def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
     """Raise TrainingError with the number of the line that cannot be read, counted from 1."""
-    columns = kind.columns + ((_LABEL,) if kind.labelled else ())
+    columns = kind.columns + ((_LABEL,) if kind.labelled else ()) + ((_SCORES,) if kind.scored else ())
     if kind is not TEXTS and file.is_file() and not layout(file):
         names = ", ".join(names[0] for names in columns)
         raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
@@ -96,11 +104,25 @@ def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
     return Corpus.of_rows((_row(record, kind) for record in records), str(file))
 
 
-def _row(record: Record, kind: Kind) -> tuple[tuple[str, ...], int | None]:
+def _row(record: Record, kind: Kind) -> Row:
     if not record.fields:
         return ("",) * len(kind.columns), None
     texts = tuple(text_of(record, names) for names in kind.columns)
+    if kind.scored:
+        return texts, _scores(record, len(texts) - 1)
     return texts, _label(record) if kind.labelled else None
+
+
+def _scores(record: Record, count: int) -> tuple[float, ...]:
+    """A list of JSON, or numbers with spaces between them in a table."""
+    found = record.fields.get(_SCORES[0])
+    try:
+        scores = tuple(map(float, found.split() if isinstance(found, str) else found or ()))
+    except (TypeError, ValueError):
+        scores = ()
+    if len(scores) != count or not all(map(math.isfinite, scores)):
+        raise TrainingError(f"{record.at}: `scores` must be {count} numbers, one for each document.")
+    return scores
 
 
 def _label(record: Record) -> int:
@@ -134,7 +156,11 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
     return Corpus.of(texts, url)
 
 
-def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) -> str:
+def _in_order(row: Row) -> tuple[Any, ...]:
+    return row[0], row[1] or 0
+
+
+def _digest(texts: Iterable[str], columns: int, labels: tuple[Label, ...] | None) -> str:
     digest = hashlib.sha256()
     if columns > 1 or labels is not None:  # a corpus of single texts keeps the name that it always had
         digest.update(f"{columns} {labels}".encode())
