@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,6 @@ from training.retraining.rows import corpus_of
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from training.evaluation.encoding import Encode
     from training.methods.recipe import Recipe
 
 
@@ -118,15 +117,15 @@ def _material(
     config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
 ) -> Corpus:
     withheld = own.withheld(split, found.held)
-    with _encoders(config, store, active) as encoders:
+    with _active(config, store, active) as model:
         return corpus_of(
-            recipe.source.kind, split.train, found.train, encoders, config.train.negatives, withheld
+            recipe.source.kind, split.train, found.train, model, config.train.negatives, withheld
         )
 
 
 @contextlib.contextmanager
-def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encode, Encode]]:
-    """The active model's, for queries and for documents; it is opened when one of them is first called."""
+def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], Scorable]]:
+    """The active model; it is opened when it is first asked for."""
     with contextlib.ExitStack() as opened:
 
         @cache
@@ -135,7 +134,7 @@ def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encod
             opened.callback(encoder.close)
             return scorable_of(encoder)
 
-        yield (lambda texts: model().encode_queries(texts)), (lambda texts: model().encode_documents(texts))
+        yield model
 
 
 def _data(config: Config, searches: bool) -> Path | None:
