@@ -64,6 +64,8 @@ class Job:
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
+    dev: Mapping[str, Collection] = field(default_factory=dict)  # other searches, that may choose settings
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
@@ -221,6 +223,8 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
         if job.searches:
             say(f"searching the held-out text: {', '.join(job.searches)}")
             scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents, model.split)
+            if "judged" in job.searches:
+                scores["own"]["judged"] |= job.evidence
         return scores
     finally:
         encoder.close()

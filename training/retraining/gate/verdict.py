@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
-SAMPLES, EACH, HITS = "samples", "each", "hits"  # what only a comparison needs: long, and not in a report
+# What only a comparison needs: long, and not in a report.
+SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
 
 
 def measures(own: Scores) -> dict[str, Scores]:
@@ -108,7 +109,7 @@ def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _means(value) if isinstance(value, Mapping) else value
         for key, value in figures.items()
-        if key not in {EACH, HITS}
+        if key not in {EACH, HITS, GROUPS, KEYS}
     }
 
 
