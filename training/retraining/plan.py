@@ -34,6 +34,7 @@ from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.looks import count_looks
 from training.retraining.one import Job, active_version
 from training.retraining.rows import corpus_of
 from training.text.corpus import TEXTS, Corpus
@@ -73,6 +74,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
+    looks = count_looks(store, searches)
     corpus = _material(config, recipe, store, active, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -95,12 +97,14 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         searches=searches if config.gate.mode == "on" else {},
         dev=own.dev_collections(split, found.dev, config.corpus.candidates),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
+        looks=looks.number,
         sweep=True,
         about={
             "documents": _counts(documents, split, found),
             "collections": dict(Counter(document.collection for document in documents.kept)),
             "corpus_report": report,
             "learned": sorted(learned),
+            "asked": looks.asked,
         },
     )
 
