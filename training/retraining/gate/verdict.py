@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
-SAMPLES, EACH, HITS = "samples", "each", "hits"  # what only a comparison needs: long, and not in a report
+# What only a comparison needs: long, and not in a report.
+SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
+JUDGED = "judged"  # the search by labelled queries: it decides where there is one
 
 
 def measures(own: Scores) -> dict[str, Scores]:
@@ -32,12 +34,17 @@ class Row(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """A figure that the candidate is better at, and how far that may be luck."""
+    """A figure that the candidate may be better at, and how far that may be luck."""
 
     name: str
     difference: float  # candidate minus active
-    low: float  # of the interval that holds the true difference, but for one time in twenty over all gains
+    low: float  # of the interval: paired.py says at which level
     high: float
+    active: float
+    candidate: float
+    queries: int | None  # that it is over; None for the similarity sets, with the two below
+    least: float | None  # the least true gain that would have shown, in four nights of five
+    enough: int | None  # queries with which a gain of this size would show; None also where there is no gain
 
     @property
     def shown(self) -> bool:
@@ -108,7 +115,7 @@ def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _means(value) if isinstance(value, Mapping) else value
         for key, value in figures.items()
-        if key not in {EACH, HITS}
+        if key not in {EACH, HITS, GROUPS, KEYS}
     }
 
 
