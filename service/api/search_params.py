@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
 from service.store.turns import pause
-from service.store.values import Record
+from service.store.values import COLUMNS, Column, Record
 
 MAX_K = 1000
 MAX_OFFSET = 10_000
@@ -86,8 +86,7 @@ class Options(BaseModel):
             min_score=self.min_score,
             passages=passages,
             max_bytes=settings.max_answer_bytes,
-            with_text=shown.text,
-            with_metadata=shown.metadata,
+            columns=shown.columns,
         )
 
 
@@ -95,8 +94,7 @@ class Options(BaseModel):
 class Shown:
     """Parts of a hit that are shown beside its id and its score."""
 
-    text: bool = True
-    metadata: bool = True
+    columns: tuple[Column, ...] = COLUMNS
     paths: tuple[tuple[str, ...], ...] = ()  # of the metadata these alone, when there are any
 
     def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
@@ -113,9 +111,11 @@ class Shown:
         pause()
         head = {"id": hit.document.id, "score": hit.score}
         parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
-        if self.text:
+        if hit.document.title_json:
+            parts += b',"title":', hit.document.title_json
+        if "text" in self.columns:
             parts += b',"text":', hit.document.text_json
-        if self.metadata:
+        if "metadata" in self.columns:
             chosen = self._chosen(hit.document) if self.paths else hit.document.metadata_json
             parts += b',"metadata":', chosen
         if hit.passage is not None:
@@ -140,7 +140,7 @@ class Shown:
 
 
 def shown_of(fields: Sequence[str] | None) -> Shown:
-    """`text`, `metadata`, or `metadata.NAME`, where dots lead into objects; None is all there is.
+    """`title`, `text`, `metadata`, or `metadata.NAME`, where dots lead into objects; None is all there is.
 
     Raises:
         Validation: something else, or too many.
@@ -153,15 +153,15 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
     paths = []
     for field in fields:
         first, *names = field.split(".")
-        if (first, bool(names)) not in {("text", False), (METADATA, False), (METADATA, True)} or "" in names:
+        if first not in COLUMNS or (names and first != METADATA) or "" in names:
             raise Validation(
-                f"fields: {field[:80]!r} is nothing that a hit has. There are text, metadata, and one "
+                f"fields: {field[:80]!r} is nothing that a hit has. There are title, text, metadata, and one "
                 "value of the metadata such as metadata.topic; id and score always come."
             )
         if names:
             paths.append(tuple(names))
-    whole = METADATA in fields
-    return Shown("text" in fields, whole or bool(paths), () if whole else tuple(paths))
+    columns = tuple(column for column in COLUMNS if column in fields or (column == METADATA and paths))
+    return Shown(columns, () if METADATA in fields else tuple(paths))
 
 
 def query_of(q: str | None, id: str | None, asked: Options) -> Query:
