@@ -18,7 +18,8 @@ from training.mining.negatives import MOST, Counts, Rules, Triple, mine_negative
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
 from training.mining.write import lines, read_documents, writing
 from training.text.corpus import read_corpus
-from training.text.lines import layout, text_of
+from training.text.lines import layout, valid
+from training.text.titles import title_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -148,9 +149,9 @@ def _pairs(options: argparse.Namespace) -> int:
     out = _lines_of_json(target(options.out, corpus))
     documents = read_documents(corpus)
     titled = [
-        (text_of(record, ["title"]), text)
+        (title, text)
         for record, text in zip(documents.records, documents.texts, strict=True)
-        if record.fields.get("title")
+        if (title := valid(title_of(record.fields)[0], record.at))
     ]
     if options.source == "titles" and not titled:
         raise TrainingError(f"{corpus} has no titles: they are the field `title` of .jsonl or .tsv.")
