@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, documents_of
 from training.text.service_collections import ONLY_DEFAULT, qualified
+from training.text.titles import title_of
 
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
@@ -170,11 +172,17 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     texts = (
-        valid(document["text"], f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        valid(_whole(document), f"{url}, document {qualified(name, str(document.get('id')))!r}")
         for name in collections_of(url, wanted)
         for document in documents_of(url, name)
     )
     return Corpus.of(texts, url)
+
+
+def _whole(document: Mapping[str, Any]) -> str:
+    """Title and text, as the service embeds them."""
+    title, searched = title_of(document)
+    return Content(document["text"], title if searched else "").whole
 
 
 def _in_order(row: Row) -> tuple[Any, ...]:
