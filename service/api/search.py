@@ -123,7 +123,7 @@ async def search_one(request: Request) -> Response:
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
     search = asked.search(runtime.settings, collection, where, shown, passages=split)
-    version = pinned(request, None, ())
+    version = pinned(request, None, runtime)
     hits, headers = await _found(runtime, [query], asked, search, version, shown.one_list, started)
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
@@ -151,7 +151,7 @@ async def search_many(request: Request) -> Response:
     _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
-    version = pinned(request, model, runtime.controller.published)
+    version = pinned(request, model, runtime)
     results, headers = await _found(
         runtime, queries, asked, search, version, shown.lists, started, model=asked.model
     )
