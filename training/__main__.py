@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from models.commands import Parser
 from models.errors import ModelError, not_installed
 
 try:
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    described = argparse.ArgumentParser(
+    described = Parser(
         prog="python -m training", description="Train, evaluate and publish sentence encoders."
     )
     commands = described.add_subparsers(required=True, metavar="COMMAND")

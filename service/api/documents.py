@@ -156,7 +156,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
         check_count(values, settings.max_inputs, "documents")
         for at, value in enumerate(values):
             metadata = _metadata(value, f"documents[{at}].metadata", settings.max_metadata_kb)
-            given = validated(DocumentIn, value, f"documents.{at}")
+            given = validated(DocumentIn, value, f"documents[{at}]")
             documents.append(_document(given, metadata, f"documents[{at}]."))
             every_id = every_id and given.id is not None
             await slices.rest()

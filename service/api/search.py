@@ -125,7 +125,7 @@ async def search_one(request: Request) -> Response:
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
-    version = pinned(request, None, ())
+    version = pinned(request, None, runtime)
     with runtime.live.borrow(version) as generation:
         search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
         hits, headers, ids = await _found(
@@ -155,7 +155,7 @@ async def search_many(request: Request) -> Response:
     collection = await existing(request, runtime)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
-    version = pinned(request, model, runtime.controller.published)
+    version = pinned(request, model, runtime)
     with runtime.live.borrow(version) as generation:
         search = asked.search(
             runtime.settings, generation, collection, where, shown, queries, passages=asked.passages

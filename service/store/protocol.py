@@ -128,7 +128,7 @@ class Feedback(Protocol):
         key: str = NO_KEY,
         limits: Limits | None = None,
         /,
-    ) -> int: ...
+    ) -> tuple[int, set[str]]: ...
 
     async def judgements(
         self, after: int, limit: int, selection: Selection, /

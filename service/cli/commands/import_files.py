@@ -10,12 +10,13 @@ from pathlib import Path
 
 import orjson
 
-from service.cli.commands.client import DEFAULT_URL, Remote
+from service.cli.commands.client import Remote
 from service.cli.commands.columns import BadRow, Columns, Placed
 from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
 from service.cli.commands.file_formats import FORMATS, Row, format_of, opened, rows
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
+from service.settings import own_url
 from service.store.values import COLLECTION_NAME
 
 
@@ -42,7 +43,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def connect_to(parser: argparse.ArgumentParser) -> None:
     """Declare the service's address and key."""
-    parser.add_argument("--url", default=DEFAULT_URL, help="of the running service (%(default)s)")
+    parser.add_argument("--url", default=own_url(), help="of the running service (%(default)s)")
     parser.add_argument("--key-file", type=Path, metavar="FILE", help="holds a key of role write")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--collection", metavar="NAME", help="unless the default one, or that of --url")
