@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -50,6 +50,13 @@ class JudgementsTable(Table):
     file: Path | None = None  # .tsv or .jsonl with query and id
     feedback: bool = True  # also what the service was told by POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
+
+
+class EventsTable(Table):
+    use: bool = True  # also what the service was told by POST /events
+    position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
+    least: int = Field(3, ge=1)  # searches that must agree on a document
+    keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
 
 
 class TrainTable(Table):
@@ -104,6 +111,7 @@ class Config(Table):
 
     corpus: CorpusTable
     judgements: JudgementsTable = Field(default_factory=JudgementsTable)
+    events: EventsTable = Field(default_factory=EventsTable)
     train: TrainTable = Field(default_factory=TrainTable)
     gate: GateTable = Field(default_factory=GateTable)
     schedule: ScheduleTable = Field(default_factory=ScheduleTable)

@@ -1,4 +1,4 @@
-"""Queries and the documents that answer them, as people judged: from a file, from feedback, or both.
+"""Queries and the documents that answer them, as people judged: from a file, from feedback, from events.
 
     .tsv     columns query and id, and relevant (1 or 0) where there are any that are not
     .jsonl   {"query": …, "id": …, "relevant": true}
@@ -7,7 +7,8 @@
 
 Each key of a service has one vote on a query and a document, its newest. The majority of keys counts; what
 they disagree on evenly counts for nothing. Feedback is newer than the file: where there is any, the file's
-word does not count. A query is judged with or trained on, never both: a hash of its folded words decides.
+word does not count. What events say (clicks.py) counts where neither says anything. A query is judged with or
+trained on, never both: a hash of its folded words decides.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Judged(NamedTuple):
     train: dict[str, list[str]]
     held: dict[str, list[str]]
     unknown: int  # judgements left out: of documents that are not there
-    contradicted: int = 0  # pairs left out: as many keys say relevant as say not
+    contradicted: int  # pairs left out: as many keys say relevant as say not
+    negatives: dict[str, list[str]]  # ids of documents that are not relevant, by query, of either side
 
 
 def judgements_in(file: Path) -> Iterator[Judgement]:
@@ -77,6 +79,7 @@ def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -
             votes[judgement.key] = judgement.relevant
     train: dict[str, list[str]] = {}
     held: dict[str, list[str]] = {}
+    negatives: dict[str, list[str]] = {}
     unknown = contradicted = 0
     for (query, id), votes in sorted(newest.items(), key=lambda item: item[0]):
         relevant = _majority(votes)
@@ -87,7 +90,9 @@ def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -
         elif relevant:
             part = held if place(query.casefold()) < share else train
             part.setdefault(query, []).append(id)
-    return Judged(train, held, unknown, contradicted)
+        else:
+            negatives.setdefault(query, []).append(id)
+    return Judged(train, held, unknown, contradicted, negatives)
 
 
 def _majority(votes: Mapping[str | None, bool]) -> bool | None:

@@ -27,6 +27,7 @@ from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
+from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
@@ -63,7 +64,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     split = hold_out(documents.kept, config.corpus.held_out)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
-    found = judged(_judgements(config), _stand_ins(documents, split), config.judgements.held_out)
+    found = judged(_judgements(config, say), _stand_ins(documents, split), config.judgements.held_out)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
@@ -106,8 +107,16 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
     return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
-def _judgements(config: Config) -> Iterator[Judgement]:
-    table = config.judgements
+def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
+    """Of two about one pair without a key the later counts: the file's word, rather than what events say."""
+    table, events = config.judgements, config.events
+    if events.use and config.corpus.service is not None:
+        bias = None if events.position_bias == "estimate" else events.position_bias
+        used, line = used_at(
+            config.corpus.service, config.corpus.collections, bias, events.least, events.keys
+        )
+        say(line)
+        yield from used
     if table.file is not None:
         yield from judgements_in(table.file)
     if table.feedback and config.corpus.service is not None:
@@ -120,7 +129,13 @@ def _material(
     withheld = own.withheld(split, found.held)
     with _encoders(config, store, active) as encoders:
         return corpus_of(
-            recipe.source.kind, split.train, found.train, encoders, config.train.negatives, withheld
+            recipe.source.kind,
+            split.train,
+            found.train,
+            encoders,
+            config.train.negatives,
+            withheld,
+            found.negatives,
         )
 
 
@@ -169,6 +184,7 @@ def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]
         "queries_held_out": len(found.held),
         "judgements_of_unknown_documents": found.unknown,
         "judgements_contradicted": found.contradicted,
+        "judged_not_relevant": sum(map(len, found.negatives.values())),
     }
 
 

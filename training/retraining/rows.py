@@ -2,7 +2,8 @@
 
     texts      each document's text
     pairs      a judged query with its document, and a title with its text
-    triples    the same pairs, each with negatives that the active model finds close (mining/negatives.py)
+    triples    the same pairs, each with negatives: first documents that people called not relevant or passed
+               over, then those that the active model finds close (mining/negatives.py)
 
 No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
 """
@@ -33,12 +34,14 @@ def corpus_of(
     encoders: tuple[Encode, Encode],
     negatives: int,
     withheld: AbstractSet[str] = frozenset(),
+    not_relevant: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """Raise NothingToLearn when there is nothing of that kind.
 
     withheld: texts that judge, as `own.plain` makes them.
     judged: ids of relevant documents by query, of the queries to train on. encoders: the active model's, for
-    queries and for documents; asked for triples only. negatives: of each pair.
+    queries and for documents; asked for triples only. negatives: of each pair. not_relevant: ids of documents
+    that do not answer a query.
     """
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
@@ -73,11 +76,14 @@ def corpus_of(
             [document for document in kept[collection] if plain(document.text) not in withheld],
             encoders,
             negatives,
+            not_relevant or {},
         )
     )
     triples = Corpus.of_rows(found, "the triples to train on")
     # Named by what they are made of: another active model finds other negatives, and that is no new text.
-    return replace(triples, digest=sha256(f"{of_pairs.digest} {negatives} negatives".encode()).hexdigest())
+    said = f" {sorted(not_relevant.items())}" if not_relevant else ""
+    name = f"{of_pairs.digest} {negatives} negatives{said}"
+    return replace(triples, digest=sha256(name.encode()).hexdigest())
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -95,13 +101,23 @@ def _triples(
     documents: Sequence[Document],
     encoders: tuple[Encode, Encode],
     negatives: int,
+    not_relevant: Mapping[str, Sequence[str]],
 ) -> Iterator[Row]:
+    """Negatives from people come first, and no margin holds for them: nothing about them is a guess."""
     positives: dict[str, list[str]] = {}
     for anchor, positive in pairs:
         positives.setdefault(anchor, []).append(positive)
     candidates = list(dict.fromkeys(folded(document.text) for document in documents))
     labelled = Labelled(positives, candidates, 0, 0)
     wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
+    mined: dict[tuple[str, str], list[str]] = {}
     for triple in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
         if triple.negative != wholes.get(triple.positive):  # its own document, with the title before it
-            yield (triple.anchor, triple.positive, triple.negative), None
+            mined.setdefault((triple.anchor, triple.positive), []).append(triple.negative)
+    text = {document.id: folded(document.text) for document in documents}
+    for anchor, positive in pairs:
+        said = [text[id] for id in not_relevant.get(anchor, ()) if id in text]
+        both = dict.fromkeys(each for each in said if each not in positives[anchor])
+        found = [*both, *(each for each in mined.get((anchor, positive), ()) if each not in both)]
+        for negative in found[:negatives]:
+            yield (anchor, positive, negative), None

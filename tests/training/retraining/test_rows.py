@@ -94,3 +94,35 @@ def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
     found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, (somehow, somehow), 1) for _ in range(8)]
     assert len({corpus.digest for corpus in found}) == 1
     assert len({corpus.texts for corpus in found}) > 1
+
+
+def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_mined() -> None:
+    documents = [*DOCUMENTS, Document("d", "", "fourth text"), Document("e", "", "second  text")]
+    vectors = {"second text": [0.6, 0.8], "first text": [0.6, 0.8], "third text": [0.8, 0.6]}
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, [0.0, 1.0]) for text in texts], np.float32)
+
+    said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
+
+    def rows(negatives: int) -> list[tuple[str, ...]]:
+        texts = corpus_of(TRIPLES, documents, JUDGED, (of, of), negatives, not_relevant=said).texts
+        return [texts[at + 1 : at + 3] for at in range(0, len(texts), 3) if texts[at] == "which is second?"]
+
+    assert rows(1) == [("second text", "fourth text")], "its cosine of 1.0 is above the positive's"
+    assert rows(2) == [("second text", "fourth text"), ("second text", "third text")]
+
+
+def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
+    def of(texts: list[str]) -> np.ndarray:
+        return np.ones((len(texts), 2), np.float32)
+
+    said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
+    digests = [
+        corpus_of(
+            TRIPLES, DOCUMENTS, JUDGED, (of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
+        ).digest
+        for each in said
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
