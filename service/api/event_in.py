@@ -1,5 +1,6 @@
 """An event as it is sent, and what the service adds to it."""
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Annotated, Literal
@@ -26,13 +27,14 @@ from service.store.values import MAX_QUERY_CHARACTERS, MAX_SHOWN, Event
 MAX_NAME_CHARACTERS = 64  # of a search_id or an event_id
 MAX_SHOWN_SENT = 100  # ids; of more than MAX_SHOWN those around the hit are kept
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 _Id = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
 _Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
 
 
 def _text(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueError('a time such as "2026-01-31T08:30:00Z" is needed')  # noqa: TRY004  pydantic's way
+    if not isinstance(value, str) or not _DATE.match(value):  # pydantic takes numbers too
+        raise ValueError('a time such as "2026-01-31T08:30:00Z" is needed')
     return value
 
 
@@ -97,7 +99,7 @@ def complete(
             "event."
         )
     shown, position = _placed(event, query, search)
-    at = now if event.at is None else min(now, event.at.timestamp())
+    at = now if event.at is None else max(0.0, min(now, event.at.timestamp()))
     if at < now - settings.events_seconds:
         raise Conflict(
             f"The event is older than the {settings.events_days:g} days that events are kept "

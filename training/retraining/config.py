@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -51,6 +51,13 @@ class JudgementsTable(Table):
     feedback: bool = True  # also what the service was told by POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
     trusted: tuple[str, ...] = ()  # names of keys whose word judges; others then only train
+
+
+class EventsTable(Table):
+    use: bool = True  # also what the service was told by POST /events
+    position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
+    least: int = Field(3, ge=1)  # searches that must agree on a document
+    keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
 
 
 class TrainTable(Table):
@@ -105,6 +112,7 @@ class Config(Table):
 
     corpus: CorpusTable
     judgements: JudgementsTable = Field(default_factory=JudgementsTable)
+    events: EventsTable = Field(default_factory=EventsTable)
     train: TrainTable = Field(default_factory=TrainTable)
     gate: GateTable = Field(default_factory=GateTable)
     schedule: ScheduleTable = Field(default_factory=ScheduleTable)

@@ -30,6 +30,7 @@ from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
 from training.retraining import sides
+from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
@@ -67,7 +68,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     left = "documents that neither judge nor nearly repeat another"
     table, known = config.judgements, _stand_ins(documents, split)
     learned = _learned(store, active)
-    found = judged(_judgements(config), known, table.held_out, table.trusted, learned)
+    found = judged(_judgements(config, say), known, table.held_out, table.trusted, learned)
     split = split.moved(found.parts)
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
@@ -130,8 +131,16 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
     return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
-def _judgements(config: Config) -> Iterator[Judgement]:
-    table = config.judgements
+def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
+    """Of two about one pair without a key the later counts: the file's word, rather than what events say."""
+    table, events = config.judgements, config.events
+    if events.use and config.corpus.service is not None:
+        bias = None if events.position_bias == "estimate" else events.position_bias
+        used, line = used_at(
+            config.corpus.service, config.corpus.collections, bias, events.least, events.keys
+        )
+        say(line)
+        yield from used
     if table.file is not None:
         yield from judgements_in(table.file)
     if table.feedback and config.corpus.service is not None:
@@ -144,7 +153,13 @@ def _material(
     withheld = own.withheld(split, (*found.held, *found.dev))
     with _active(config, store, active) as model:
         return corpus_of(
-            recipe.source.kind, split.train, found.train, model, config.train.negatives, withheld
+            recipe.source.kind,
+            split.train,
+            found.train,
+            model,
+            config.train.negatives,
+            withheld,
+            found.negatives,
         )
 
 
@@ -196,6 +211,7 @@ def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]
         "queries_kept_from_judging": found.kept_from_judging,
         "judgements_of_unknown_documents": found.unknown,
         "judgements_contradicted": found.contradicted,
+        "judged_not_relevant": sum(map(len, found.negatives.values())),
     }
 
 

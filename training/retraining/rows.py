@@ -2,7 +2,8 @@
 
     texts      each document's text
     pairs      a judged query with its document, and a title with its text
-    triples    the same pairs, each with the negatives that the active model finds close (mining/negatives.py)
+    triples    the same pairs, each with negatives: first documents that people called not relevant or passed
+               over, then those that the active model finds close (mining/negatives.py)
     lists      queries made of titles, headings and first sentences, each with documents as hybrid search with
                the active model scores them (mining/teacher.py)
 
@@ -35,12 +36,14 @@ def corpus_of(
     active: Callable[[], Scorable],
     negatives: int,
     withheld: AbstractSet[str] = frozenset(),
+    not_relevant: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """Raise NothingToLearn when there is nothing of that kind.
 
     withheld: texts that judge, as `own.plain` makes them.
     judged: ids of relevant documents by query, of the queries to train on. active: gives the active model;
-    called for triples and lists only. negatives: of each pair.
+    called for triples and lists only. negatives: of each pair. not_relevant: ids of documents that do not
+    answer a query.
     """
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
@@ -77,11 +80,14 @@ def corpus_of(
             [document for document in kept[collection] if plain(document.text) not in withheld],
             active(),
             negatives,
+            not_relevant or {},
         )
     )
     triples = Corpus.of_rows(found, "the triples to train on")
     # Named by what they are made of: another active model finds other negatives, and that is no new text.
-    return replace(triples, digest=sha256(f"{of_pairs.digest} {negatives} negatives".encode()).hexdigest())
+    said = f" {sorted(not_relevant.items())}" if not_relevant else ""
+    name = f"{of_pairs.digest} {negatives} negatives{said}"
+    return replace(triples, digest=sha256(name.encode()).hexdigest())
 
 
 def _lists(
@@ -132,7 +138,9 @@ def _triples(
     documents: Sequence[Document],
     active: Scorable,
     negatives: int,
+    not_relevant: Mapping[str, Sequence[str]],
 ) -> Iterator[Row]:
+    """Negatives from people come first, and no margin holds for them: nothing about them is a guess."""
     positives: dict[str, list[str]] = {}
     for anchor, positive in pairs:
         positives.setdefault(anchor, []).append(positive)
@@ -140,8 +148,14 @@ def _triples(
     labelled = Labelled(positives, candidates, 0, 0)
     wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
     encoders = active.encode_queries, active.encode_documents
+    mined: dict[tuple[str, str], list[str]] = {}
     for row in in_rows(mine_negatives(labelled, *encoders, Rules(count=negatives), Counts())):
         own = wholes.get(row.positive)  # its own document, with the title before it
-        found = [negative for negative in row.negatives if negative != own]
+        mined[row.anchor, row.positive] = [negative for negative in row.negatives if negative != own]
+    text = {document.id: folded(document.text) for document in documents}
+    for anchor, positive in pairs:
+        said = [text[id] for id in not_relevant.get(anchor, ()) if id in text]
+        both = dict.fromkeys(each for each in said if each not in positives[anchor])
+        found = [*both, *(each for each in mined.get((anchor, positive), ()) if each not in both)]
         if found:
-            yield (row.anchor, row.positive, *found), None
+            yield (anchor, positive, *found[:negatives]), None

@@ -155,6 +155,7 @@ def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(client: TestClien
         ({"shown": [f"x{at}" for at in range(101)]}, "events[1].shown"),
         ({"at": "yesterday"}, "events[1].at"),
         ({"at": 1763884800}, "events[1].at"),
+        ({"at": "1763884800"}, "events[1].at"),
         ({"at": "2026-11-20T08:30:00"}, "events[1].at"),
         ({"user": "ann"}, "events[1].user"),
         ({"search_id": ""}, "events[1].search_id"),
@@ -171,10 +172,12 @@ def test_an_empty_query_or_list_is_refused(client: TestClient) -> None:
     refused(client.post("/events", json={"events": []}), 400, "Empty", "events")
 
 
-def test_no_clock_of_a_client_reaches_into_the_future(client: TestClient) -> None:
+def test_the_clock_of_a_client_reaches_neither_into_the_future_nor_before_1970(client: TestClient) -> None:
     assert send(client, event(at="2999-01-01T00:00:00Z")) == (1, [])
-    [row] = listed(client)
-    assert datetime.fromisoformat(row["at"]) <= datetime.now(UTC)
+    assert send(client, event(id="d2", at="0001-01-01T00:00:00+14:00")) == (1, [])
+    late, early = listed(client)
+    assert datetime.fromisoformat(late["at"]) <= datetime.now(UTC)
+    assert early["at"] == "1970-01-01T00:00:00Z"
 
 
 # Reading and deleting

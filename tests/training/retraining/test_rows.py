@@ -151,3 +151,37 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
     with pytest.raises(NothingToLearn, match="a collection needs 8 documents, and some of them a title"):
         corpus_of(LISTS, DOCUMENTS, {}, never, 1)
+
+
+def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_mined() -> None:
+    documents = [*DOCUMENTS, Document("d", "", "fourth text"), Document("e", "", "second  text")]
+    vectors = {"second text": [0.6, 0.8], "first text": [0.6, 0.8], "third text": [0.8, 0.6]}
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, [0.0, 1.0]) for text in texts], np.float32)
+
+    said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
+
+    def row(negatives: int) -> tuple[str, ...]:
+        found = corpus_of(TRIPLES, documents, JUDGED, lambda: model(of, of), negatives, not_relevant=said)
+        rows = [found.texts[at : at + found.columns] for at in range(0, len(found.texts), found.columns)]
+        [of_query] = [row for row in rows if row[0] == "which is second?"]
+        return of_query[1:]
+
+    assert row(1) == ("second text", "fourth text"), "its cosine of 1.0 is above the positive's"
+    assert row(2) == ("second text", "fourth text", "third text")
+
+
+def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
+    def of(texts: list[str]) -> np.ndarray:
+        return np.ones((len(texts), 2), np.float32)
+
+    said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
+    digests = [
+        corpus_of(
+            TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
+        ).digest
+        for each in said
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
