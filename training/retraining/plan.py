@@ -13,8 +13,9 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,14 @@ from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
+from training.retraining.choosing import Aside, nothing_aside, set_aside
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
 from training.retraining.one import Job, active_version
 from training.retraining.rows import corpus_of
+from training.runs.options import Options
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -67,7 +70,10 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
-    corpus = _material(config, recipe, store, active, split, found)
+    aside = set_aside(split, found) if recipe.source.searches else nothing_aside(split, found)
+    if aside.score is not None:
+        say(f"{len(split.train) - len(aside.documents):,} documents choose the best step")
+    corpus = _material(config, recipe, store, active, aside, own.withheld(split, found.held))
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
     for warning in report["warnings"]:
@@ -85,6 +91,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
         sweep=True,
+        options=Options(dev=aside.score),
         about={
             "documents": _counts(documents, split, found),
             "collections": dict(Counter(document.collection for document in documents.kept)),
@@ -115,13 +122,18 @@ def _judgements(config: Config) -> Iterator[Judgement]:
 
 
 def _material(
-    config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
+    config: Config, recipe: Recipe, store: Store, active: str, aside: Aside, judging: set[str]
 ) -> Corpus:
-    withheld = own.withheld(split, found.held)
+    """judging: texts that judge, as `own.plain` makes them."""
+    withheld = judging | aside.withheld
     with _encoders(config, store, active) as encoders:
-        return corpus_of(
-            recipe.source.kind, split.train, found.train, encoders, config.train.negatives, withheld
+        corpus = corpus_of(
+            recipe.source.kind, aside.documents, aside.judged, encoders, config.train.negatives, withheld
         )
+    if corpus.digest == corpus.rows:
+        return corpus
+    # Rows that the active model mined: another one finds others, so there is something new to learn.
+    return replace(corpus, digest=sha256(f"{corpus.digest} by {active}".encode()).hexdigest())
 
 
 @contextlib.contextmanager
