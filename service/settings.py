@@ -9,6 +9,7 @@ import os
 import re
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,6 +17,7 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
+from models.manifest import Mode
 from service import memory
 from service.errors import StartupError
 
@@ -83,6 +85,11 @@ class Settings(BaseSettings):
     feedback_per_key: int = Field(10_000, ge=0)  # judgements; 0: no bound, here and below
     feedback_per_query: int = Field(100, ge=0)  # of each key
     feedback_per_document: int = Field(100, ge=0)  # of each key
+    events: bool = True  # searches are named, and POST /events is taken
+    events_days: float = Field(90.0, ge=0)  # that an event is kept; 0: no bound, here and below
+    events_per_key: int = Field(100_000, ge=0)
+    events_per_document: int = Field(1000, ge=0)  # of each key
+    max_events: int = Field(1_000_000, ge=0)
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
     max_query_characters: int = Field(10_000, ge=1)
@@ -98,7 +105,7 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
     passages: bool = True
-    search_mode: Literal["dense", "lexical", "hybrid"] = "dense"  # of a search that names none
+    search_mode: Mode | None = None  # of a search that names none; None: the version's own, else dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left
@@ -128,6 +135,11 @@ class Settings(BaseSettings):
     @property
     def max_answer_bytes(self) -> int:
         return self.max_answer_mb * 1_000_000
+
+    @property
+    def events_seconds(self) -> float:
+        """How old an event may become."""
+        return self.events_days * 86_400 or inf
 
     @property
     def snapshots_dir(self) -> Path:

@@ -7,22 +7,28 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, Strict
 from starlette.responses import Response
 
 from service.api.body import parameters, read_body, validated
-from service.api.collections import existing, existing_named
+from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.inference import check_count, runtime_of
-from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count, Limit
+from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count
 from service.api.responses import json_response
+from service.api.selected import (
+    SELECTS,
+    Forgetting,
+    Forgotten,
+    Listing,
+    Selected,
+    key_name,
+    own_only,
+    selection_of,
+    to_forget,
+)
 from service.auth.audit import audit
-from service.errors import Conflict, Empty, NotFound, Storage, Validation
+from service.errors import Conflict, Empty, NotFound, Storage
 from service.http.routing import Direct
-from service.runtime.runtime import Runtime
-from service.store.values import COLLECTION_NAME, NO_KEY, Judgement, Limits, Selection
+from service.store.values import MAX_QUERY_CHARACTERS, Judgement, Limits
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
-
-# Percent-encoded, so long a query still fits a URL of 64 KiB: what can be stored can be deleted.
-MAX_QUERY_CHARACTERS = 4096
-INT64 = 2**63
 
 
 class JudgementIn(BaseModel):
@@ -67,36 +73,6 @@ class FeedbackPage(BaseModel):
     next: int | None
 
 
-class Forgotten(BaseModel):
-    deleted: int
-
-
-_Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
-# A text that no key's name and no collection's name can be.
-WITHOUT_KEY, EVERY_COLLECTION = "-", "*"
-
-
-class Selected(BaseModel):
-    key: _Name = Field(
-        None, description=f"The name of the key that judged; {WITHOUT_KEY} for judgements without one"
-    )
-    collection: str | None = Field(
-        None,
-        description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
-        json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
-    )
-
-
-class Listing(Selected):
-    after: int = Field(0, ge=0, le=INT64 - 1)
-    limit: Limit = 100
-
-
-class Forgetting(Selected):
-    query: _Name = None
-    id: _Name = None
-
-
 @router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Storage]))
 async def judge(request: Request) -> Response:
     """Store one judgement or many: on disk when this answers 200.
@@ -110,7 +86,7 @@ async def judge(request: Request) -> Response:
     body = await read_body(request, FeedbackRequest)
     judgements = _judgements(body.root, runtime.settings.max_inputs)
     collection = await existing(request, runtime)
-    key, settings = _key(request), runtime.settings
+    key, settings = key_name(request), runtime.settings
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
     sequence = await runtime.corpus.store.judge(judgements, collection, key, limits)
     for judgement in judgements:
@@ -134,39 +110,7 @@ def _judgement(value: object, name: str) -> Judgement:
     return Judgement(given.query, given.id, given.relevant)
 
 
-def _key(request: Request) -> str:
-    """The name of the key that a request carries."""
-    account = request.scope.get("account")
-    return NO_KEY if account is None else str(account.key.name)
-
-
-async def _selected(request: Request, runtime: Runtime, asked: Selected) -> Selection:
-    """The judgements that query parameters select.
-
-    Raises:
-        Empty: a parameter that names nothing.
-        NotFound: there is no such collection.
-
-    """
-    for name in asked.model_fields_set:
-        # An unset variable of the caller's: by the other name alone, more would go than was meant.
-        if getattr(asked, name) == "":
-            raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
-    collection: str | None = None
-    if asked.collection is None:
-        collection = await existing(request, runtime)
-    elif asked.collection != EVERY_COLLECTION:
-        collection = await existing_named(asked.collection, runtime)
-    key = NO_KEY if asked.key == WITHOUT_KEY else asked.key
-    if isinstance(asked, Forgetting):
-        return Selection(collection, asked.query, asked.id, key)
-    return Selection(collection, None, None, key)
-
-
-_SELECTS = (Empty, NotFound, Storage)
-
-
-@router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=_SELECTS))
+@router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=SELECTS))
 async def list_feedback(request: Request) -> Response:
     """Judgements in the order in which they came, from the one behind the number `after`.
 
@@ -176,7 +120,7 @@ async def list_feedback(request: Request) -> Response:
     runtime = runtime_of(request)
     asked = parameters(request, Listing)
     after, limit = asked.after, asked.limit
-    selection = await _selected(request, runtime, asked)
+    selection = await selection_of(request, runtime, asked)
     found = await runtime.corpus.store.judgements(after, limit + 1, selection)
     shown = found[:limit]
     following = shown[-1][0] if len(found) > limit else None
@@ -194,16 +138,16 @@ async def list_feedback(request: Request) -> Response:
     return json_response({"feedback": rows, "next": following})
 
 
-@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=_SELECTS))
+@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=SELECTS))
 async def count_feedback(request: Request) -> Response:
     """Number of judgements that are listed in all."""
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime, parameters(request, Selected))
+    selection = await selection_of(request, runtime, parameters(request, Selected))
     found = await runtime.corpus.store.count_judgements(selection)
     return json_response({"count": found})
 
 
-@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=_SELECTS))
+@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
 async def delete_feedback(request: Request) -> Response:
     """Delete the judgements of a query, of a document's id, of a key, or of these together.
 
@@ -211,11 +155,7 @@ async def delete_feedback(request: Request) -> Response:
     them, all stay and the answer is 403. A key of role admin deletes any.
     """
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime, parameters(request, Forgetting))
-    if selection.query is None and selection.id is None and selection.key is None:
-        raise Validation("Deleting needs a query, an id or a key: DELETE /feedback?query=…&id=…&key=….")
-    account = request.scope.get("account")
-    own = None if account is None or Role.ADMIN in account.allows else account.key.name
-    deleted = await runtime.corpus.store.forget_judgements(selection, own)
+    selection = await to_forget(request, runtime, parameters(request, Forgetting))
+    deleted = await runtime.corpus.store.forget_judgements(selection, own_only(request))
     audit("delete-feedback", request.scope, deleted=deleted)
     return json_response({"deleted": deleted})

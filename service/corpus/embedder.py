@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from models.search.passages import Split, split
 from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Answer, Lane
 from service.batching.tokenizing import LONG_CHARACTERS
-from service.corpus.passages import Split, split
 from service.live import Generation
 from service.store.values import Embedding, Passage
 

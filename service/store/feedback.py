@@ -19,7 +19,9 @@ Here are queries, and jobs for the writer.
 import sqlite3
 from collections.abc import Sequence
 
-from service.errors import Conflict, Forbidden, NotFound
+from service.errors import Conflict, NotFound
+from service.store import selected
+from service.store.selected import condition_of
 from service.store.values import NO_KEY, Judgement, Limits, Selection
 from service.store.writer import Transaction
 
@@ -87,7 +89,7 @@ def _refuse_too_many(
         (limits.per_document, "DOCUMENT", of_documents),
     ):
         for what, selection in counted if limit else ():
-            condition, parameters = _condition(selection)
+            condition, parameters = condition_of(selection)
             sql = f"SELECT 1 FROM feedback WHERE {condition} LIMIT 1 OFFSET ?"
             if connection.execute(sql, [*parameters, limit]).fetchone() is not None:
                 raise Conflict(
@@ -98,26 +100,8 @@ def _refuse_too_many(
 
 
 def forget(transaction: Transaction, selection: Selection, own: str | None = None) -> int:
-    """Delete judgements. Returns how many there were.
-
-    own: the name of the key that asks and may delete no other's; None: it may delete all.
-
-    Raises:
-        Forbidden: some are another key's. Nothing was deleted.
-
-    """
-    condition, parameters = _condition(selection)
-    execute = transaction.connection.execute
-    if own is not None:
-        others = execute(
-            f"SELECT 1 FROM feedback WHERE {condition} AND key <> ? LIMIT 1", [*parameters, own]
-        ).fetchone()
-        if others is not None:
-            raise Forbidden(
-                f"Some of these judgements are not of the key {own!r}, and deleting another's needs a key of "
-                f"role admin. Nothing was deleted; key={own} deletes your own."
-            )
-    return execute(f"DELETE FROM feedback WHERE {condition}", parameters).rowcount
+    """Delete judgements, as `selected.forget` does."""
+    return selected.forget(transaction, "feedback", selection, own)
 
 
 def page(
@@ -144,25 +128,8 @@ def count(connection: sqlite3.Connection, selection: Selection) -> int:
 
 
 def _listed(selection: Selection) -> tuple[str, list[str]]:
-    condition, parameters = _condition(selection, in_order=True)
+    condition, parameters = condition_of(selection, in_order=True)
     return f"{condition} AND {_LIVING}", parameters
-
-
-def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
-    """SQL over the table `feedback`, and what fills its question marks.
-
-    in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection, after
-    which every page would sort all judgements.
-    """
-    collection = "+collection" if in_order else "collection"
-    columns = {
-        collection: selection.collection,
-        "query": selection.query,
-        "id": selection.id,
-        "key": selection.key,
-    }
-    given = {name: value for name, value in columns.items() if value is not None}
-    return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
 
 
 def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, key: str) -> bool:

@@ -22,12 +22,15 @@ from service.store.values import (
     Changes,
     Document,
     Embedding,
+    Event,
+    EventLimits,
     Judgement,
     Known,
     Lacking,
     Limits,
     Put,
     Record,
+    Recorded,
     Selection,
     Step,
     Vector,
@@ -133,6 +136,18 @@ class Feedback(Protocol):
     async def forget_judgements(self, selection: Selection, own: str | None = None, /) -> int: ...
 
 
+class Events(Protocol):
+    """Events of searches."""
+
+    async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded: ...
+    async def list_events(
+        self, after: int, limit: int, selection: Selection, /
+    ) -> list[tuple[int, Event]]: ...
+    async def count_events(self, selection: Selection, /) -> int: ...
+    async def forget_events(self, selection: Selection, own: str | None = None, /) -> int: ...
+    async def expire_events(self, before: float, /) -> bool: ...
+
+
 class Generations(Protocol):
     """Vectors by generation, and which generation is live."""
 
@@ -162,6 +177,7 @@ class Generations(Protocol):
     async def next_texts(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
 
     async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int: ...
+    async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]: ...
     async def add_stored(self, generation: int, after: int, limit: int, /) -> int | None: ...
     async def skip(self, generation: int, revision: int, reason: str, /) -> None: ...
     async def forget_skipped(self, generation: int, /) -> None: ...
@@ -169,21 +185,21 @@ class Generations(Protocol):
     def reload(self, generation: int, indexes: VectorSink, /) -> bool: ...
 
 
-class Store(Documents, Feedback, Generations, Protocol):
+class Store(Documents, Feedback, Events, Generations, Protocol):
     """The store of one service.
 
-    Writes are durable when they return: put, delete_*, drop_*, judge, forget_*, begin, abandon, go_live,
-    keep_*, add_*, skip, load, tidy, examples_loaded. Each happens whole or not at all, and `on_commit` is
-    told of its rows before it returns. They run one after another, in the order in which they came. A
-    caller that is cancelled before its write's turn takes the write back. Storage or Unhealthy is raised
-    where the disk or the machine fails; nothing of that write was stored.
+    Writes are durable when they return: put, delete_*, drop_*, judge, record_events, forget_*, expire_events,
+    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded. Each happens whole or not at
+    all, and `on_commit` is told of its rows before it returns. They run one after another, in the order in
+    which they came. A caller that is cancelled before its write's turn takes the write back. Storage or
+    Unhealthy is raised where the disk or the machine fails; nothing of that write was stored.
 
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, sample, search, judgements, count_judgements. The other reads are short, and never
-    wait for those. Nothing blocks the event loop but active, activate, indexed and close, which belong to
-    a start and an end.
+    count, passing, sample, search, judgements, count_judgements, list_events, count_events. The other reads
+    are short, and never wait for those. Nothing blocks the event loop but active, activate, indexed and
+    close, which belong to a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
@@ -201,10 +217,14 @@ class Store(Documents, Feedback, Generations, Protocol):
                      with the last revision behind the commit, before any other write
     next_texts       the next documents that a generation lacks, by rising revision; revisions only grow
     add_vectors      vectors of revisions that still live; of others nothing is stored
+    share_vectors    vectors of these revisions that another generation of the same model and form has become
+                     this one's, too; the revisions that have some
     add_stored       stored vectors into indexes, a step at a time through `on_commit`; what is damaged is
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
     after_writes     `work` behind every write that came before
+    record_events    each event by itself: stored, or refused and said why
+    expire_events    delete some of those before a Unix time; True when there are more
     tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
+from models.search.words import RULES
 from service.store import fulltext
 from service.store.documents import fact, number_of
 from service.store.filters import field_index
@@ -108,13 +109,13 @@ def _bring_up_to_date(connection: sqlite3.Connection, declared: Sequence[str]) -
     there, wanted = fulltext.numbers(connection), {number for number, _ in _collections(connection)}
     for number in there - wanted:
         fulltext.drop(connection, number)
-    if wanted - there or fact(connection, LEXICAL_RULES) != fulltext.RULES:
+    if wanted - there or fact(connection, LEXICAL_RULES) != RULES:
         for number in there & wanted:
             fulltext.clear(connection, number)
         for number in wanted - there:
             fulltext.make(connection, number)
         _each_step(connection, "words", lambda first, last: _add_words(connection, first, last))
-        _note(connection, LEXICAL_RULES, fulltext.RULES)
+        _note(connection, LEXICAL_RULES, RULES)
     before = _declared(connection)
     for name in {*before} - {*declared}:
         field_index.forget(connection, name)

@@ -9,6 +9,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from service.errors import ServiceError
+
 Vector = NDArray[np.float32]
 
 DEFAULT_COLLECTION = "default"
@@ -16,6 +18,9 @@ COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the na
 DELETE_DOCUMENTS = 128  # of one job, so that other writes wait some tens of milliseconds and no longer
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # the name that stands for no key
+# Of a query in a judgement or an event. Percent-encoded it still fits a URL of 64 KiB, so it can be deleted.
+MAX_QUERY_CHARACTERS = 4096
+MAX_SHOWN = 20  # ids of hits that an event keeps; people look at few more
 FAILED, ROLLED_BACK = "failed", "rolled back"  # states of a verdict
 
 
@@ -206,9 +211,43 @@ class Limits:
     per_document: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A use of a search: someone met the document `id` among the hits of `query`, as `key` reported.
+
+    position: the rank of its hit among all, from 1. shown: ids of hits around it, best first. at: Unix time.
+    """
+
+    search_id: str
+    query: str
+    id: str
+    type: str
+    event_id: str
+    at: float
+    position: int | None = None
+    shown: tuple[str, ...] = ()
+    key: str = NO_KEY
+    collection: str = DEFAULT_COLLECTION
+
+
+class EventLimits(NamedTuple):
+    """Bounds on stored events: of one key, of one key about one document, of all. 0: no bound."""
+
+    per_key: int = 0
+    per_document: int = 0
+    in_all: int = 0
+
+
+class Recorded(NamedTuple):
+    """What came of a list of events, by their positions in it; those in neither were stored before."""
+
+    new: list[int]
+    refused: dict[int, ServiceError]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The judgements that have all of these; None: whichever."""
+    """The judgements or events that have all of these; None: whichever."""
 
     collection: str | None = None
     query: str | None = None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.errors import Conflict
-from service.store import secondary_indexes, vectors
+from service.store import events, secondary_indexes, vectors
 from service.store.documents import collections, number_of, sequence
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
@@ -92,7 +92,11 @@ def delete(
     """Delete what passes `where`. Returns how many there were, and the operation sequence."""
     revisions = matching(transaction.connection, where, collection).tolist()
     for revision in revisions:
+        [id] = transaction.connection.execute(
+            "SELECT id FROM documents WHERE revision = ?", (revision,)
+        ).fetchone()
         _remove(transaction, revision, collection)
+        events.forget_document(transaction, collection, id)
     return len(revisions), _sequence(transaction)
 
 
@@ -102,17 +106,18 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
     The text and the metadata of a revision never change, so what a filter passed once is right for as long as
     the revision lives.
     """
-    done = deleted = characters = 0
+    done = deleted = characters = forgotten = 0
     for revision in revisions[:DELETE_DOCUMENTS]:
         row = transaction.connection.execute(
-            "SELECT length(text) FROM documents WHERE revision = ?", (revision,)
+            "SELECT length(text), id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         if row is not None:
             _remove(transaction, revision, collection)
             deleted += 1
             characters += row[0]
+            forgotten += events.forget_document(transaction, collection, row[1])
         done += 1
-        if characters >= DELETE_CHARACTERS:
+        if characters >= DELETE_CHARACTERS or forgotten >= events.EXPIRE_ROWS:
             break
     return Step(done, deleted, _sequence(transaction))
 

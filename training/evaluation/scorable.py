@@ -27,9 +27,11 @@ from models.engines.opening import form_for
 from models.publishing.default import publish_named
 from models.publishing.publish import Say, silent
 from models.seal import check
+from models.search.passages import split
 from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
+from training.evaluation.modes import Split, whole
 from training.evaluation.server import Server
 from training.model_names import find_model
 
@@ -41,6 +43,7 @@ class Scorable(NamedTuple):
     encode: Encode  # without a prompt
     encode_queries: Encode
     encode_documents: Encode
+    split: Split  # a document's passages, as the service embeds them
 
 
 @contextmanager
@@ -58,7 +61,10 @@ def open_scorable(
             )
         with Server(name) as server:
             queries, documents = server.behind("query"), server.behind("document", "passage")
-            yield Scorable(server.version, server.fingerprint, server.form, server.encode, queries, documents)
+            # A server says nothing of its tokens, so nobody can split as it does.
+            yield Scorable(
+                server.version, server.fingerprint, server.form, server.encode, queries, documents, whole
+            )
         return
     form = form_for(precision or FP32.precision)
     published = Store(models_dir(environ))
@@ -86,8 +92,19 @@ def scorable_of(encoder: Encoder) -> Scorable:
     def behind(prompt: str) -> Encode:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
-    prompts = ("", manifest.search_prompt, manifest.document_prompt)
-    return Scorable(manifest.version, manifest.fingerprint, str(encoder.form), *map(behind, prompts))
+    def passages(text: str) -> list[str]:
+        found = split(text, encoder, manifest.document_prompt)
+        return [text] if found is None else [text[slice(*span)] for span in (found.head, *found.others)]
+
+    return Scorable(
+        manifest.version,
+        manifest.fingerprint,
+        str(encoder.form),
+        behind(""),
+        behind(manifest.search_prompt),
+        behind(manifest.document_prompt),
+        passages,
+    )
 
 
 def _opened(folder: Path, form: Form) -> Scorable:

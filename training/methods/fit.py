@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from training.methods.distillation import KlTeacher
 from training.methods.heads import BatchNorm
 from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.recipe import Recipe
-from training.methods.sources import DocumentSpans, LabelledPairs, Triples
+from training.methods.sources import DocumentSpans, LabelledPairs, ScoredLists, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.views import Mask, Repeat, Same, Template, View, stands_aside
 
@@ -26,6 +27,7 @@ def check_fit(recipe: Recipe) -> None:
     _check_whole(recipe)
     _check_further_views(recipe)
     for objective in recipe.objectives:
+        _check_scores(recipe, objective)
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
     _check_templates(recipe, contrasted)
@@ -83,6 +85,14 @@ def _check_further_views(recipe: Recipe) -> None:
         spans = isinstance(source, DocumentSpans) and source.positives > 1
         if spans and isinstance(objective, InfoNCE | Triplet):
             raise Unfit("further spans of a document are positives: nt_xent takes them for such.")
+
+
+def _check_scores(recipe: Recipe, objective: object) -> None:
+    scored = isinstance(recipe.source, ScoredLists)
+    if isinstance(objective, KlTeacher) and not scored:
+        raise Unfit('kl_teacher needs the source "lists", whose documents have scores.')
+    if scored and isinstance(objective, InfoNCE | NTXent | Triplet):
+        raise Unfit("documents of a list are neither right nor wrong: kl_teacher learns from their scores.")
 
 
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:

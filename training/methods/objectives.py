@@ -6,7 +6,8 @@
     pair_softmax   how two texts relate, from u, v and |u - v| (SBERT)
 
 Each is computed in float32 whatever autocast says: at τ = 0.05 similarities in bf16 move the gradient by
-3 % (measured). Not here: objectives over tokens (token_objectives.py), extra negatives (negatives.py).
+3 % (measured). Not here: objectives over tokens (token_objectives.py), a teacher's scores
+(distillation.py), extra negatives (negatives.py).
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -37,7 +38,7 @@ class Reps(NamedTuple):
 
     z: Tensor  # (N, V, P), after the head
     texts: Tensor  # int64 (N, V): equal numbers are equal texts; NO_TEXT is none
-    labels: Tensor | None = None  # int64 (N,)
+    labels: Tensor | None = None  # int64 (N,), or a teacher's scores, float32 (N, V - 1)
     extra: Tensor | None = None  # (K, P): negatives of every text
     views: tuple[Tokens, ...] = ()  # contrasted ones first, then those that stand aside
     hidden: tuple[Tensor, ...] = ()  # of each view that was encoded, (all its tokens, D)

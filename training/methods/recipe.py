@@ -17,12 +17,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from models.graph.head import POOLINGS
 from training.methods.crops import Cloze, Crops
+from training.methods.distillation import KlTeacher
 from training.methods.heads import BatchNorm, Plain, Tanh
 from training.methods.negatives import Noise, Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.postprocess import DropPcs, Whiten
 from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
-from training.methods.sources import DocumentSpans, LabelledPairs, Lines, TextPairs, Triples
+from training.methods.sources import DocumentSpans, LabelledPairs, Lines, ScoredLists, TextPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import Ema
 from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
@@ -30,11 +31,15 @@ from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
 Named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
 Chosen = Field(discriminator="name")
 AnySource = Annotated[
-    Lines | TextPairs | Triples | LabelledPairs | DocumentSpans | Crops | Cloze, Chosen, Named
+    Lines | TextPairs | Triples | LabelledPairs | ScoredLists | DocumentSpans | Crops | Cloze,
+    Chosen,
+    Named,
 ]
 AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template, Chosen, Named]
 AnyHead = Annotated[Plain | Tanh | BatchNorm, Chosen, Named]
-AnyObjective = Annotated[InfoNCE | NTXent | Triplet | PairSoftmax | Mlm | Rtd | Denoise, Chosen, Named]
+AnyObjective = Annotated[
+    InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | Mlm | Rtd | Denoise, Chosen, Named
+]
 AnyNegatives = Annotated[Queue | Noise, Chosen, Named]
 AnyPost = Annotated[Whiten | DropPcs, Chosen, Named]
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from models.tokens.tokenizer import Tokenizer
 from training.errors import NothingToLearn, TrainingError
 from training.methods.objectives import NO_TEXT
 from training.methods.ranges import Count, Flag
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 from training.text.token_file import Shelf, tokenise
 from training.text.tokens import Tokens, tokens_of
 
@@ -37,7 +37,7 @@ _ORDER, DRAWN = 0, 2  # beside the seed, so that no other use of it draws the sa
 class Batch(NamedTuple):
     columns: tuple[Tokens, ...]  # of N texts each
     texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens, NO_TEXT fills up a row
-    labels: Tensor | None = None  # int64 (N,)
+    labels: Tensor | None = None  # int64 (N,), or scores, float32 (N, columns - 1)
 
 
 class Source(Protocol):
@@ -189,10 +189,7 @@ class TextPairs(_RowSource):
 
 @dataclass(frozen=True)
 class Triples(_RowSource):
-    """A text, one that means the same, and those that do not although they look alike.
-
-    With `queries` the first is a query, and the others are documents.
-    """
+    """A text, one that means the same, and some that only look alike; with `queries`, as for pairs."""
 
     queries: Flag = False
     name: Literal["triples"] = "triples"
@@ -205,6 +202,15 @@ class LabelledPairs(_RowSource):
 
     name: Literal["labelled_pairs"] = "labelled_pairs"
     kind: ClassVar[Kind] = RELATIONS
+
+
+@dataclass(frozen=True)
+class ScoredLists(_RowSource):
+    """A query and documents, each with the score that a teacher gives it (mining/teacher.py)."""
+
+    name: Literal["lists"] = "lists"
+    kind: ClassVar[Kind] = LISTS
+    queries: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

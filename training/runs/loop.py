@@ -128,7 +128,7 @@ class _Run:
         self._job, self._trainer, self._record = job, trainer, record
         self._out, self._options = job.out, job.options
         self._steps: int = job.identity["steps"]
-        self._collapse, self._saturation = Collapse(), Saturation(self._steps)
+        self._collapse, self._saturation = Collapse(), Saturation(job.recipe, self._steps)
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
         self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
 

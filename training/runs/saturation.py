@@ -6,6 +6,8 @@ A loss that falls so low later has taught something on its way, so only the firs
 from __future__ import annotations
 
 from training.errors import NothingToLearn
+from training.methods.objectives import InfoNCE, NTXent, Triplet
+from training.methods.recipe import Recipe
 
 SATURATED = 0.01
 LOOK = 10  # steps, or all of a shorter run
@@ -14,9 +16,10 @@ LOOK = 10  # steps, or all of a shorter run
 class Saturation:
     """Says when no step at the beginning of a run had anything to learn."""
 
-    def __init__(self, steps: int) -> None:
-        """steps: of the run."""
-        self._last = min(LOOK, steps)
+    def __init__(self, recipe: Recipe, steps: int) -> None:
+        """steps: of the run. Only losses that contrast are watched; the size of others means other things."""
+        contrasts = any(isinstance(each, InfoNCE | NTXent | Triplet) for each in recipe.objectives)
+        self._last = min(LOOK, steps) if contrasts else 0
         self._highest = 0.0
 
     def seen(self, number: int, loss: float) -> None:

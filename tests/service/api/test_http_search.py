@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from models.search.fusion import fuse
+from models.search.words import FUNCTION_WORDS
 from service.corpus import search
-from service.corpus.fusion import fuse
 from service.runtime.runtime import Runtime
 from service.settings import Settings
-from service.store.fulltext import FUNCTION_WORDS
 from service.store.schema import DATABASE
 from tests.service.fakes import sqlite_of
 

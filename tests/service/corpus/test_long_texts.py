@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.publishing.publish import publish
+from models.search.passages import split
 from models.store import Store
-from service.corpus.passages import split
 from service.settings import Settings
 from tests.service.conftest import new_settings, serving, wait_until_active
 from tests.tiny import tiny_source

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from models.encoder import Encoder
+from models.search.passages import split
 from service.batching.workers import Worker
-from service.corpus.passages import split
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 

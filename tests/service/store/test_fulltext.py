@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from models.search import words
 from models.tokens import normalize
 from service.store import fulltext, secondary_indexes
 from service.store.documents import fact
@@ -72,7 +73,7 @@ def found(store: sqlite3.Connection, query: str, depth: int = 100) -> list[int]:
     ],
 )
 def test_a_text_is_cut_into_the_tokens_that_the_rules_say(text: str, tokens: list[str]) -> None:
-    assert fulltext.cut(text).split() == tokens
+    assert words.cut(text).split() == tokens
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_text_is_cut_into_the_tokens_that_the_rules_say(text: str, tokens: lis
     ],
 )
 def test_a_query_is_quoted_terms_and_nothing_of_a_user_is_syntax(query: str, expression: str) -> None:
-    assert fulltext.expression(query) == expression
+    assert words.expression(query) == expression
 
 
 @given(st.text(max_size=40))
@@ -102,12 +103,12 @@ def test_any_text_is_found_by_itself_and_gone_when_it_is_removed(text: str) -> N
     store.isolation_level = None
     bring_up_to_date(store)
     put(store, "quite another xylophone", text)
-    tokens = fulltext.cut(text).split() if not text.isascii() else re.findall("[0-9A-Za-z]+", text)
+    tokens = words.cut(text).split() if not text.isascii() else re.findall("[0-9A-Za-z]+", text)
     assert (2 in found(store, text)) == bool(tokens)
     secondary_indexes.remove(store, 2)
     # Of FTS5 itself, because who searches looks at living documents alone.
     asked = "SELECT rowid FROM lexical_1 WHERE lexical_1 MATCH ?"
-    assert not tokens or (2,) not in store.execute(asked, (fulltext.expression(text),)).fetchall()
+    assert not tokens or (2,) not in store.execute(asked, (words.expression(text),)).fetchall()
     assert store.execute("SELECT id FROM lexical_1_docsize").fetchall() == [(1,)]
     store.execute("DELETE FROM documents WHERE revision = 2")
     assert found(store, "xylophones") == [1]
@@ -141,8 +142,8 @@ def test_function_words_alone_are_looked_for(store: sqlite3.Connection) -> None:
 def in_one_call(text: str) -> list[str]:
     """The tokens of a text by the rules themselves, whatever that costs."""
     plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", text).casefold())
-    plain = unicodedata.normalize("NFC", plain).translate(fulltext._characters)
-    return fulltext._RUN.sub(fulltext._pairs_and_last, plain).split()
+    plain = unicodedata.normalize("NFC", plain).translate(words._characters)
+    return words._RUN.sub(words._pairs_and_last, plain).split()
 
 
 @given(
@@ -155,9 +156,9 @@ def test_a_text_that_is_cut_in_pieces_has_the_tokens_of_the_whole(text: str) -> 
     assume(normalize.stream_safe(text) == text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(normalize, "PIECE", 3)
-        assert fulltext.cut(text + "é").split() == in_one_call(text + "é")
-        terms = fulltext.expression(text + "é東")
-    assert terms == fulltext.expression(text + "é東")
+        assert words.cut(text + "é").split() == in_one_call(text + "é")
+        terms = words.expression(text + "é東")
+    assert terms == words.expression(text + "é東")
 
 
 def test_runs_of_marks_are_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,16 +172,16 @@ def test_runs_of_marks_are_never_sorted_whole(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(unicodedata, "normalize", normalize_and_note)
     for marks in ("\u0315\u0300", "\u05bc\u05b0"):
         text = "a" + marks * 50_000
-        assert fulltext.cut(text).split()[0][0] == "a"
-        assert fulltext.expression(text)
+        assert words.cut(text).split()[0][0] == "a"
+        assert words.expression(text)
     assert max(seen) < 10_000
 
 
 def test_tokens_take_a_few_times_the_memory_of_their_text_whatever_it_stands_for() -> None:
     text = "\ufdfa" * 300_000  # 18 characters each
-    assert len(fulltext.cut(text)) < 5 * len(text) + 200_000
+    assert len(words.cut(text)) < 5 * len(text) + 200_000
     text = "東京都" * 100_000 + "é"
-    assert len(fulltext.cut(text).split()) == 300_001, "nothing is left out of what people write"
+    assert len(words.cut(text).split()) == 300_001, "nothing is left out of what people write"
 
 
 # Ranking
@@ -204,8 +205,8 @@ def bm25(texts: list[str], query: str) -> list[float]:
 
 def test_scores_are_bm25_and_the_best_come_first(store: sqlite3.Connection) -> None:
     generator = np.random.default_rng(7)
-    words = ["red", "blue", "fox", "owl", "cat", "dog", "hat", "box"]
-    texts = [" ".join(generator.choice(words, generator.integers(1, 12))) for _ in range(60)]
+    some = ["red", "blue", "fox", "owl", "cat", "dog", "hat", "box"]
+    texts = [" ".join(generator.choice(some, generator.integers(1, 12))) for _ in range(60)]
     texts[40:44] = ["zebra red", "red zebra", "zebra blue blue", "zebra fox"]
     put(store, *texts)
     for query in ("zebra", "zebra owl hat", "red zebra"):
@@ -242,7 +243,7 @@ def test_only_allowed_documents_of_the_collection_are_found(
 
 
 def test_a_query_of_thousands_of_words_looks_for_the_first(store: sqlite3.Connection) -> None:
-    put(store, "w7", f"w{fulltext.MAX_TERMS + 1}", "x")
+    put(store, "w7", f"w{words.MAX_TERMS + 1}", "x")
     assert found(store, " ".join(f"w{at}" for at in range(20_000))) == [1]
 
 
@@ -323,7 +324,7 @@ def test_an_older_store_is_indexed_at_the_next_start(tmp_path: Path) -> None:
     bring_up_to_date(store)
     assert found(store, "東京") == [1]
     assert found(store, "run") == [2]
-    assert fact(store, LEXICAL_RULES) == fulltext.RULES
+    assert fact(store, LEXICAL_RULES) == words.RULES
     store.close()
 
 

@@ -97,6 +97,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("simcse-unsup-mlm", {"fixed_mask": True}, "fixed_mask encodes each view alone"),
     ("simcse-unsup", {"result": "backbone"}, 'the result "backbone" is what mlm trains'),
     ("mlm", {"post": [{"name": "drop_pcs", "count": 1}]}, 'the result "backbone" has no vectors'),
+    ("pairs", {"objectives": [{"name": "kl_teacher", "tau": 0.1}]}, 'kl_teacher needs the source "lists"'),
+    ("distil-hybrid", {"objectives": [INFO]}, "documents of a list are neither right nor wrong"),
+    ("distil-hybrid", {"views": ["same"] * 8}, "the source has 9 texts in a row, and there are 8 views"),
     ("simcse-sup", {"objectives": []}, "a head that is kept must be trained, and there is no objective"),
 ]
 

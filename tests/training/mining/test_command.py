@@ -190,3 +190,30 @@ def test_mining_needs_no_torch() -> None:
     program = "import sys, training.mining.command, training.mining.look; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lists_of_text_alone_are_what_the_recipe_trains_on(tiny_source: Path, tmp_path: Path) -> None:
+    texts = [
+        {"text": f"the {word} is in the {other}. the {other} sleeps", "title": f"{word} {n}"}
+        for n, (word, other) in enumerate(itertools.pairwise(WORDS))
+    ]
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "lists.jsonl"
+    corpus.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    assert (
+        main(["mine", "lists", "--corpus", str(corpus), "--model", str(tiny_source), "--out", str(out)]) == 0
+    )
+    found = rows(out)
+    assert len(found) == 2 * len(texts)  # a title and a first sentence each
+    assert found[1]["doc_1"] == f"the {WORDS[1]} sleeps"
+    run = ["train", "distil-hybrid", "--corpus", str(out), "--base", str(tiny_source), "--steps", "2"]
+    assert main([*run, "--out", str(tmp_path / "run"), "--threads", "1"]) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["texts"] == len(found)
+
+
+def test_text_without_a_query_in_it_makes_no_lists(
+    tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.txt").write_text("one\ntwo\n")
+    given = ["--corpus", str(tmp_path / "c.txt"), "--model", str(tiny_source)]
+    assert main(["mine", "lists", *given, "--out", str(tmp_path / "out.jsonl")]) == 1
+    assert "has no title, heading or first sentence to make a query of" in capsys.readouterr().err

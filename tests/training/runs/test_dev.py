@@ -202,7 +202,9 @@ def test_an_encoder_in_training_asks_with_its_prompts(tmp_path: Path, recipe: Re
     assert np.array_equal(given, [encoder.encode(["blue: cat"]), encoder.encode(["red: cat"])])
 
 
-@pytest.mark.parametrize("name", ["pairs", "triples", "crops", "ict", "simcse-sup", "triplet"])
+@pytest.mark.parametrize(
+    "name", ["pairs", "triples", "crops", "ict", "distil-hybrid", "simcse-sup", "triplet"]
+)
 def test_sts_b_chooses_no_step_of_a_model_that_learns_to_search(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

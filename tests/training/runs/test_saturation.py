@@ -16,12 +16,13 @@ from training.runs.saturation import LOOK, SATURATED, Saturation
 from training.text.corpus import Corpus
 
 # Without dropout both views are one vector, and so small a tau makes much of any difference of texts.
+SIMCSE = load_recipe("simcse-unsup")
 EASY = {"dropout": 0.0, "objectives": [{"name": "info_nce", "tau": 0.001}]}
 
 
 @pytest.mark.parametrize("steps", [LOOK, 1000])
 def test_only_a_run_whose_first_steps_are_all_easy_is_ended(steps: int) -> None:
-    easy = Saturation(steps)
+    easy = Saturation(SIMCSE, steps)
     for number in range(1, LOOK):
         easy.seen(number, SATURATED / 2)
     with pytest.raises(NothingToLearn, match=r"The loss was 0\.005 at most in the first 10 steps: "):
@@ -30,22 +31,29 @@ def test_only_a_run_whose_first_steps_are_all_easy_is_ended(steps: int) -> None:
 
 @pytest.mark.parametrize("hard", [1, 5, LOOK])
 def test_one_step_that_has_something_to_learn_lets_a_run_go_on(hard: int) -> None:
-    watched = Saturation(1000)
+    watched = Saturation(SIMCSE, 1000)
     for number in range(1, 500):
         watched.seen(number, SATURATED if number == hard else 0.0)
 
 
 def test_a_loss_that_falls_later_has_taught_something() -> None:
-    watched = Saturation(1000)
+    watched = Saturation(SIMCSE, 1000)
     for number in range(1, 1000):
         watched.seen(number, 2.0 if number < 5 else 1e-6)
 
 
 def test_a_shorter_run_is_looked_at_whole() -> None:
-    watched = Saturation(2)
+    watched = Saturation(SIMCSE, 2)
     watched.seen(1, 0.0)
     with pytest.raises(NothingToLearn, match="first 2 steps"):
         watched.seen(2, 0.0)
+
+
+@pytest.mark.parametrize("name", ["distil-hybrid", "tsdae", "mlm"])
+def test_a_small_loss_of_another_kind_says_nothing(name: str) -> None:
+    watched = Saturation(load_recipe(name), 1000)
+    for number in range(1, 500):
+        watched.seen(number, 0.0)
 
 
 def test_a_saturated_run_ends_and_its_record_says_so(run: Run, tmp_path: Path) -> None:

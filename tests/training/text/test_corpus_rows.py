@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.training.corpora import digest_of, write
 from training.errors import NothingToLearn, TrainingError
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind, read_corpus
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind, Row, read_corpus
 
-Row = tuple[tuple[str, ...], int | None]
 ROWS: list[Row] = [(("a", "x"), None), (("b", "y"), None), (("a", "y"), None)]
 
 
@@ -105,6 +105,33 @@ def test_labels_are_words_or_numbers(tmp_path: Path) -> None:
     assert corpus.blank == 1
     table = "sentence1\tsentence2\tentailment\na\tb\tneutral\nc\td\t0\n"
     assert read_corpus(write(tmp_path, "c.tsv", table), RELATIONS).labels == (1, 0)
+
+
+DOCUMENTS = {f"doc_{number}": f"d{number}" for number in range(1, 9)}
+EIGHT = "`scores` must be 8 numbers, one for each document."
+
+
+def test_scores_stand_with_their_documents(tmp_path: Path) -> None:
+    rows = [{"query": query, **DOCUMENTS, "scores": [n, *[0.5] * 7]} for n, query in enumerate("ba")]
+    corpus = read_corpus(write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows))), LISTS)
+    assert (len(corpus), corpus.columns) == (2, 9)
+    assert corpus.texts[:9] == ("a", *DOCUMENTS.values())
+    assert corpus.labels == ((1.0, *[0.5] * 7), (0.0, *[0.5] * 7))
+    table = (
+        "\t".join(["anchor", *DOCUMENTS, "scores"])
+        + "\n"
+        + "\t".join(["a", *DOCUMENTS.values(), "1" + " .5" * 7])
+    )
+    assert read_corpus(write(tmp_path, "c.tsv", table), LISTS).labels == ((1.0, *[0.5] * 7),)
+    other = read_corpus(write(tmp_path, "d.jsonl", json.dumps(rows[0] | {"scores": [0.4] * 8})), LISTS)
+    assert other.digest != read_corpus(write(tmp_path, "e.jsonl", json.dumps(rows[0])), LISTS).digest
+
+
+@pytest.mark.parametrize("scores", [None, [1.0] * 7, [*[1.0] * 7, None], [*[1.0] * 7, math.nan], 3, "1 2 x"])
+def test_scores_that_are_not_one_number_for_each_document_are_refused(tmp_path: Path, scores: object) -> None:
+    file = write(tmp_path, "c.jsonl", json.dumps({"query": "a", **DOCUMENTS, "scores": scores}))
+    with pytest.raises(TrainingError, match=EIGHT):
+        read_corpus(file, LISTS)
 
 
 PAIR = '{"anchor": "a", "positive": "b"'

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import models.search.passages as passages_module
 import models.tokens.sentences as sentences_module
-import service.corpus.passages as passages_module
 from models.encoder import Encoder
+from models.search.passages import split
 from models.store import Store
 from service import memory
 from service.batching.request import Answer, Lane, Timing
 from service.corpus.embedder import DocumentEncoder
-from service.corpus.passages import split
 from tests.tiny import MAX_LENGTH
 
 # The tiny model reads 64 tokens, two of them special; each of these words is one token, a full stop is one.

@@ -9,7 +9,7 @@ The head is the vector that the text has without passages, so a search over head
 them. The others begin and end where sentences do, as far as there are any in reach, and share about an eighth
 of their tokens with the one before.
 
-Not here: where vectors are kept (writes.py), how one document is found by its best passage (index.py).
+Not here: where vectors are kept, how one document is found by its best passage (service/).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from models.encoder import Encoder
 from models.tokens.sentences import sentence_ends
-from service.store.ids import MAX_PASSAGES
 
 # Shares of what a passage holds. One begins at the last sentence that repeats more than LEAST of it, and at
 # most MOST; where no sentence begins there it repeats USUAL, and begins in the middle of one.
+MAX_PASSAGES = 1 << 16  # of one text: the index has 16 bits to name one
 LEAST_ROOM = 8  # tokens; a prompt that leaves less makes no sense of a text
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # of a passage that ends with a sentence rather than with the last token that fits

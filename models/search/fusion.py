@@ -1,6 +1,6 @@
 """Fuse two rankings: documents near a query's meaning, and documents that have its words.
 
-    fused = 0.8 · (1 + cosine) / (1 + best cosine) + 0.2 · bm25 / best bm25
+    fused = w · (1 + cosine) / (1 + best cosine) + (1 - w) · bm25 / best bm25        w = 0.8 unless given
 
 Each ranking's scores are brought to the range from 0, the least that is possible, to 1, the best of this
 query, and weighed. A document without the query's words has a bm25 of 0. A document that is missing from the
@@ -21,14 +21,17 @@ DENSE_WEIGHT = 0.8
 LEAST_COSINE = -1.0
 
 
-def fuse(dense: Mapping[int, float], lexical: Mapping[int, float]) -> dict[int, np.float32]:
-    """Scores by revision, in no order, from those of the two rankings: cosines, and bm25 above 0."""
+def fuse(
+    dense: Mapping[int, float], lexical: Mapping[int, float], weight: float = DENSE_WEIGHT
+) -> dict[int, np.float32]:
+    """Scores by revision, in no order, from those of the two rankings: cosines, and bm25 above 0.
+
+    weight: of the dense ranking, from 0 to 1.
+    """
     near, worded = _in_range(dense, LEAST_COSINE), _in_range(lexical, 0.0)
     missing = min(near.values(), default=0.0)
     return {
-        revision: np.float32(
-            DENSE_WEIGHT * near.get(revision, missing) + (1 - DENSE_WEIGHT) * worded.get(revision, 0.0)
-        )
+        revision: np.float32(weight * near.get(revision, missing) + (1 - weight) * worded.get(revision, 0.0))
         for revision in near | worded
     }
 

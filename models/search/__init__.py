@@ -1,0 +1,1 @@
+"""The rules of a search that serving and judging share: words, passages, fusion."""

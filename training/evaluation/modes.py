@@ -1,0 +1,105 @@
+"""The three ways to search that the service has, over documents in memory: dense, lexical and hybrid.
+
+    texts ─▶ passages, as the service splits them ─▶ vectors ─▶ a document's cosine is that of its best one
+          └▶ words, as the service counts them ─▶ BM25
+                                   both, the best CANDIDATES of each ─▶ fused, as the service fuses them
+
+Exact, where the service's index may be approximate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.manifest import Mode
+from models.search.fusion import DENSE_WEIGHT, fuse
+from training.evaluation.encoding import Encode, Vectors
+from training.evaluation.geometry import directions
+from training.evaluation.words import WordIndex
+
+DENSE: Mode = "dense"
+MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
+Split = Callable[[str], list[str]]  # a text's passages, at least one
+CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
+_QUERIES = 64  # whose cosines are in memory at a time
+_DECIMALS = 6  # of a cosine: equal vectors at different places of a product differ behind it in float32
+
+Scores = dict[int, float]  # a document's place to its score, best first; equal scores by place
+
+
+class Passages(NamedTuple):
+    """Vectors (p, d) of unit length, and the place of the document that each is of (p,), rising."""
+
+    vectors: Vectors
+    owners: NDArray[np.int64]
+
+
+class Found(NamedTuple):
+    """The rankings of one query. A document without the query's words is in `dense` and `hybrid` alone."""
+
+    dense: Scores
+    lexical: Scores
+    hybrid: Scores
+
+
+def whole(text: str) -> list[str]:
+    """No split: the model sees as much of a text as it reads."""
+    return [text]
+
+
+def passages_of(texts: Sequence[str], split: Split, encode: Encode) -> Passages:
+    parts = [split(text) for text in texts]
+    vectors = encode([part for of_text in parts for part in of_text])
+    owners = np.repeat(np.arange(len(texts)), [len(of_text) for of_text in parts])
+    return Passages(np.nan_to_num(directions(vectors)).astype(np.float32), owners)
+
+
+def find(
+    queries: Sequence[str],
+    vectors: Vectors,
+    passages: Passages,
+    words: WordIndex,
+    depth: int,
+    weight: float = DENSE_WEIGHT,
+) -> Iterator[Found]:
+    """The rankings of each query, cut to the first `depth`; its vector is that of the same row."""
+    for near, worded in candidates(queries, vectors, passages, words, max(depth, CANDIDATES)):
+        yield Found(_first(near, depth), _first(worded, depth), fused(near, worded, weight, depth))
+
+
+def candidates(
+    queries: Sequence[str], vectors: Vectors, passages: Passages, words: WordIndex, depth: int = CANDIDATES
+) -> Iterator[tuple[Scores, Scores]]:
+    """The best `depth` documents of each query, by vectors and by words: what hybrid search fuses."""
+    units = np.nan_to_num(directions(vectors)).astype(np.float32)
+    for start in range(0, len(queries), _QUERIES):
+        cosines = _cosines(units[start : start + _QUERIES], passages)
+        for query, row in zip(queries[start : start + _QUERIES], cosines, strict=True):
+            yield _best(row, depth), words.nearest(query, depth)
+
+
+def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:
+    """Both rankings as one, with the `weight` of the vectors, cut to the first `depth`."""
+    scores = {place: float(score) for place, score in fuse(near, worded, weight).items()}
+    order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
+    return {place: scores[place] for place in order}
+
+
+def _cosines(queries: Vectors, passages: Passages) -> NDArray[np.float64]:
+    """(q, d) -> (q, n): the cosine of each document's best passage."""
+    cosines = (queries @ passages.vectors.T).round(_DECIMALS)
+    starts = np.flatnonzero(np.diff(passages.owners, prepend=-1))
+    return np.maximum.reduceat(cosines, starts, axis=1).astype(np.float64)
+
+
+def _best(cosines: NDArray[np.float64], depth: int) -> Scores:
+    order = np.argsort(-cosines, kind="stable")[:depth]
+    return dict(zip(order.tolist(), cosines[order].tolist(), strict=True))
+
+
+def _first(scores: Scores, depth: int) -> Scores:
+    return dict(list(scores.items())[:depth])
