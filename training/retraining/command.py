@@ -189,7 +189,9 @@ def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
     store = Store(folders(config).models)
     with alone(store), workplace(place) as work:
         job: Job = prepare(config, recipe, store, work, _say)
-        options = Options(precision=train.precision, threads=config.schedule.threads, progress=progress)
+        options = replace(
+            job.options, precision=train.precision, threads=config.schedule.threads, progress=progress
+        )
         return _tell(retrain(replace(job, options=options), _say))
 
 

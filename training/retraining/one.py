@@ -32,6 +32,7 @@ from models.store import Store
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
+from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
@@ -39,6 +40,9 @@ from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import Scores, Verdict, measures, report
+from training.runfile import FILE_NAME as RUN
+from training.runfile import OtherRun, Result
+from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -89,27 +93,15 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     What can be refused is refused before anything is trained, so the active version is scored first.
     """
     active = active_version(job.store)
+    job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
     with open_base(active if job.base == "active" else job.base, job.store.root) as base:
         _check_new(job, active, base)
         before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
         if job.sweep:
-            _sweep(job.work, place)
-        result = train(
-            job.recipe,
-            job.corpus,
-            base.folder,
-            place / "run",
-            replace(
-                job.options,
-                steps=job.steps,
-                data=job.data,
-                base_name=base.name,
-                resume=(place / "run" / "run.json").is_file(),
-                say=say,
-            ),
-        )
+            _sweep(job.work, place, say)
+        result = _train(job, base, place / "run", say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
     artifacts = Store(place / "artifact")
@@ -177,6 +169,18 @@ def judge(
     return _want(job, active, candidate, verdict)
 
 
+def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
+    """Go on with the run in the folder `run`; begin anew where there is none, or one that cannot go on."""
+    known = replace(job.options, steps=job.steps, data=job.data, base_name=base.name, say=say)
+    if (run / RUN).is_file():
+        try:
+            return train(job.recipe, job.corpus, base.folder, run, replace(known, resume=True))
+        except OtherRun as error:
+            say(f"training begins anew: {error.why}")
+            shutil.rmtree(run)
+    return train(job.recipe, job.corpus, base.folder, run, known)
+
+
 def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
     asked = {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
@@ -206,10 +210,12 @@ def _name(job: Job, base: Base) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _sweep(work: Path, place: Path) -> None:
+def _sweep(work: Path, place: Path, say: Say) -> None:
     """Remove the runs of other jobs: each holds three copies of a model."""
-    for run in work.glob("*/run/run.json"):
+    for run in work.glob(f"*/run/{RUN}"):
         if run.parents[1] != place:
+            if (run.parent / CHECKPOINT).is_file():
+                say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(run.parents[1])
 
 

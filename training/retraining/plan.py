@@ -13,8 +13,9 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
 from training.retraining import sides
+from training.retraining.choosing import CANDIDATES, score_of
 from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
@@ -38,6 +40,7 @@ from training.retraining.judgements import Judged, Judgement, judged, judgements
 from training.retraining.looks import count_looks
 from training.retraining.one import Job, active_version
 from training.retraining.rows import corpus_of
+from training.runs.options import Options
 from training.text.corpus import TEXTS, Corpus
 
 if TYPE_CHECKING:
@@ -75,6 +78,9 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
     looks = count_looks(store, searches)
+    chooses = None
+    if recipe.source.searches:
+        chooses = score_of(own.dev_collections(split, found.dev, CANDIDATES))
     corpus = _material(config, recipe, store, active, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -99,6 +105,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
         looks=looks.number,
         sweep=True,
+        options=Options(dev=chooses),
         about={
             "documents": _counts(documents, split, found),
             "collections": dict(Counter(document.collection for document in documents.kept)),
@@ -152,7 +159,7 @@ def _material(
 ) -> Corpus:
     withheld = own.withheld(split, (*found.held, *found.dev))
     with _active(config, store, active) as model:
-        return corpus_of(
+        corpus = corpus_of(
             recipe.source.kind,
             split.train,
             found.train,
@@ -161,6 +168,10 @@ def _material(
             withheld,
             found.negatives,
         )
+    if corpus.digest == corpus.rows:
+        return corpus
+    # Rows that the active model mined: another one finds others, so there is something new to learn.
+    return replace(corpus, digest=sha256(f"{corpus.digest} by {active}".encode()).hexdigest())
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ def corpus_of(
         )
     )
     triples = Corpus.of_rows(found, "the triples to train on")
-    # Named by what they are made of: another active model finds other negatives, and that is no new text.
+    # Named by what they are made of: rounding may give other negatives, and that is no new text.
     said = f" {sorted(not_relevant.items())}" if not_relevant else ""
     name = f"{of_pairs.digest} {negatives} negatives{said}"
     return replace(triples, digest=sha256(name.encode()).hexdigest())

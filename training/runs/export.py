@@ -16,6 +16,7 @@ from models.publishing.publish import Say, silent
 from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.runfile import read_run
+from training.runs.dev import STSB_DEV
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -69,7 +70,7 @@ def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
         "base": run["base_name"],
         "base_digest": run["base"],
         "step": step,
-        "stsb_dev": run["finished"]["dev"],
+        run.get("dev_name", STSB_DEV): run["finished"]["dev"],
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from models.publishing.publish import silent
 from training import arguments
 from training.errors import TrainingError
+from training.runs.dev import Score
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Options:
     checkpoint_steps: int = 100
     record_steps: int = 10
     data: Path | None = None  # the folder that has stsb/dev.tsv.gz, if any
+    dev: Score | None = None  # chooses the best step instead of STS-B dev
     base_name: str = ""  # the folder's, unless given
     parent: str | None = None  # the published version that the base came from, where it is none itself
     resume: bool = False

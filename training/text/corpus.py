@@ -57,11 +57,12 @@ class Corpus:
     """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
 
     texts: tuple[str, ...]  # row after row; empty ones fill up a row that has fewer texts than the longest
-    digest: str  # SHA-256 over rows and labels
+    digest: str  # SHA-256 over rows and labels, or of what mined rows are made of
     blank: int = 0  # rows dropped: nothing but white space
     repeated: int = 0  # rows dropped: seen before
     columns: int = 1  # texts of a row
     labels: tuple[Label, ...] | None = None  # of each row
+    rows: str = ""  # the digest again, where `digest` was set to what the rows are made of
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -90,7 +91,7 @@ class Corpus:
         texts = tuple(text for row, _ in rows for text in (*row, *[""] * (columns - len(row))))
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
         digest = _digest(texts, columns, labels)
-        return cls(texts, digest, blank, count - blank - len(rows), columns, labels)
+        return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest)
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
