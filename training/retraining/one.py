@@ -35,10 +35,12 @@ from training.evaluation.suites import score
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
+from training.retraining.changed import changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Scores, Verdict, measures, report
+from training.retraining.gate.verdict import Scores, Verdict, measures
+from training.retraining.gate.words import report
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -168,6 +170,7 @@ def judge(
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
+    content["changed"] = changed(job.searches, before.get("own", {}), after.get("own", {}))
     content["overlap"] = own.overlap(before.get("own", {}), after.get("own", {}))
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
