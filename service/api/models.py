@@ -25,7 +25,7 @@ from service.runtime.runtime import Runtime
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}
-_PAGES = {".md": "text/markdown; charset=utf-8", ".svg": "image/svg+xml"}
+_PAGES = {".md": "text/markdown; charset=utf-8", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
 
 router = APIRouter(route_class=Direct, tags=["models"])
 
@@ -157,12 +157,13 @@ async def report(request: Request) -> Response:
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
 async def report_page(request: Request) -> Response:
-    """The same for people: `report.md`, and the pictures that it names."""
+    """The same for people: `report.md` and the pictures that it names, or all in `report.html`."""
     file = request.path_params["file"]
     kind = _PAGES.get(PurePosixPath(file).suffix)
     if kind is None or not _FILE.fullmatch(file):
         raise NotFound(
-            f"A report has no file {file[:100]!r}. It has report.md, and the pictures named there."
+            f"A report has no file {file[:100]!r}. It has report.md, report.html, and the pictures "
+            "named there."
         )
     content = await _of_report(request, f"{REPORT_PAGE}/{file}")
     # A picture is drawn by this program; a page must not run anything that a name may have smuggled in.

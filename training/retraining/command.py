@@ -29,7 +29,7 @@ from training.retraining.config import (
     read_config,
     require_enough,
 )
-from training.retraining.gate.verdict import as_text
+from training.retraining.gate.words import as_text
 from training.retraining.workplace import workplace
 from training.runs.export import add_models_dir
 from training.runs.options import Options

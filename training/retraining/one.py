@@ -36,10 +36,12 @@ from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
+from training.retraining.changed import changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Scores, Verdict, measures, report
+from training.retraining.gate.verdict import Scores, Verdict, measures
+from training.retraining.gate.words import report
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
@@ -160,6 +162,7 @@ def judge(
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
+    content["changed"] = changed(job.searches, before.get("own", {}), after.get("own", {}))
     content["overlap"] = own.overlap(before.get("own", {}), after.get("own", {}))
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))

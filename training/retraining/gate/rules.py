@@ -1,6 +1,6 @@
 """The promotion gate: may a candidate replace the active model, going by the scores of both?
 
-    scores of both, on the same data ─▶ compare ─▶ Verdict ─▶ its words (verdict.py)
+    scores of both, on the same data ─▶ compare ─▶ Verdict ─▶ its words (words.py)
 
 `not worse`: equal scores are accepted. `better`: besides, the searches that decide must have become better by
 more than luck explains (gains.py), and by more than the word of one key. Functions of numbers only: no model
@@ -24,7 +24,8 @@ from typing import Any, Literal
 from models.manifest import Manifest
 from training.retraining.gate.gains import HYBRID, gains, rests_on_one_key
 from training.retraining.gate.paired import spread
-from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict, figure, measures
+from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict, measures
+from training.retraining.gate.words import figure, title_of_row
 
 Require = Literal["not worse", "better"]
 _FALL_LEVEL = 0.025  # at the lower end of all falls' intervals together
@@ -194,9 +195,9 @@ def _reason(row: Row) -> str:
     if row.difference is None:
         sides = (("active model", row.active), ("candidate", row.candidate))
         without = " and the ".join(side for side, value in sides if value is None)
-        return f"{row.name}: the {without} has no value, so it cannot be compared."
+        return f"{title_of_row(row.name)}: the {without} has no value, so it cannot be compared."
     return (
-        f"{row.name}: {figure(row.candidate)} after {figure(row.active)} is a change of "
+        f"{title_of_row(row.name)}: {figure(row.candidate)} after {figure(row.active)} is a change of "
         f"{figure(row.difference, '+')}, and {figure(row.allowed, '+')} is allowed."
     )
 
