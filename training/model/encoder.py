@@ -23,6 +23,7 @@ from models.sources.folder import Source
 from models.sources.template import with_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
+from training.evaluation.encoding import Encode
 from training.model.packed import Packing, packing_of, pad, run_backbone, set_dropout
 from training.model.weights import save_weights
 from training.text.lexicon import Lexicon, surround
@@ -145,6 +146,14 @@ class TrainedEncoder(nn.Module):
             documents = [prompt + text for text in texts[at : at + chunk]]
             found: NDArray[np.float32] = self.pooled(documents).numpy()
             yield found
+
+    def behind_prompts(self) -> tuple[Encode, Encode]:
+        """The encoders of queries and of documents, behind the prompts that they are served with."""
+
+        def behind(prompt: str) -> Encode:
+            return lambda texts: self.encode([prompt + text for text in texts])
+
+        return behind(self.source.search_prompt), behind(self.source.document_prompt)
 
     def save(self, folder: Path) -> None:
         """A sentence-transformers folder with the weights of now; `folder` is empty."""

@@ -27,6 +27,7 @@ from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
+from training.retraining.chooser import Searches, set_aside
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
@@ -66,6 +67,11 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
+    aside = set_aside(split.train)
+    chooser, before = Searches(aside), len(split.train)
+    if chooser.enough():
+        say(f"{len(chooser.queries):,} searches over {len(aside.chooses):,} others choose the weights")
+        split = split._replace(train=aside.train)
     corpus = _material(config, recipe, store, active, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -83,9 +89,10 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         thresholds=config.gate.thresholds(),
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
+        choose=chooser if chooser.enough() else None,
         sweep=True,
         about={
-            "documents": _counts(documents, split, found),
+            "documents": _counts(documents, split, found, before - len(split.train)),
             "collections": dict(Counter(document.collection for document in documents.kept)),
             "corpus_report": report,
         },
@@ -156,12 +163,13 @@ def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[s
     return asdict(figures) | {"warnings": found}
 
 
-def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:
+def _counts(documents: Documents, split: Split, found: Judged, chosen: int) -> dict[str, int]:
     return {
         "all": len(documents.kept),
         "blank": documents.blank,
         "repeated": documents.repeated,
         "trained_on": len(split.train),
+        "choose_the_weights": chosen,
         "held_out": len(split.held),
         "left_out_as_near_copies": len(split.copies),
         "queries_trained_on": len(found.train),

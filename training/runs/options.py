@@ -10,6 +10,7 @@ from pathlib import Path
 from models.publishing.publish import silent
 from training import arguments
 from training.errors import TrainingError
+from training.evaluation.encoding import Choose
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Options:
     data: Path | None = None  # the folder that has stsb/dev.tsv.gz, if any
     base_name: str = ""  # the folder's, unless given
     parent: str | None = None  # the published version that the base came from, where it is none itself
+    choose: Choose | None = None  # which share of the training is kept; None: all of it
     resume: bool = False
     progress: bool = False
     say: Callable[[str], None] = silent  # told what happens
