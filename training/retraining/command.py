@@ -87,9 +87,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_options(command)
     command.add_argument(
         "--base",
-        default="active",
+        default="anchor",
         metavar="MODEL",
-        help="where to begin: `active`, `default`, a version, a folder or a hub id (%(default)s)",
+        help="where to begin: `anchor` (the imported model that the active one comes from), `active`, "
+        "`default`, a version, a folder or a hub id (%(default)s)",
     )
     command.add_argument(
         "--least",

@@ -19,7 +19,7 @@ from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
-_BASES = ("active", "default")  # whatever folder there is of that name
+_BASES = ("anchor", "active", "default")  # whatever folder there is of that name
 
 
 class Table(BaseModel):
@@ -62,7 +62,7 @@ class EventsTable(Table):
 
 class TrainTable(Table):
     recipe: str = "simcse-unsup"
-    base: str = "active"
+    base: str = "anchor"  # the first of the line, so that small losses do not add up
     steps: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -78,6 +78,7 @@ class GateTable(Table):
     set_fall: float = gate.Thresholds.set_fall
     uniformity_loss: float = gate.Thresholds.uniformity_loss
     own_fall: float = gate.Thresholds.own_fall
+    drift: float = gate.Thresholds.drift
     slower: float = gate.Thresholds.slower
     larger: float = gate.Thresholds.larger
 

@@ -25,20 +25,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from models import cpus
 from models.encoder import ONNX
 from models.errors import Damaged, ModelError, ProofFailed
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.manifest import ANCHOR, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.publish import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.encoding import Choose
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score
 from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
+from training.retraining.anchor import anchor_of
 from training.retraining.changed import changed
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
+from training.retraining.gate.drift import drift_of
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import Scores, Verdict, measures
 from training.retraining.gate.words import report
@@ -61,7 +64,7 @@ class Job:
 
     recipe: Recipe
     corpus: Corpus
-    base: str  # `active`, or what `train --base` takes
+    base: str  # `anchor`, `active`, or what `train --base` takes
     steps: int | None
     store: Store
     work: Path  # the run and its artifact go into a folder of their own in it
@@ -74,6 +77,7 @@ class Job:
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
     looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    choose: Choose | None = None  # which share of the training is kept; None: all of it
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
@@ -97,7 +101,9 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     active = active_version(job.store)
     job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
-    with open_base(active if job.base == "active" else job.base, job.store.root) as base:
+    begin = {"active": active, "anchor": anchor_of(job.store, active)}.get(job.base, job.base)
+    with open_base(begin, job.store.root) as base:
+        anchor = anchor_of(job.store, base.version) if base.version else None  # a new model begins a new line
         _check_new(job, active, base)
         before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
@@ -108,7 +114,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
     artifacts = Store(place / "artifact")
     try:
-        candidate = export_run(place / "run", artifacts, say=say).version
+        candidate = export_run(place / "run", artifacts, anchor=anchor, say=say).version
     except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
         return Outcome(None, False, str(error), None)
     return judge(job, active, before, artifacts, candidate, say)
@@ -141,6 +147,7 @@ def judge(
     about = {
         "candidate": _about(manifest),
         "active": _about(served),
+        "anchor": manifest.lineage.get(ANCHOR),
         "base": job.base,
         "recipe": job.recipe.name,
         "corpus": job.corpus.digest,
@@ -159,6 +166,8 @@ def judge(
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
+    if about["anchor"]:
+        after["drift"] = drift_of((job.store, about["anchor"]), (artifacts, candidate), job.corpus.texts)
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
@@ -174,7 +183,9 @@ def judge(
 
 def _train(job: Job, base: Base, run: Path, say: Say) -> Result:
     """Go on with the run in the folder `run`; begin anew where there is none, or one that cannot go on."""
-    known = replace(job.options, steps=job.steps, data=job.data, base_name=base.name, say=say)
+    known = replace(
+        job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
+    )
     if (run / RUN).is_file():
         try:
             return train(job.recipe, job.corpus, base.folder, run, replace(known, resume=True))

@@ -31,7 +31,7 @@ from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
 from training.retraining import sides
-from training.retraining.choosing import CANDIDATES, score_of
+from training.retraining.choosing import CANDIDATES, choose_by, score_of
 from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
@@ -78,9 +78,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
     looks = count_looks(store, searches)
-    chooses = None
-    if recipe.source.searches:
-        chooses = score_of(own.dev_collections(split, found.dev, CANDIDATES))
+    dev = own.dev_collections(split, found.dev, CANDIDATES)
     corpus = _material(config, recipe, store, active, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -101,11 +99,11 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         thresholds=config.gate.thresholds(),
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
-        dev=own.dev_collections(split, found.dev, config.corpus.candidates),
+        choose=choose_by(dev),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
         looks=looks.number,
         sweep=True,
-        options=Options(dev=chooses),
+        options=Options(dev=score_of(dev)),
         about={
             "documents": _counts(documents, split, found),
             "collections": dict(Counter(document.collection for document in documents.kept)),

@@ -25,9 +25,11 @@ from tqdm import tqdm
 from models import cpus
 from models.publishing.publish import silent
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.encoding import Choose
 from training.methods import postprocess
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
+from training.methods.start import load_encoder
 from training.methods.token_objectives import published_language
 from training.runfile import FILE_NAME as RUN_FILE
 from training.runfile import Identity, Result, check, claim, read_run, write_run
@@ -39,6 +41,7 @@ from training.runs.device import deterministic, enough_memory, open_device, use_
 from training.runs.interrupt import interruptible
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.log import Record, machine, versions
+from training.runs.mix import chosen_by, keep_share
 from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
 from training.runs.saturation import Saturation
@@ -55,6 +58,7 @@ class _Job(NamedTuple):
     corpus: Corpus
     identity: Identity
     dev: Dev | None
+    base: Path
     out: Path
     options: Options
     world: World
@@ -82,11 +86,11 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     if "finished" in found:
         options.say(f"{out} is finished already")
         return _result(out, found["finished"], interrupted=False, finished=True)
-    if dev is None:
+    if dev is None and options.choose is None:
         unless = ", unless one was chosen before" if options.resume else ""
         missing = "dev searches were given" if recipe.source.searches else "STS-B dev set was found"
         options.say(f"no {missing}, so best will be the last step{unless}")
-    job = _Job(recipe, corpus, identity, dev, out, options, world)
+    job = _Job(recipe, corpus, identity, dev, base, out, options, world)
     with enough_memory():
         with _undone_when_refused(job):
             trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
@@ -128,6 +132,7 @@ class _Run:
         self._job, self._trainer, self._record = job, trainer, record
         self._out, self._options = job.out, job.options
         self._steps: int = job.identity["steps"]
+        self._choose = chosen_by(job.options.choose, job.recipe, self._steps)
         self._collapse, self._saturation = Collapse(), Saturation(job.recipe, self._steps)
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
         self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
@@ -203,8 +208,8 @@ class _Run:
         self._seconds, self._texts = 0.0, 0
 
     def _evaluate(self) -> None:
-        if self._job.dev is None or self._job.recipe.result == "backbone":
-            return
+        if self._job.dev is None or self._choose or self._job.recipe.result == "backbone":
+            return  # the share of the training is chosen at its end, and not the step
         name, score_of = self._job.dev
         score = score_of(self._trainer.encoder)
         done, dev = self._state["done"], self._state["dev"]
@@ -244,7 +249,9 @@ class _Run:
         if recipe.post or not self._steps:
             self._evaluate()
         self._save("last")
-        if recipe.post or all(score is None for score in self._state["dev"].values()):
+        if self._choose:
+            self._mix(self._choose)
+        if recipe.post or self._choose or all(score is None for score in self._state["dev"].values()):
             self._save("best")  # no step was ever chosen
         with self._job.world.together():
             if self._job.world.leads:
@@ -255,6 +262,17 @@ class _Run:
                 write_run(self._out, self._job.identity | chosen | finished)
                 (self._out / CHECKPOINT).unlink(missing_ok=True)
                 clear(self._out)
+
+    def _mix(self, choose: Choose) -> None:
+        """Put the chosen share of the training into the encoder."""
+        with self._job.world.together():
+            if self._job.world.leads:
+                encoder = self._trainer.encoder
+                base = load_encoder(self._job.base, self._job.recipe, encoder.device)[0]
+                share, means = keep_share(encoder, base, choose)
+                self._state |= {"share": share, "shares": means}
+                self._say(f"{share:.0%} of the training is kept; of each share nDCG@10 is {means}")
+                self._record.write("share", share=share, shares=means)
 
     def _save(self, name: str) -> None:
         with self._job.world.together():

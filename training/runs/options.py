@@ -10,6 +10,7 @@ from pathlib import Path
 from models.publishing.publish import silent
 from training import arguments
 from training.errors import TrainingError
+from training.evaluation.encoding import Choose
 from training.runs.dev import Score
 
 
@@ -31,6 +32,7 @@ class Options:
     dev: Score | None = None  # chooses the best step instead of STS-B dev
     base_name: str = ""  # the folder's, unless given
     parent: str | None = None  # the published version that the base came from, where it is none itself
+    choose: Choose | None = None  # which share of the training is kept; None: all of it
     resume: bool = False
     progress: bool = False
     say: Callable[[str], None] = silent  # told what happens
