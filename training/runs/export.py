@@ -64,8 +64,9 @@ def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
     """The lineage in the manifest: where the weights came from."""
-    kept = ("method", "recipe", "corpus", "texts", "seed", "steps", "precision", "code")
-    return {key: run[key] for key in kept} | {
+    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages")
+    return {key: run[key] for key in kept if key in run} | {
+        "steps": run["finished"]["done"],
         "base": run["base_name"],
         "base_digest": run["base"],
         "step": step,
