@@ -17,7 +17,7 @@ try:
     from training.evaluation.report import many
     from training.mining import command as mine
     from training.mining import look
-    from training.model import blank
+    from training.model import blank, vocabulary
     from training.retraining import command as retrain
     from training.retraining import schedule
     from training.runs import command as train
@@ -25,7 +25,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("training", missing))
 
-COMMANDS = (train, blank, evaluate, many, export, retrain, schedule, mine, look)
+COMMANDS = (train, blank, vocabulary, evaluate, many, export, retrain, schedule, mine, look)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -68,16 +68,18 @@ def export_run(
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
     """The lineage in the manifest: where the weights came from."""
-    kept = ("method", "recipe", "corpus", "texts", "seed", "steps", "precision", "code")
-    share = {"share": run["finished"]["share"]} if step == "best" and "share" in run["finished"] else {}
+    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages")
+    finished = run["finished"]
+    share = {"share": finished["share"]} if step == "best" and "share" in finished else {}
     return (
-        {key: run[key] for key in kept}
+        {key: run[key] for key in kept if key in run}
         | share
         | {
+            "steps": finished["done"],
             "base": run["base_name"],
             "base_digest": run["base"],
             "step": step,
-            run.get("dev_name", STSB_DEV): run["finished"]["dev"],
+            run.get("dev_name", STSB_DEV): finished["dev"],
         }
     )
 

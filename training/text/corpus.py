@@ -112,6 +112,15 @@ def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES)
     return Corpus.of_rows((_row(record, kind, negatives) for record in records), str(file))
 
 
+def holds(file: Path, kind: Kind) -> bool:
+    """True if the first line of `file` is a row of this kind, and no more than that: a triple is no pair."""
+    names = (*kind.columns, *((_LABEL,) if kind.labelled else ()))
+    first = next((record.fields for record in read_records(file) if record.fields), {})
+    others = [other for other in (ANCHOR, POSITIVE, _NEGATIVE, _LABEL) if other not in names]
+    further = kind is not TEXTS and any(name in first for other in others for name in other)
+    return not further and all(any(name in first for name in each) for each in names)
+
+
 def _row(record: Record, kind: Kind, negatives: int) -> Row:
     if not record.fields:
         return ("",) * len(kind.columns), None
