@@ -27,12 +27,12 @@ _TEACH = (
 )
 
 
-def warnings(figures: Figures, batch: int, max_length: int) -> list[str]:
-    """batch, max_length: of the recipe."""
-    return [sentence for sentence in _all(figures, batch, max_length) if sentence]
+def warnings(figures: Figures, batch: int, max_length: int, *, alone: bool) -> list[str]:
+    """batch, max_length: of the recipe. alone: it reads single texts, so their mould matters to it."""
+    return [sentence for sentence in _all(figures, batch, max_length, alone) if sentence]
 
 
-def _all(f: Figures, batch: int, max_length: int) -> list[str]:
+def _all(f: Figures, batch: int, max_length: int, alone: bool) -> list[str]:
     lines = f.texts + f.repeated
     near = f.near_duplicates / f.sampled
     batches = f.texts / batch
@@ -79,7 +79,7 @@ def _all(f: Figures, batch: int, max_length: int) -> list[str]:
             if script != "Latin" and share > FOREIGN and f.vocabulary[script] < ENTRIES
         ),
         _if(
-            opened > HOMOGENEOUS,
+            alone and opened > HOMOGENEOUS,
             f"{opened:.1%} of the texts begin with one of {OPENINGS} pairs of words: text of one mould makes "
             "unsupervised SimCSE worse, so mix in other text or train on pairs.",
         ),

@@ -26,7 +26,7 @@ from training.errors import TrainingError
 from training.mining.labelled import folded
 from training.retraining.documents import collection_of
 from training.retraining.heldout import Part, place
-from training.retraining.sides import sides
+from training.retraining.sides import sides, unlearned
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, feedback_of, shown
 from training.text.service_collections import ONLY_DEFAULT, qualified
@@ -51,6 +51,7 @@ class Judged(NamedTuple):
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
     held: dict[str, list[str]]  # to judge
+    crossed: dict[str, list[str]]  # of `train`: those that may judge a model that is trained without them
     unknown: int  # judgements left out: of documents that are not there
     contradicted: int  # pairs left out: as many keys say relevant as say not
     parts: Mapping[str, Part]  # of each document that answers a query
@@ -117,12 +118,13 @@ def judged(
     may_judge = [
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
-    split = sides(relevants, share, may_judge).without(learned)
-    held = _bounded(split.judge, keys)
+    split = sides(relevants, share, may_judge)
+    held = _bounded(unlearned(split.judge, learned, may_judge), keys)
     return Judged(
         split.train,
         split.dev,
         held,
+        _bounded(unlearned(split.train, learned, may_judge), keys),
         unknown,
         contradicted,
         split.parts,

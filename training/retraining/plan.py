@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,14 +34,16 @@ from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, score_of
 from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
+from training.retraining.crossfit import FEW, Fold, asked
 from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.heldout import Split, hold_out
+from training.retraining.gate.verdict import JUDGED
+from training.retraining.heldout import JUDGE, TRAIN, Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
 from training.retraining.looks import count_looks
 from training.retraining.one import Job, active_version
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import TEXTS, Corpus
+from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -75,11 +77,18 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     split = split.moved(found.parts)
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
+    crossing = config.gate.mode == "on" and recipe.source.kind in (PAIRS, TRIPLES)
+    halves = _halves(split, found) if crossing else ()
+    if halves:
+        say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
+        split, found = _whole(split, found)
+    material = partial(_material, config, recipe, store, active)
+    folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
-    data = _data(config, bool(searches))
-    looks = count_looks(store, searches)
+    data = _data(config, bool(searches or folds))
+    looks = count_looks(store, {**searches, **asked(folds)})
     dev = own.dev_collections(split, found.dev, CANDIDATES)
-    corpus = _material(config, recipe, store, active, split, found)
+    corpus = material(split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
     report["warnings"] = [*report["warnings"], *_of_keys(found)]
@@ -101,6 +110,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         searches=searches if config.gate.mode == "on" else {},
         choose=choose_by(dev),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
+        folds=folds,
         looks=looks.number,
         sweep=True,
         options=Options(dev=score_of(dev)),
@@ -109,6 +119,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
             "collections": dict(Counter(document.collection for document in documents.kept)),
             "corpus_report": report,
             "learned": sorted(learned),
+            "cross_fitted": bool(folds),
             "asked": looks.asked,
         },
     )
@@ -150,6 +161,39 @@ def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
         yield from judgements_in(table.file)
     if table.feedback and config.corpus.service is not None:
         yield from judgements_at(config.corpus.service, config.corpus.collections)
+
+
+def _halves(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
+    """The two ways to train on one half of the judged queries and ask the other, where they are few.
+
+    Empty where the half that is held out is enough, or both together are too few to show anything.
+    """
+    enough = len({found.groups[query] for query in found.held}) >= FEW
+    both = len(found.held) + len(found.crossed)
+    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
+        return ()
+    turned = split.moved(
+        dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(found.train), JUDGE)
+    )
+    other = found._replace(train=found.held, held=found.crossed)
+    return (split, found), (turned, other)
+
+
+def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Both halves to train on; none of them judges the model that is published."""
+    moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
+    return moved, found._replace(train=found.train | found.held, held={})
+
+
+def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
+    return [id for ids in part.values() for id in ids]
+
+
+def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split, Judged], Corpus]) -> Fold:
+    split, found = half
+    searches = own.collections(split, found.held, config.corpus.candidates, least=1)
+    judged = searches[JUDGED]
+    return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))
 
 
 def _material(
