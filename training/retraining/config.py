@@ -64,6 +64,7 @@ class TrainTable(Table):
     recipe: str = "simcse-unsup"
     base: str = "anchor"  # the first of the line, so that small losses do not add up
     steps: int | None = Field(None, ge=1)
+    minutes: float | None = Field(None, gt=0)  # of training, at most
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples

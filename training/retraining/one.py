@@ -35,7 +35,7 @@ from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
-from training.retraining.anchor import anchor_of
+from training.retraining.anchor import active_version, anchor_of
 from training.retraining.changed import changed
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
@@ -51,6 +51,7 @@ from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
+from training.runs.pace import steps_within
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Job:
     folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
     looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    minutes: float | None = None  # of training, at most; None: each row once
     choose: Choose | None = None  # which share of the training is kept; None: all of it
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
@@ -119,17 +121,6 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
             return Outcome(None, False, str(error), None)
     return judge(job, active, before, artifacts, candidate, say, crossed)
-
-
-def active_version(store: Store) -> str:
-    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
-    version = store.read_state().get("live") or store.wanted()
-    if not version:
-        raise TrainingError(
-            f"{store.root} has no active version to compare with. Start the service once, "
-            "or name the folder with SIMILE_MODELS_DIR."
-        )
-    return str(version)
 
 
 def judge(
@@ -197,6 +188,9 @@ def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
     known = replace(
         job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
     )
+    if job.steps is None and job.minutes is not None:
+        steps = steps_within(job.minutes, job.recipe, corpus, base.folder, run.parent, known)
+        known = replace(known, steps=steps)
     if (run / RUN).is_file():
         try:
             return train(job.recipe, corpus, base.folder, run, replace(known, resume=True))
