@@ -1,28 +1,29 @@
 """`recipe = "auto"`: look at what there is to learn from, and train what can help.
 
-    judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ trained and judged in turn, until one passes
-                                                                ─▶ none does: search itself is tuned, and judged
+    judged queries, titles, text, tokens ─▶ Material ─▶ choices ─▶ trained and judged in turn until one passes
 
-Each choice says why, and what it gained where it was measured (training/RESULTS.md). Where nothing helps, that
-is the answer: a model is not replaced so that something was trained.
+Each choice says why, and what it gained where it was measured (training/RESULTS.md). Where nothing helps,
+that is the answer: a model is not replaced so that something was trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from models.publishing.publish import Say
 from models.store import Store
-from models.tokens.reading import unreadable
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn
+from training.methods.catalogue import load_recipe
+from training.mining.figures import unread
 from training.mining.queries import queries_of
-from training.retraining.documents import Document
-from training.retraining.gathered import Gathered
-from training.retraining.judgements import Judged
+from training.retraining.config import Config
+from training.retraining.gathered import Gathered, gather
+from training.retraining.one import Outcome, retrain
+from training.retraining.plan import job_of
 
-AUTO = "auto"
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 LEAST_JUDGED, LEAST_QUERIES = 30, 200
@@ -75,12 +76,65 @@ def choices(material: Material) -> list[Choice]:
     return found
 
 
-def material_of(gathered: Gathered, count: Callable[[str], tuple[int, int, int]]) -> Material:
-    """count: words, tokens and unknown tokens of a text, as the base has them."""
+def material_of(gathered: Gathered, tokenizer: Path) -> Material:
+    """tokenizer: the file of the base."""
     documents = gathered.split.train
+    sample = [document.whole for document in documents[:: max(1, len(documents) // _LOOKED_AT)]]
     return Material(
         len(documents),
         len(gathered.found.train),
         len(queries_of([(document.title, document.text) for document in documents])),
-        _unreadable(documents, count),
+        unread(sample, tokenizer),
+    )
+
+
+def look(config: Config, store: Store, say: Say) -> tuple[Gathered, Material]:
+    """Read everything, and say what there is to learn from. Raise as `gather`."""
+    gathered = gather(config, store, say)
+    material = material_of(gathered, store.folder(gathered.active) / TOKENIZER)
+    say(str(material))
+    return gathered, material
+
+
+def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, Any], say: Say) -> Outcome:
+    """Try each choice until one is published, then the search itself. Raise NothingToLearn, or as `retrain`.
+
+    options: precision, threads and progress of each run.
+    """
+    gathered, material = look(config, store, say)
+    table = config.train
+    minutes = MINUTES if table.steps is None and table.minutes is None else table.minutes
+    bounded = config.model_copy(update={"train": table.model_copy(update={"minutes": minutes})})
+    refused: list[Outcome] = []
+    reasons: list[str] = []
+    for choice in choices(material):
+        say(f"{choice.recipe}, because {choice.why}")
+        try:
+            recipe = load_recipe(choice.recipe)
+            seeded = recipe if table.seed is None else replace(recipe, seed=table.seed)
+            job = job_of(gathered, bounded, seeded, store, work, say)
+            outcome = retrain(replace(job, options=replace(job.options, **options)), say)
+        except NothingToLearn as error:
+            reasons.append(f"{choice.recipe}: {error}")
+            say(f"nothing to learn by {choice.recipe}: {error}")
+            continue
+        if outcome.published:
+            return outcome
+        say(f"{choice.recipe} was refused: {outcome.reason}")
+        refused.append(outcome)
+    if refused:
+        return refused[-1]
+    raise NothingToLearn(" ".join(reasons) or nothing(material))
+
+
+def nothing(material: Material) -> str:
+    """What is missing, and how much of it would be enough."""
+    if material.unreadable:
+        return (
+            f"The model cannot read the text: {material.unreadable}. Teach it with `python -m training train "
+            "adapt` (docs/RETRAINING.md), or import a model for this language."
+        )
+    return (
+        f"{material} That is too little: it takes {LEAST_JUDGED} judged queries (POST /feedback) or "
+        f"{LEAST_QUERIES} documents with a title or several sentences."
     )
