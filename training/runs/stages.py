@@ -56,6 +56,8 @@ def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, opt
     files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError or
     ModelError.
     """
+    # No dev set: it is of English, and would choose the step that has learned the least of another language.
+    options = replace(options, data=None)
     parts = _parts(stages, files, options)
     identity = _identity(stages, parts, base, options)
     resumed = options.resume and (out / RUN).is_file()
@@ -153,7 +155,7 @@ def _steps(part: _Part, base: Path, out: Path, options: Options) -> int:
         most = recipe.optim.epochs * steps_of_a_round(len(part.corpus), recipe.optim.batch)
         trial = out / ".trial"
         shutil.rmtree(trial, ignore_errors=True)
-        run(recipe, part.corpus, base, trial, replace(options, steps=min(_TRIAL, most), data=None))
+        run(recipe, part.corpus, base, trial, replace(options, steps=min(_TRIAL, most)))
         fitting = 60 * part.minutes * _rate(trial) / recipe.optim.batch
         shutil.rmtree(trial)
         plan[part.name] = max(1, min(most, int(fitting)))
@@ -175,8 +177,8 @@ def _plan(out: Path) -> dict[str, int]:
 
 
 def _ended(within: Path, out: Path) -> Path:
-    """The best step of a finished stage, wherever a stop has left it."""
-    return within / "best" if (within / "best").is_dir() else out / "best"
+    """The last step of a finished stage, wherever a stop has left it."""
+    return within / "last" if (within / "last").is_dir() else out / "last"
 
 
 def _finish(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from models.tokens.reading import Count, count
 from service.cli.commands.client import DEFAULT_URL, Remote, path_of
 from service.cli.commands.file_formats import FORMATS, BadRow, Columns, Placed, Row, format_of, opened, rows
 from service.cli.commands.progress_bar import Progress
@@ -62,12 +63,30 @@ def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | Non
     return name
 
 
+Sent = list[tuple[Row, bytes]]
+
+
 class Tally:
     """Counts of the lines."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.stored = self.failed = self.truncated = 0
+        self._looked = False
+
+    def look(self, remote: Remote, chunk: Sent) -> None:
+        """Say after the first documents when the model cannot read them."""
+        if self._looked or remote.scoped:  # such an address has no route of the tokenizer
+            return
+        self._looked = True
+        texts = [str(row.content.get("text"))[:500] for row, _ in chunk[:16] if isinstance(row.content, dict)]
+        if reason := _count(remote, texts).unreadable():
+            self._progress.end()
+            print(  # noqa: T201  for whoever called
+                f"The model cannot read these documents: {reason}. Search by words (mode=lexical), or teach "
+                "it: `python -m training train adapt` (docs/RETRAINING.md).",
+                file=sys.stderr,
+            )
 
     def fail(self, file: str, line: int, reason: str) -> None:
         """Count a line that is not stored."""
@@ -106,6 +125,7 @@ def run(arguments: argparse.Namespace) -> str:
                 found = rows(file, name, kind, columns, per_file=arguments.per_file)
                 for to, chunk in chunks(found, tally):
                     _send(remote, to or collection, chunk, tally)
+                    tally.look(remote, chunk)
                     progress.tell(tally.stored, read_bytes + (raw.tell() if raw.seekable() else 0))
                 read_bytes += raw.tell() if raw.seekable() else 0
     except CommandError as error:
@@ -120,9 +140,6 @@ def run(arguments: argparse.Namespace) -> str:
     if tally.failed:
         raise CommandError(f"{tally.failed} lines failed; {tally.stored} documents are stored{cut}.")
     return f"{tally.stored} documents are stored{cut}."
-
-
-Sent = list[tuple[Row, bytes]]
 
 
 def chunks(found: Iterable[Row], tally: Tally) -> Iterator[tuple[str | None, Sent]]:
@@ -150,6 +167,21 @@ def chunks(found: Iterable[Row], tally: Tally) -> Iterator[tuple[str | None, Sen
             yield from chunk.items()
             chunk, lines, size = {}, 0, 0
     yield from chunk.items()
+
+
+def _count(remote: Remote, texts: list[str]) -> Count:
+    """How the model's vocabulary reads `texts`; of nothing where it does not say."""
+
+    def tokenize(inputs: list[str]) -> list[list[int]]:
+        some = [text for text in inputs if text.strip()]  # the route takes no other
+        body = orjson.dumps({"inputs": some, "add_special_tokens": False})
+        answer = remote.send("POST", "/tokenize", body, "application/json")
+        if answer.status != 200:
+            return [[] for _ in inputs]
+        found = iter(answer.value)
+        return [[token["id"] for token in next(found)] if text.strip() else [] for text in inputs]
+
+    return count(texts, tokenize)
 
 
 def _send(remote: Remote, collection: str | None, chunk: Sent, tally: Tally) -> None:
