@@ -50,6 +50,8 @@ def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, opt
     files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError or
     ModelError.
     """
+    # No dev set: it is of English, and would choose the step that has learned the least of another language.
+    options = replace(options, data=None)
     parts = _parts(stages, files, options)
     identity = _identity(stages, parts, base, options)
     resumed = options.resume and (out / RUN).is_file()
@@ -140,8 +142,8 @@ def _vocabulary(parts: Sequence[_Part], base: Path, folder: Path, count: int, op
 
 
 def _ended(within: Path, out: Path) -> Path:
-    """The best step of a finished stage, wherever a stop has left it."""
-    return within / "best" if (within / "best").is_dir() else out / "best"
+    """The last step of a finished stage, wherever a stop has left it."""
+    return within / "last" if (within / "last").is_dir() else out / "last"
 
 
 def _finish(

@@ -56,7 +56,7 @@ def test_each_stage_begins_where_the_last_one_ended(given: list[str], tmp_path: 
         json.loads((out / name / "run.json").read_text()) for name in ("1-simcse-unsup", "2-triples")
     )
     assert first["base"] == digest_of(read_source(out / "0-vocabulary"))
-    assert second["base"] == digest_of(read_source(out / "1-simcse-unsup" / "best"))
+    assert second["base"] == digest_of(read_source(out / "1-simcse-unsup" / "last"))
     plan = json.loads((out / "steps.json").read_text())
     assert plan == {"1-simcse-unsup": 4, "2-triples": 8}, "a minute is more than the texts need"
     whole = json.loads((out / "run.json").read_text())
