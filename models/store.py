@@ -68,8 +68,8 @@ class Store:
         """Publish what `build` puts into the empty folder it is given; it answers the manifest without files.
 
         Whatever `build` raises is passed on, and nothing is published. When the same space in the same form
-        is already there with the same prompts, that version is the answer and the new folder is dropped;
-        but not where the new one has a calibration or a faster graph that it was published without.
+        is already there with the same prompts and search, that version is the answer and the new folder is
+        dropped; but not where the new one has a calibration or a faster graph that it was published without.
         """
         with self._temporary() as folder:
             manifest = seal(folder, build(folder))
@@ -250,4 +250,4 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.fingerprint, manifest.precision, manifest.prompts
+    return manifest.fingerprint, manifest.precision, manifest.prompts, manifest.search

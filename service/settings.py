@@ -17,6 +17,7 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
+from models.manifest import Mode
 from service import memory
 from service.errors import StartupError
 
@@ -104,7 +105,7 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
     passages: bool = True
-    search_mode: Literal["dense", "lexical", "hybrid"] = "dense"  # of a search that names none
+    search_mode: Mode | None = None  # of a search that names none; None: the version's own, else dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left

@@ -296,3 +296,11 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     }
     assert "inputs" in document["components"]["schemas"]["EmbedRequest"]["properties"]
     assert not (tmp_path / "never-made").exists(), "describing the service must not start it"
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    listed = [page for section in nav for pages in section.values() for page in pages]
+    folders = (".", "docs", "docs/decisions", "training", "docker")
+    known = [page.relative_to(ROOT).as_posix() for each in folders for page in (ROOT / each).glob("*.md")]
+    assert sorted(listed) == sorted(known)

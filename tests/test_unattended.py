@@ -28,7 +28,7 @@ from tests.training.jobs import gold, noised, tiny_config
 
 pytestmark = pytest.mark.long
 
-DOCUMENTS = 150
+DOCUMENTS = 200
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ of their tokens with the one before.
 Not here: where vectors are kept, how one document is found by its best passage (service/).
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,18 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
+from models.tokens.sentences import sentence_ends
 
-# No mark is repeated here: with a `+` a row of dots took time with the square of its length, and the GIL.
-# After a full stop and what closes quotes and brackets, if white space follows; after a full stop of Chinese
-# or Japanese; at the end of a line.
-_BORDER = re.compile(r"[.!?…][\"'”’)\]»]*\s+|[。！？｡][」』”’）]*\s*|\n\s*")  # noqa: RUF001  meant as they are
 # Shares of what a passage holds. One begins at the last sentence that repeats more than LEAST of it, and at
 # most MOST; where no sentence begins there it repeats USUAL, and begins in the middle of one.
 MAX_PASSAGES = 1 << 16  # of one text: the index has 16 bits to name one
 LEAST_ROOM = 8  # tokens; a prompt that leaves less makes no sense of a text
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # of a passage that ends with a sentence rather than with the last token that fits
-PIECE = 1 << 16  # characters that are searched for sentences in one call
 SPARE_TOKENS = 2  # a passage cut out of a text may begin with other tokens than it has within the text
 
 
@@ -85,22 +80,9 @@ def split(
 
 
 def _borders(text: str, starts: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The tokens behind which a sentence ends, rising; `starts` are those of the tokens.
-
-    Found in pieces, because a search holds the interpreter. They end behind a letter or a digit, which no
-    border has in it.
-    """
-    found = [np.empty(0, np.intp)]
-    at = 0
-    while at < len(text):
-        end = min(at + PIECE, len(text))
-        most = min(end + PIECE, len(text))
-        while end < most and not text[end - 1].isalnum():
-            end += 1
-        ends = [border.end() for border in _BORDER.finditer(text, at, end)]
-        found.append(np.searchsorted(starts, ends))
-        at = end
-    rising = np.concatenate(found)
+    """The tokens behind which a sentence ends, rising; `starts` are those of the tokens."""
+    found = [np.searchsorted(starts, ends) for ends in sentence_ends(text)]
+    rising = np.concatenate([np.empty(0, np.intp), *found])
     return rising[np.diff(rising, prepend=-1) > 0]  # np.unique would hold the interpreter for seconds
 
 

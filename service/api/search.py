@@ -17,19 +17,19 @@ from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import VERSION_HEADER, inference_headers, pinned, runtime_of
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.responses import JsonChunks
+from service.api.search_hits import MAX_FIELDS, shown_of
 from service.api.search_params import (
-    MAX_FIELDS,
     Options,
     answered,
     check_characters,
     queries_of,
     query_of,
-    shown_of,
     where_of,
 )
 from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
+from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.store.values import MAX_SHOWN, TooMuch
 
@@ -119,19 +119,21 @@ async def search_one(request: Request) -> Response:
     started = time.perf_counter()
     asked = parameters(request, SearchParameters)
     split = asked.passages == "true"
-    asked.settle(runtime.settings.search_mode, of_words=asked.q is not None, passages=split)
-    query = query_of(asked.q, asked.id, asked)
+    query = query_of(asked.q, asked.id)
     check_characters([query], runtime.settings.max_query_characters)
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
-    search = asked.search(runtime.settings, collection, where, shown, passages=split)
     version = pinned(request, None, ())
-    hits, headers, ids = await _found(runtime, [query], asked, search, version, shown.one_list, started)
+    with runtime.live.borrow(version) as generation:
+        search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
+        hits, headers, ids = await _found(
+            runtime, generation, [query], asked, search, shown.one_list, started, kept=version is not None
+        )
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
         "model": headers[VERSION_HEADER],
-        "mode": asked.mode,
+        "mode": search.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
     if ids:
@@ -145,39 +147,51 @@ async def search_many(request: Request) -> Response:
     runtime = runtime_of(request)
     started = time.perf_counter()
     asked = await read_body(request, SearchRequest)
-    of_words = isinstance(next(iter(asked.queries), ""), str)
-    asked.settle(runtime.settings.search_mode, of_words=of_words, passages=asked.passages)
-    queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
+    queries = queries_of(asked.queries, runtime.settings.max_inputs)
     check_characters(queries, runtime.settings.max_query_characters)
     shown = shown_of(asked.fields)
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
-    search = asked.search(runtime.settings, collection, where, shown, passages=asked.passages)
-    _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
     version = pinned(request, model, runtime.controller.published)
-    results, headers, ids = await _found(
-        runtime, queries, asked, search, version, shown.lists, started, model=asked.model
-    )
+    with runtime.live.borrow(version) as generation:
+        search = asked.search(
+            runtime.settings, generation, collection, where, shown, queries, passages=asked.passages
+        )
+        _check_work(runtime, len(queries), search)
+        results, headers, ids = await _found(
+            runtime,
+            generation,
+            queries,
+            asked,
+            search,
+            shown.lists,
+            started,
+            kept=version is not None,
+            model=asked.model,
+        )
     said = {"model": headers[VERSION_HEADER]} | ({"search_ids": ids} if ids else {})
     return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
 
 
 async def _found(
     runtime: Runtime,
+    generation: Generation,
     queries: list[Query],
     asked: Options,
     search: Search,
-    version: str | None,
     then: Callable[[list[list[Hit]]], list[bytes]],
     started: float,
+    *,
+    kept: bool,
     model: str | None = None,
 ) -> tuple[list[bytes], dict[str, str], list[str]]:
     """The hits as chunks of JSON, which `then` makes of them on the reading thread, headers and search_ids.
 
     Args:
-        version: the pinned one, None for the one in service.
+        generation: the borrowed one that answers.
+        kept: it was pinned, and need not be the one in service.
         model: the version that made the vectors among the queries.
 
     """
@@ -188,31 +202,29 @@ async def _found(
         return then(found)
 
     searches = runtime.searches
-    with runtime.live.borrow(version) as generation:
-        served = generation.version
-        # An index that lacks documents is not searched; words are always those of the store.
-        if asked.mode != "lexical" and version is None:
-            runtime.corpus.check_whole(generation)
-        elif asked.mode != "lexical":
-            await runtime.corpus.check_kept(generation)
-        embedded, answer = await answered(runtime, generation, queries, asked, model)
-        try:
-            chunks = await runtime.corpus.search(
-                generation, embedded, search, then if searches is None else noting
-            )
-        except TooMuch as error:
-            raise Validation(
-                f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
-                "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
-                "out (fields)."
-            ) from error
+    # An index that lacks documents is not searched; words are always those of the store.
+    if search.mode != "lexical" and not kept:
+        runtime.corpus.check_whole(generation)
+    elif search.mode != "lexical":
+        await runtime.corpus.check_kept(generation)
+    embedded, answer = await answered(runtime, generation, queries, asked, search.mode, model)
+    try:
+        chunks = await runtime.corpus.search(
+            generation, embedded, search, then if searches is None else noting
+        )
+    except TooMuch as error:
+        raise Validation(
+            f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
+            "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
+            "out (fields)."
+        ) from error
     texts = [query.text for query in queries]
     if searches is None:
         ids = []
     else:
         note = partial(searches.note, search.collection, search.offset)
         ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
-    return chunks, inference_headers(served, answer, texts, started), ids
+    return chunks, inference_headers(generation.version, answer, texts, started), ids
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

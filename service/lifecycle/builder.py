@@ -1,7 +1,8 @@
 """Make a generation whole: its index from the stored vectors, then whatever those lack.
 
     load()    every stored vector into the index          at start, or when a build goes on after a restart
-    embed()   every text that has no vector yet           in the background lane, a step at a time
+    embed()   every text that has no vector yet           in the background lane, a step at a time; those that
+                                                          the same model made for another version are taken
 
 Writes go on meanwhile. Both work through the revisions in rising order, and a new or changed document always
 has a higher one, so the end is reached however much is written. Each step is on disk before the next begins:
@@ -95,7 +96,8 @@ class Builder:
                 generation.complete_through, generation.missing = last, skipped
                 return
             started = time.monotonic()
-            await self._embed(step)
+            shared = await self._store.share_vectors(generation.number, [*step])
+            await self._embed({revision: step[revision] for revision in step if revision not in shared})
             generation.complete_through = max(step)
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
@@ -107,6 +109,8 @@ class Builder:
 
     async def _embed(self, documents: Mapping[int, tuple[str, str]]) -> None:
         """Store the vectors of some documents: their ids and texts, by revision."""
+        if not documents:
+            return
         corpus, generation = self._corpus, self._generation
         try:
             embedded = await corpus.embed(generation, [text for _, text in documents.values()])

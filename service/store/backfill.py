@@ -1,15 +1,16 @@
 """Vectors that a generation lacks, and the jobs that fill them in."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import orjson
 
 from service.store import vectors
 from service.store.documents import collections, last_revision, sequence, sizes, texts
-from service.store.generations import go_live, kept_numbers
+from service.store.generations import DROPPED, go_live, kept_numbers
 from service.store.ids import row_of
 from service.store.protocol import VectorSink
 from service.store.values import Embedding, Lacking
@@ -93,6 +94,26 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
         "SELECT ?, revision, ? FROM documents WHERE revision = ?",
         (generation, reason, revision),
     )
+
+
+def share(transaction: Transaction, generation: int, revisions: Sequence[int]) -> set[int]:
+    """Take vectors over that another generation of the same model and form has; the revisions that have some.
+
+    So a version that changes nothing but its search is not embedded again.
+    """
+    execute = transaction.connection.execute
+    others = execute(
+        "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
+        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
+        (generation, DROPPED),
+    ).fetchall()
+    found: dict[int, Embedding] = {}
+    for revision, (other,) in product(revisions, others):
+        embedding = vectors.stored(transaction, other, revision)
+        if embedding is not None:
+            found[revision] = embedding
+    add_vectors(transaction, generation, found)
+    return {*found}
 
 
 def next_texts(

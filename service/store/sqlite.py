@@ -173,6 +173,7 @@ class SqliteStore:
     next_texts = _reads_itself(backfill.next_texts)
     add_vectors = _writes(backfill.add_vectors)
     add_stored = _writes(backfill.add_stored)
+    share_vectors = _writes(backfill.share)
     skip = _writes(backfill.skip)
     forget_skipped = _writes(backfill.forget)
     load = _writes(backfill.load)

@@ -86,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
             _say,
             encode_queries=scorable.encode_queries,
             encode_documents=scorable.encode_documents,
+            split=scorable.split,
         )
         scores = about | figures
     text = json.dumps(scores, indent=2, allow_nan=False) + "\n"

@@ -1,7 +1,7 @@
-"""Ranked lists and what they are worth: exact nearest neighbours by cosine, and the figures of BEIR.
+"""The worth of ranked lists: the figures of BEIR.
 
 Pure functions of numbers and ids. Where documents and judgements come from is not here (retrieval.py), nor
-how well an approximate index finds the same neighbours.
+how they are ranked (modes.py).
 """
 
 from __future__ import annotations
@@ -10,15 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from training.evaluation.encoding import Vectors
-from training.evaluation.geometry import directions
-
 DEPTH = 100  # of the longest list that a figure looks at
-_QUERIES, _DOCUMENTS = 128, 8192  # of the matrix of cosines at a time: 8 MB, and what sorting it takes
-_DECIMALS = 9  # of a cosine: beyond what vectors in float32 hold, and short of float64's rounding
 
 
 class Ranking(NamedTuple):
@@ -54,39 +46,6 @@ def judge(ranked: Sequence[str], relevant: Mapping[str, float]) -> Ranking:
 def mean(rankings: Sequence[Ranking]) -> Ranking:
     """Every query counts once."""
     return Ranking(*(math.fsum(figure) / len(rankings) for figure in zip(*rankings, strict=True)))
-
-
-def nearest(queries: Vectors, documents: Vectors, k: int) -> NDArray[np.int64]:
-    """(q, d), (n, d) -> (q, min(k, n)): rows of documents by descending cosine, equal ones by ascending row.
-
-    Exact. A vector without a direction has cosine 0 with every other.
-    """
-    x = np.nan_to_num(directions(queries))
-    cosines, rows = np.empty((len(x), 0)), np.empty((len(x), 0), np.int64)
-    for start in range(0, len(documents), _DOCUMENTS):
-        y = np.nan_to_num(directions(documents[start : start + _DOCUMENTS]))
-        among = np.arange(start, start + len(y))
-        parts = []
-        for at in range(0, len(x), _QUERIES):
-            part = slice(at, at + _QUERIES)
-            parts += [_best(cosines[part], rows[part], x[part] @ y.T, among, k)]
-        cosines, rows = (np.concatenate(side) for side in zip(*parts, strict=True))
-    return rows
-
-
-def _best(
-    cosines: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    more: NDArray[np.float64],
-    among: NDArray[np.int64],
-    k: int,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The best k of each query so far, and of `more` documents behind them."""
-    # A product of matrices may give equal vectors cosines that differ in the last bit, by their place in it.
-    cosines = np.concatenate([cosines, more.round(_DECIMALS)], axis=1)
-    rows = np.concatenate([rows, np.broadcast_to(among, more.shape)], axis=1)
-    order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(cosines, order, axis=1), np.take_along_axis(rows, order, axis=1)
 
 
 def _dcg(gains: Sequence[float]) -> float:

@@ -4,8 +4,8 @@
     DIR/NAME/queries.jsonl[.gz]    {"_id": …, "text": …}
     DIR/NAME/qrels.test.tsv[.gz]   query_id corpus_id score, with a header; BEIR's qrels/test.tsv is read too
 
-Every folder with a corpus and queries is a set. Documents are ranked by exact cosine; the figures themselves
-are in rankings.py.
+Every folder with a corpus and queries is a set. Documents are ranked in each mode that the service has
+(modes.py); the figures themselves are in rankings.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.manifest import Mode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
-from training.evaluation.rankings import DEPTH, Ranking, judge, mean, nearest
+from training.evaluation.modes import DENSE, MODES, Split, find, passages_of
+from training.evaluation.rankings import DEPTH, Ranking, judge, mean
+from training.evaluation.words import WordIndex
 from training.text.lines import read_records, text_of
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
@@ -72,32 +75,46 @@ def load(folder: Path, split: str = "test") -> Collection:
     return Collection(there, judged, relevant, len(documents) - len(there))
 
 
-def retrieval(collection: Collection, encode_queries: Encode, encode_documents: Encode) -> dict[str, Any]:
-    """The figures of `rankings.Ranking`, each the mean over queries, and what they are over."""
-    lists, undefined = search(collection, encode_queries, encode_documents)
-    return figures(collection, judge_all(collection, lists), undefined)
+def retrieval(
+    collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
+) -> dict[str, Any]:
+    """The figures of `rankings.Ranking`, each the mean over queries, and what they are over.
+
+    Those of dense search; those of the other modes stand behind them, under `lexical` and `hybrid`.
+    """
+    lists, undefined = search(collection, encode_queries, encode_documents, split)
+    means = {mode: mean(judge_all(collection, ranked))._asdict() for mode, ranked in lists.items()}
+    return means.pop(DENSE) | counts(collection, undefined) | means
 
 
 def search(
-    collection: Collection, encode_queries: Encode, encode_documents: Encode
-) -> tuple[list[list[str]], int]:
-    """Document ids for every query, in their order, best first; and how many vectors have no direction.
+    collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
+) -> tuple[dict[Mode, list[list[str]]], int]:
+    """By mode, document ids for every query, in their order, best first; and the vectors without a direction.
 
-    Equal cosines are ranked by descending id, as trec_eval ranks them, and a document with the query's own id
-    is left out of its list, as BEIR does.
+    A document has the cosine of the best of its passages, which `split` gives. Equal scores are ranked by
+    descending id, as trec_eval ranks them, and a document with the query's own id is left out of its list,
+    as BEIR does.
     """
     ids = sorted(collection.documents, reverse=True)
-    documents = encode_documents([collection.documents[name] for name in ids])
-    queries = encode_queries(list(collection.queries.values()))
     asked = list(collection.queries)
-    found: list[list[str]] = [[] for _ in asked]
+    texts = list(collection.queries.values())
+    vectors = encode_queries(texts)
+    undefined = int(np.isnan(directions(vectors)).any(axis=1).sum())
+    lists: dict[Mode, list[list[str]]] = {mode: [[] for _ in asked] for mode in MODES}
     for asking, among in _parts(collection.within, asked, ids):
-        some = documents if len(among) == len(ids) else documents[among]
-        lists = nearest(queries[asking], some, DEPTH + 1)  # one more, in place of the query's own
-        for at, best in zip(asking, lists, strict=True):
-            found[at] = [ids[among[row]] for row in best if ids[among[row]] != asked[at]]
-    undefined = sum(int(np.isnan(directions(vectors)).any(axis=1).sum()) for vectors in (queries, documents))
-    return found, undefined
+        some = [collection.documents[ids[row]] for row in among]
+        passages = passages_of(some, split, encode_documents)
+        undefined += int((~passages.vectors.any(axis=1)).sum())
+        with WordIndex(some) as words:
+            queries = [texts[at] for at in asking]
+            # One more, in place of the query's own.
+            rankings = find(queries, vectors[asking], passages, words, DEPTH + 1)
+            for at, found in zip(asking, rankings, strict=True):
+                for mode, ranked in zip(MODES, found, strict=True):
+                    named = (ids[among[row]] for row in ranked)
+                    lists[mode][at] = [name for name in named if name != asked[at]]
+    return lists, undefined
 
 
 def _parts(
@@ -113,7 +130,7 @@ def _parts(
         for at, name in enumerate(names):
             places.setdefault(within[name], []).append(at)
     for part, of_part in asking.items():
-        yield of_part, among.get(part, [])
+        yield of_part, among[part]
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:
@@ -124,10 +141,10 @@ def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ra
     ]
 
 
-def figures(collection: Collection, rankings: Sequence[Ranking], undefined: int) -> dict[str, Any]:
-    """Means over the queries, and what they are over."""
-    return mean(rankings)._asdict() | {
-        "queries": len(rankings),
+def counts(collection: Collection, undefined: int) -> dict[str, int]:
+    """The numbers of what a collection's figures are over."""
+    return {
+        "queries": len(collection.queries),
         "documents": len(collection.documents) + collection.empty,
         "empty": collection.empty,
         "undefined": undefined,  # vectors without a direction: their cosines count as 0

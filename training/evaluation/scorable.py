@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +31,7 @@ from models.search.passages import split
 from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
+from training.evaluation.modes import Split, whole
 from training.evaluation.server import Server
 from training.model_names import find_model
 
@@ -42,7 +43,7 @@ class Scorable(NamedTuple):
     encode: Encode  # without a prompt
     encode_queries: Encode
     encode_documents: Encode
-    split: Callable[[str], list[str]]  # a document's passages, as the service embeds them
+    split: Split  # a document's passages, as the service embeds them
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def open_scorable(
             )
         with Server(name) as server:
             queries, documents = server.behind("query"), server.behind("document", "passage")
-            whole = lambda text: [text]  # noqa: E731  the server says nothing of its tokens
+            # A server says nothing of its tokens, so nobody can split as it does.
             yield Scorable(
                 server.version, server.fingerprint, server.form, server.encode, queries, documents, whole
             )

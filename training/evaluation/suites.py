@@ -2,7 +2,7 @@
 
     sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test); KorSTS and JSTS beside them
     geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
-    retrieval   nDCG@10 and others over every folder in BEIR's layout
+    retrieval   nDCG@10 and others over every folder in BEIR's layout, by vectors, words and both
     transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC
 
 What a figure means is said where it is computed.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from training.errors import TrainingError
 from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.geometry import geometry
+from training.evaluation.modes import Split, whole
 from training.evaluation.retrieval import Collection, collections, retrieval
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import sample, similarity
@@ -54,21 +56,22 @@ def score(
     *,
     encode_queries: Encode | None = None,
     encode_documents: Encode | None = None,
+    split: Split = whole,
     samples: bool = False,
 ) -> dict[str, Any]:
     """The figures of `suites` on what `data` holds, as fractions and ready for JSON.
 
         {"sts": {"stsb": {"spearman_all": 0.82, …}}, "mean": {"spearman_all": 0.77, "sets": […]},
          "geometry": {"alignment": …, "uniformity": …, …},
-         "retrieval": {"scifact": {"ndcg10": 0.65, …}},
+         "retrieval": {"scifact": {"ndcg10": 0.65, …, "lexical": {"ndcg10": 0.66, …}, "hybrid": {…}}},
          "transfer": {"mr": {"accuracy": 0.76, …}}, "transfer_mean": {"accuracy": 0.82, "sets": […]},
          "absent": ["sts13"], "sentences": …, "seconds": …}
 
     `encode` is for sentences; queries and documents have their own functions where the model has prompts for
-    them. `mean` is over the English sets of `sts`; KorSTS and JSTS, after those, are not in it. A figure
-    that is no number is None. `absent` names the sets that were wanted and whose folder is missing; a set of
-    another language is not missed. With `samples` there is also {"samples": {"stsb": (gold, cosines)}}:
-    arrays for a comparison pair by pair, which JSON cannot hold.
+    them, and `split` gives a document's passages. `mean` is over the English sets of `sts`; KorSTS and JSTS,
+    after those, are not in it. A figure that is no number is None. `absent` names the sets that were wanted
+    and whose folder is missing; a set of another language is not missed. With `samples` there is also
+    {"samples": {"stsb": (gold, cosines)}}: arrays for a comparison pair by pair, which JSON cannot hold.
     Raise TrainingError for an unknown suite, for data that cannot be read, or when every set is absent.
     """
     began = time.monotonic()
@@ -87,9 +90,11 @@ def score(
             }
     for name, collection in loaded.collections.items():
         say(f"searching {name}, {len(collection.documents)} documents")
+        passages = cache(split)
+        parts = chain.from_iterable(map(passages, collection.documents.values()))
         queries = encode_once(encode_queries or encode, collection.queries.values())
-        documents = encode_once(encode_documents or encode, collection.documents.values())
-        body.setdefault("retrieval", {})[name] = retrieval(collection, queries, documents)
+        documents = encode_once(encode_documents or encode, parts)
+        body.setdefault("retrieval", {})[name] = retrieval(collection, queries, documents, passages)
     seconds = round(time.monotonic() - began, 2)
     return body | {"absent": loaded.absent, "sentences": len(sentences), "seconds": seconds}
 

@@ -50,6 +50,7 @@ class JudgementsTable(Table):
     file: Path | None = None  # .tsv or .jsonl with query and id
     feedback: bool = True  # also what the service was told by POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that only judge
+    trusted: tuple[str, ...] = ()  # names of keys whose word judges; others then only train
 
 
 class EventsTable(Table):

@@ -33,7 +33,7 @@ class Document(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Title and text, as one text to compare with others."""
+        """Title and text, as one text: what is searched, and what is compared with others."""
         return f"{self.title}\n{self.text}" if self.title else self.text
 
 

@@ -7,20 +7,26 @@
 
 Each key of a service has one vote on a query and a document, its newest. The majority of keys counts; what
 they disagree on evenly counts for nothing. Feedback is newer than the file: where there is any, the file's
-word does not count. What events say (clicks.py) counts where neither says anything. A query is judged with or
-trained on, never both: a hash of its folded words decides.
+word does not count. What users do with hits (clicks.py) counts where neither says anything. A query judges or
+is trained on, never both, and so are its answers (sides.py).
+
+A key may not judge alone. A query rests on a key when no other key, no trusted one and no file says that an
+answer of it is relevant. Such queries judge only as far as others do: of the queries that judge, one key's
+are at most half. Where `trusted` names keys, the queries of all others are for training only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import TrainingError
 from training.mining.labelled import folded
 from training.retraining.documents import collection_of
-from training.retraining.heldout import place
+from training.retraining.heldout import Part, place
+from training.retraining.sides import sides
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, feedback_of, shown
 from training.text.service_collections import ONLY_DEFAULT, qualified
@@ -34,16 +40,25 @@ class Judgement(NamedTuple):
     id: str  # of the document, qualified by its collection
     relevant: bool
     key: str | None = None  # the name of the key that judged, empty where there was none; None: of a file
+    of_use: bool = False  # the key's users did not say so, but acted so
+
+
+PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence
 
 
 class Judged(NamedTuple):
     """Ids of relevant documents, by query. Each query has one at least."""
 
     train: dict[str, list[str]]
-    held: dict[str, list[str]]
+    dev: dict[str, list[str]]
+    held: dict[str, list[str]]  # to judge
     unknown: int  # judgements left out: of documents that are not there
     contradicted: int  # pairs left out: as many keys say relevant as say not
-    negatives: dict[str, list[str]]  # ids of documents that are not relevant, by query, of either side
+    parts: Mapping[str, Part]  # of each document that answers a query
+    groups: Mapping[str, int]  # of each query: those of one group share an answer
+    keys: Mapping[str, str]  # of each query that rests on one key: its name
+    kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
+    negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
 
 
 def judgements_in(file: Path) -> Iterator[Judgement]:
@@ -66,33 +81,90 @@ def judgements_at(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> Iterator[Ju
             yield Judgement(query, qualified(collection, row["id"]), row["relevant"], str(row.get("key", "")))
 
 
-def judged(found: Iterable[Judgement], known: Mapping[str, str], share: float) -> Judged:
+def judged(
+    found: Iterable[Judgement],
+    known: Mapping[str, str],
+    share: float,
+    trusted: Collection[str] = (),
+    learned: Collection[str] = (),
+) -> Judged:
     """known: the id of every document, to that of the one that stands for it, where it is a copy of one.
 
-    share: of the queries, how many are held out, 0 to 1.
+    share: of the queries, how many are held out, 0 to 1. trusted: names of the keys whose word judges; none:
+    each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges.
     """
     newest: dict[tuple[str, str], dict[str | None, bool]] = {}
+    of_use: dict[tuple[str, str], dict[str | None, bool]] = {}
     for judgement in found:
         query = folded(judgement.query)
         if query:
-            votes = newest.setdefault((query, known.get(judgement.id, judgement.id)), {})
+            pair = query, known.get(judgement.id, judgement.id)
+            votes = (of_use if judgement.of_use else newest).setdefault(pair, {})
             votes[judgement.key] = judgement.relevant
-    train: dict[str, list[str]] = {}
-    held: dict[str, list[str]] = {}
+    relevants: dict[str, list[str]] = {}
+    voices: dict[str, set[str | None]] = {}
     negatives: dict[str, list[str]] = {}
     unknown = contradicted = 0
-    for (query, id), votes in sorted(newest.items(), key=lambda item: item[0]):
-        relevant = _majority(votes)
+    for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
+        relevant = _majority(said)
         if id not in known:
             unknown += 1
         elif relevant is None:
             contradicted += 1
         elif relevant:
-            part = held if place(query.casefold()) < share else train
-            part.setdefault(query, []).append(id)
+            relevants.setdefault(query, []).append(id)
+            voices.setdefault(query, set()).update(key for key, yes in said.items() if yes)
         else:
             negatives.setdefault(query, []).append(id)
-    return Judged(train, held, unknown, contradicted, negatives)
+    keys = {query: name for query, names in voices.items() if (name := _lone(names, trusted)) is not None}
+    may_judge = [
+        query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
+    ]
+    split = sides(relevants, share, may_judge).without(learned)
+    held = _bounded(split.judge, keys)
+    return Judged(
+        split.train,
+        split.dev,
+        held,
+        unknown,
+        contradicted,
+        split.parts,
+        split.groups,
+        keys,
+        len(relevants) - len(may_judge) + len(split.judge) - len(held),
+        negatives,
+    )
+
+
+def _lone(names: Collection[str | None], trusted: Collection[str]) -> str | None:
+    """The key that a query rests on; None where a file, a trusted key or a second one says the same."""
+    if {None, *trusted} & {*names} or (len(names) > 1 and not trusted):
+        return None
+    return min(name for name in names if name is not None)
+
+
+def _alone(keys: Mapping[str, str], queries: Collection[str]) -> bool:
+    """True when every query rests on one and the same key: then nobody speaks beside it."""
+    return len(keys) == len(queries) and len({*keys.values()}) == 1
+
+
+def _bounded(judge: Mapping[str, list[str]], keys: Mapping[str, str]) -> dict[str, list[str]]:
+    """At most PER_DOCUMENT queries on a document; of each key at most as many as of all others together.
+
+    Those of the least hash stay, so they are the same ones every night.
+    """
+    of_document: Counter[str] = Counter()
+    kept: dict[str, list[str]] = {}
+    for query in sorted(judge, key=lambda query: place(f"asked\0{query.casefold()}")):
+        if all(of_document[id] < PER_DOCUMENT for id in judge[query]):
+            of_document.update(judge[query])
+            kept[query] = judge[query]
+    of_key = Counter(keys[query] for query in kept if query in keys)
+    for name, count in of_key.items():
+        spare = max(0, 2 * count - len(kept))
+        for query in [query for query in kept if keys.get(query) == name][count - spare :]:
+            del kept[query]
+    return kept
 
 
 def _majority(votes: Mapping[str | None, bool]) -> bool | None:

@@ -38,7 +38,7 @@ from training.retraining import searches as own
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Scores, Verdict, report
+from training.retraining.gate.verdict import Scores, Verdict, measures, report
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
@@ -64,6 +64,9 @@ class Job:
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
+    dev: Mapping[str, Collection] = field(default_factory=dict)  # other searches, that may choose settings
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
+    looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
@@ -151,6 +154,7 @@ def judge(
         "gate": job.mode,
         "require": job.require,
         "thresholds": asdict(job.thresholds),
+        "looks": round(job.looks, 2),
         **job.about,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -161,7 +165,7 @@ def judge(
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
-    verdict = gate.compare(after, before, job.thresholds, job.require)
+    verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
     content["overlap"] = own.overlap(before.get("own", {}), after.get("own", {}))
@@ -220,7 +224,9 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
         scores = score(model.encode, job.data, samples=True) if job.data is not None else {}
         if job.searches:
             say(f"searching the held-out text: {', '.join(job.searches)}")
-            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents)
+            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents, model.split)
+            if "judged" in job.searches:
+                scores["own"]["judged"] |= job.evidence
         return scores
     finally:
         encoder.close()
@@ -244,7 +250,7 @@ def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
     """For the manifest and GET /models; the report has every number."""
     sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
     geometry = scores.get("geometry", {})
-    found = {name: figures["ndcg10"] for name, figures in scores.get("own", {}).items()}
+    found = {name: figures["ndcg10"] for name, figures in measures(scores.get("own", {})).items()}
     own_scores = {"own": found} if found else {}
     return (
         {"sts": sts}

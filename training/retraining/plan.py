@@ -1,8 +1,8 @@
 """The plan of a retraining from retrain.toml: what there is to learn from, what is held out, and its job.
 
-    documents ─▶ held out by id ─┬─▶ searches that judge
-                                 └─▶ corpus of the recipe's kind ─▶ one.py
-    judgements ─▶ held out by query ─┘
+    documents ─▶ sides by id ──────────────┬─▶ judge: searches that judge
+    judgements ─▶ sides with their answers ┤   dev: searches that choose the step and the weights
+                                           └─▶ train: corpus of the recipe's kind ─▶ one.py
 
 At most one retraining works on a models folder at a time.
 """
@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import cpus
+from models.files.bounded import read_json
 from models.files.lock import lock
+from models.manifest import REPORT
 from models.publishing.publish import Say
 from models.store import Store
 from training.errors import Busy, NothingToLearn
@@ -27,17 +29,18 @@ from training.evaluation.data import optional_data_folder
 from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
+from training.retraining import sides
 from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.looks import count_looks
 from training.retraining.one import Job, active_version
 from training.retraining.rows import corpus_of
-from training.text.corpus import Corpus
+from training.text.corpus import TEXTS, Corpus
 
 if TYPE_CHECKING:
-    from training.evaluation.encoding import Encode
     from training.methods.recipe import Recipe
 
 
@@ -63,16 +66,23 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     require_enough(len(documents.kept), config.corpus.least)
     split = hold_out(documents.kept, config.corpus.held_out)
     left = "documents that neither judge nor nearly repeat another"
+    table, known = config.judgements, _stand_ins(documents, split)
+    learned = _learned(store, active)
+    found = judged(_judgements(config, say), known, table.held_out, table.trusted, learned)
+    split = split.moved(found.parts)
     require_enough(len(split.train), config.corpus.least, left)
-    found = judged(_judgements(config, say), _stand_ins(documents, split), config.judgements.held_out)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches))
+    looks = count_looks(store, searches)
     corpus = _material(config, recipe, store, active, split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
+    report["warnings"] = [*report["warnings"], *_of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
+    if recipe.source.kind is not TEXTS:
+        learned |= sides.learned(found.train)
     return Job(
         recipe=recipe,
         corpus=corpus,
@@ -85,11 +95,16 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         thresholds=config.gate.thresholds(),
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
+        dev=own.dev_collections(split, found.dev, config.corpus.candidates),
+        evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
+        looks=looks.number,
         sweep=True,
         about={
             "documents": _counts(documents, split, found),
             "collections": dict(Counter(document.collection for document in documents.kept)),
             "corpus_report": report,
+            "learned": sorted(learned),
+            "asked": looks.asked,
         },
     )
 
@@ -101,6 +116,15 @@ def _documents(table: CorpusTable) -> Documents:
     return documents_in(table.file)
 
 
+def _learned(store: Store, active: str) -> set[str]:
+    """Digests of the judged pairs that the active version, or one before it, was trained on."""
+    try:
+        content = read_json(store.folder(active) / REPORT)
+        return {*map(str, content["meta"]["learned"])}
+    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
+        return set()
+
+
 def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
     """Every id, copies included, to that of the document that stands for it."""
     kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
@@ -108,13 +132,11 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
 
 
 def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
-    """Of two about one pair without a key the later counts: the file's word, rather than what events say."""
     table, events = config.judgements, config.events
     if events.use and config.corpus.service is not None:
         bias = None if events.position_bias == "estimate" else events.position_bias
-        used, line = used_at(
-            config.corpus.service, config.corpus.collections, bias, events.least, events.keys
-        )
+        where = config.corpus.service, config.corpus.collections
+        used, line = used_at(*where, bias, events.least, events.keys)
         say(line)
         yield from used
     if table.file is not None:
@@ -126,13 +148,13 @@ def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
 def _material(
     config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
 ) -> Corpus:
-    withheld = own.withheld(split, found.held)
-    with _encoders(config, store, active) as encoders:
+    withheld = own.withheld(split, (*found.held, *found.dev))
+    with _active(config, store, active) as model:
         return corpus_of(
             recipe.source.kind,
             split.train,
             found.train,
-            encoders,
+            model,
             config.train.negatives,
             withheld,
             found.negatives,
@@ -140,8 +162,8 @@ def _material(
 
 
 @contextlib.contextmanager
-def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encode, Encode]]:
-    """The active model's, for queries and for documents; it is opened when one of them is first called."""
+def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], Scorable]]:
+    """The active model; it is opened when it is first asked for."""
     with contextlib.ExitStack() as opened:
 
         @cache
@@ -150,7 +172,7 @@ def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encod
             opened.callback(encoder.close)
             return scorable_of(encoder)
 
-        yield (lambda texts: model().encode_queries(texts)), (lambda texts: model().encode_documents(texts))
+        yield model
 
 
 def _data(config: Config, searches: bool) -> Path | None:
@@ -179,13 +201,30 @@ def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]
         "repeated": documents.repeated,
         "trained_on": len(split.train),
         "held_out": len(split.held),
+        "held_out_for_dev": len(split.dev),
         "left_out_as_near_copies": len(split.copies),
         "queries_trained_on": len(found.train),
         "queries_held_out": len(found.held),
+        "queries_held_out_for_dev": len(found.dev),
+        "queries_kept_from_judging": found.kept_from_judging,
         "judgements_of_unknown_documents": found.unknown,
         "judgements_contradicted": found.contradicted,
         "judged_not_relevant": sum(map(len, found.negatives.values())),
     }
+
+
+def _of_keys(found: Judged) -> Iterator[str]:
+    """Warnings on judgements that rest on one key."""
+    every = {*found.train, *found.dev, *found.held}
+    rests = Counter(found.keys[query] for query in every if query in found.keys)
+    for name, count in rests.most_common(1):
+        if 2 * count > len(every):
+            who = f"the key {name!r}" if name else "callers without a key"
+            yield (
+                f"{count:,} of {len(every):,} judged queries rest on the word of {who} alone. They "
+                "train, and judge only as far as others do. If you trust that word, name it in "
+                "judgements.trusted."
+            )
 
 
 def _said(found: Judged) -> str:

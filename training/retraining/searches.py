@@ -2,11 +2,12 @@
 
     titles       a document's title finds its text
     neighbours   a sentence finds the one behind it in its document
+    known        some rare words of a document find it
     judged       a query finds the documents that people called relevant
 
 Candidates for an answer are the documents held out, and others to make it hard, chosen by a hash of their
-ids: the same in every run. A query looks among documents of its own collection only, as in the service. Both
-models are asked the same.
+ids: the same in every run. A query looks among documents of its own collection only, as in the service, and
+in each of its modes (evaluation/modes.py). Both models are asked the same.
 """
 
 from __future__ import annotations
@@ -14,45 +15,72 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
 from training.evaluation.encoding import Encode, encode_once
-from training.evaluation.retrieval import Collection, figures, judge_all, search
+from training.evaluation.modes import DENSE
+from training.evaluation.modes import Split as Passages
+from training.evaluation.rankings import mean
+from training.evaluation.retrieval import Collection, counts, judge_all, search
 from training.mining.labelled import folded
 from training.mining.pairs import body_of
 from training.retraining.documents import Document
-from training.retraining.gate.verdict import EACH, HITS
+from training.retraining.gate.verdict import EACH, GROUPS, HITS, KEYS, measures
 from training.retraining.heldout import Split, place
 from training.text.service_collections import DEFAULT
 
 MOST_QUERIES = 2000  # more would take long and show little: the interval is a tenth of that of 20
+LEAST_DEV_QUERIES = 8  # dev chooses among a few settings, of which the first is safe; chosen by us
 LEAST_QUERIES = 20  # fewer say nothing: the standard error of their mean nDCG is above 0.05 (a spread of 0.3)
 TOP = 10  # hits of a query that are compared, as many as nDCG@10 looks at
+_KNOWN_WORDS = 4  # that ask for a known item; chosen by us
+_WORD, _LONG, _PIECE = re.compile(r"\w+"), 12, re.compile(r".{2,4}")
 _WORDS = 4  # of a sentence that can ask or answer; chosen by us
 # Behind a full stop, a question or exclamation mark and white space; scripts without spaces; a new line.
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")  # noqa: RUF001  full-width marks
 
 
-def collections(split: Split, judged: Mapping[str, Sequence[str]], candidates: int) -> dict[str, Collection]:
-    """Each kind of which there are queries enough, by its name.
+def collections(
+    split: Split, judged: Mapping[str, Sequence[str]], candidates: int, least: int = LEAST_QUERIES
+) -> dict[str, Collection]:
+    """Each kind of which there are queries enough, `least`, by its name.
 
     judged: relevant ids by query, of the queries held out. candidates: texts to find an answer among, at
     most.
     """
-    others = sorted(split.train, key=lambda document: place(f"candidate\0{document.id}"))
+    rest = (*split.train, *split.dev)
+    others = sorted(rest, key=lambda document: place(f"candidate\0{document.id}"))
     made = {
         "titles": _titles(split.held, others),
         "neighbours": _neighbours(split.held, others),
+        "known": _known(split.held, others),
         "judged": _judged(split, others, judged),
     }
-    enough = {name: found for name, found in made.items() if len(found.queries) >= LEAST_QUERIES}
+    enough = {name: found for name, found in made.items() if len(found.queries) >= least}
     return {name: _bounded(found, candidates) for name, found in enough.items()}
 
 
+def dev_collections(
+    split: Split, judged: Mapping[str, Sequence[str]], candidates: int
+) -> dict[str, Collection]:
+    """The same to choose the step and the weights by: other documents and queries than those that judge."""
+    choosing = Split(split.train, split.dev, split.copies)
+    return collections(choosing, judged, candidates, LEAST_DEV_QUERIES)
+
+
+def evidence(asked: Collection, groups: Mapping[str, int], keys: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Of each judged query, in their order: its group, and the one key that it rests on, None for several."""
+    queries = asked.queries.values()
+    return {GROUPS: [groups[query] for query in queries], KEYS: [keys.get(query) for query in queries]}
+
+
 def withheld(split: Split, judged: Iterable[str]) -> set[str]:
-    """Texts that no row to train on may have, as `plain` makes them: queries, titles and texts that judge."""
-    of_documents = (text for document in split.held for text in (document.title, document.text))
+    """Texts that no row to train on may have, as `plain` makes them: of queries and documents held back."""
+    kept_back = (*split.held, *split.dev)
+    of_documents = (text for document in kept_back for text in (document.title, document.text))
     return {plain(text) for text in (*judged, *of_documents)} - {""}
 
 
@@ -62,22 +90,23 @@ def plain(text: str) -> str:
 
 
 def score(
-    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode
+    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode, split: Passages
 ) -> dict[str, dict[str, Any]]:
-    """nDCG@10 and the others of each collection.
+    """nDCG@10 and the others of each collection; of dense search, and behind them those of the other modes.
 
-    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first.
+    `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first. split: a
+    document's passages.
     """
+    passages = cache(split)
+    texts = dict.fromkeys(text for collection in made.values() for text in collection.documents.values())
+    asked = chain.from_iterable(collection.queries.values() for collection in made.values())
+    queries = encode_once(encode_queries, asked)
+    documents = encode_once(encode_documents, chain.from_iterable(map(passages, texts)))
     scores = {}
     for name, collection in made.items():
-        queries = encode_once(encode_queries, collection.queries.values())
-        documents = encode_once(encode_documents, collection.documents.values())
-        lists, undefined = search(collection, queries, documents)
-        rankings = judge_all(collection, lists)
-        scores[name] = figures(collection, rankings, undefined) | {
-            EACH: [ranking.ndcg10 for ranking in rankings],
-            HITS: [ranked[:TOP] for ranked in lists],
-        }
+        lists, undefined = search(collection, queries, documents, passages)
+        modes = {mode: _figures(collection, ranked) for mode, ranked in lists.items()}
+        scores[name] = modes.pop(DENSE) | counts(collection, undefined) | modes
     return scores
 
 
@@ -86,13 +115,22 @@ def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, fl
 
     How much of what people see would change, for better or worse; no verdict rests on it.
     """
+    was, now = measures(before), measures(after)
     return {
         name: fmean(
-            len({*was} & {*now}) / max(1, len(was))
-            for was, now in zip(before[name][HITS], after[name][HITS], strict=True)
+            len({*first} & {*second}) / max(1, len(first))
+            for first, second in zip(was[name][HITS], now[name][HITS], strict=True)
         )
-        for name in before
-        if name in after and len(before[name][HITS]) == len(after[name][HITS])
+        for name in was
+        if name in now and len(was[name][HITS]) == len(now[name][HITS])
+    }
+
+
+def _figures(collection: Collection, lists: Sequence[Sequence[str]]) -> dict[str, Any]:
+    rankings = judge_all(collection, lists)
+    return mean(rankings)._asdict() | {
+        EACH: [ranking.ndcg10 for ranking in rankings],
+        HITS: [ranked[:TOP] for ranked in lists],
     }
 
 
@@ -134,6 +172,22 @@ def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collect
     return _one_each(queries, answers, "\0next", within)
 
 
+def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
+    """Words of a document that few others have, chosen by a hash of it, in the order of the text."""
+    both = (*held, *others)
+    words = {document.id: dict.fromkeys(_words(document.text)) for document in both}
+    used = Counter(word for of_one in words.values() for word in of_one)
+    queries = {}
+    for document in held:
+        own = list(words[document.id])
+        if len(own) >= 2 * _KNOWN_WORDS:
+            rare = sorted(own, key=lambda word: (used[word], word))[: len(own) // 2]
+            chosen = sorted(rare, key=lambda word: place(f"{document.id}\0{word}"))[:_KNOWN_WORDS]
+            queries[document.id] = " ".join(word for word in own if word in chosen)
+    documents = {f"{document.id}\0whole": document.whole for document in both}
+    return _one_each(queries, documents, "\0whole", {document.id: document.collection for document in both})
+
+
 def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Sequence[str]]) -> Collection:
     """Relevant documents first, so that none of them is left out of the candidates.
 
@@ -142,8 +196,8 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
     by_id = {document.id: document for document in (*split.held, *split.train)}
     within = {id: document.collection for id, document in by_id.items()}
     wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
-    documents = {id: by_id[id].text for id in wanted}
-    documents |= {document.id: document.text for document in (*split.held, *others)}
+    documents = {id: by_id[id].whole for id in wanted}
+    documents |= {document.id: document.whole for document in (*split.held, *others)}
     queries: dict[str, str] = {}
     relevant: dict[str, dict[str, float]] = {}
     for query, ids in judged.items():
@@ -190,6 +244,16 @@ def _bounded(collection: Collection, candidates: int) -> Collection:
 def _sentences(text: str) -> list[str]:
     found = (folded(part) for part in _SENTENCE.split(text))
     return [sentence for sentence in found if len(sentence.split()) >= _WORDS or _unspaced(sentence)]
+
+
+def _words(text: str) -> list[str]:
+    """Small letters; a long run of a script that writes no spaces is cut into pieces."""
+    found = _WORD.findall(plain(text))
+    return [
+        piece
+        for word in found
+        for piece in ([word] if word.isascii() or len(word) <= _LONG else _PIECE.findall(word))
+    ]
 
 
 def _unspaced(sentence: str) -> bool:

@@ -23,7 +23,7 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.options import Options
 from training.text import service_collections
-from training.text.corpus import Corpus, Kind, from_service, read_corpus
+from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_service, read_corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -35,9 +35,11 @@ def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Option
     Ctrl-C and SIGTERM end it after the step that it is in, when it is called from the main thread; the Result
     says so, and `resume` goes on from there. Raise TrainingError or ModelError.
     """
+    from training.methods.catalogue import fitted  # noqa: PLC0415  torch
     from training.runs.loop import run  # noqa: PLC0415  torch
 
     options = options or Options()
+    recipe = fitted(recipe, corpus.columns)
     optim = recipe.optim if options.batch is None else replace(recipe.optim, batch=options.batch)
     recipe = replace(recipe, optim=optim, seed=recipe.seed if options.seed is None else options.seed)
     named = replace(
@@ -62,7 +64,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action="append",
         metavar="FILE",
         help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; for pairs '
-        "and triples .jsonl or .tsv with anchor, positive, negative; also as .gz",
+        "and triples .jsonl or .tsv with anchor, positive, negative (several: a list, or negative_1 …); "
+        "also as .gz",
     )
     corpus.add_argument(
         "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
@@ -106,6 +109,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=arguments.positive,
         metavar="N",
         help="encode N rows at a time (GradCache): an exact large batch in small memory, but slower",
+    )
+    command.add_argument(
+        "--negatives",
+        type=arguments.positive,
+        metavar="N",
+        help=f"of a row of triples, its first N (default: all that it has, up to {MOST_NEGATIVES})",
     )
     command.add_argument(
         "--set",
@@ -181,6 +190,9 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
         raise TrainingError(
             f"There are {len(files)} corpora for {len(kinds)} recipes: give one, or one for each."
         )
+    if options.negatives and TRIPLES not in kinds:
+        raise TrainingError("--negatives is for a recipe that reads triples.")
+    negatives = options.negatives or MOST_NEGATIVES
     wanted = service_collections.chosen(options)
     found: dict[tuple[Path | None, Kind], Corpus] = {}
     answer = []
@@ -188,9 +200,11 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
         file = files[place if len(files) > 1 else 0] if files else None
         if (file, kind) not in found:
             _say("reading the corpus")
-            corpus = read_corpus(file, kind) if file else from_service(options.from_service, kind, wanted)
-            _say(str(corpus))
-            found[file, kind] = corpus
+            if file:
+                found[file, kind] = read_corpus(file, kind, negatives)
+            else:
+                found[file, kind] = from_service(options.from_service, kind, wanted)
+            _say(str(found[file, kind]))
         answer.append(found[file, kind])
     return answer
 

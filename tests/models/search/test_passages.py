@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import models.search.passages as passages_module
+import models.tokens.sentences as sentences_module
 from models.encoder import Encoder
 from models.search.passages import split
 from models.store import Store
@@ -46,14 +47,14 @@ def passages(text: str, encoder: Encoder, prompt: str = "") -> list[str]:
 
 def test_sentences_end_where_they_do_in_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = random.Random(3)
-    monkeypatch.setattr(passages_module, "PIECE", 16)
+    monkeypatch.setattr(sentences_module, "PIECE", 16)
     for _ in range(300):
         parts = generator.choices(
             ["a", "river", ". ", "”", ".", "\n", "。", "」", "語", "  ", "? ", ")"], k=60
         )
         text = "".join("".join(parts[at : at + 5]) + "b" for at in range(0, 60, 5))
         starts = np.arange(len(text))
-        whole = {found.end() for found in passages_module._BORDER.finditer(text)}
+        whole = {found.end() for found in sentences_module.BORDER.finditer(text)}
         assert set(passages_module._borders(text, starts).tolist()) == whole, ascii(text)
 
 

@@ -11,6 +11,7 @@ from models.store import Store
 from tests.evaldata import FOLDER, needs
 from training.evaluation.data import BY_KEY, SETS, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
+from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection, retrieval
 from training.evaluation.retrieval import load as load_collection
 from training.evaluation.sts import cosines, spearman
@@ -96,7 +97,7 @@ def test_the_default_model_finds_what_was_judged_relevant(
 ) -> None:
     collection = sampled(name)
     encode = encode_once(default_encode, [*collection.documents.values(), *collection.queries.values()])
-    found = retrieval(collection, encode, encode)
+    found = retrieval(collection, encode, encode, whole)
     assert found["ndcg10"] == pytest.approx(expected, abs=0.001)
     assert (found["queries"], found["documents"], found["undefined"]) == (queries, documents, 0)
 

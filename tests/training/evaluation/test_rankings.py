@@ -1,4 +1,4 @@
-"""The figures of a ranked list, by hand and by their definitions; nearest neighbours against a full sort."""
+"""The figures of a ranked list, by hand and by their definitions."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.training.evaluation.beir import by_brute_force
-from training.evaluation.rankings import Ranking, judge, mean, nearest
+from training.evaluation.rankings import Ranking, judge, mean
 
 
 def test_a_list_worked_out_by_hand() -> None:
@@ -57,34 +57,3 @@ def test_every_query_counts_once() -> None:
     assert mean([Ranking(1, 0, 1, 1, 0.5, 0.25), Ranking(0, 1, 1, 0, 0, 0.75)]) == pytest.approx(
         (0.5, 0.5, 1, 0.5, 0.25, 0.5)
     )
-
-
-def test_neighbours_are_those_of_a_full_sort_beyond_one_block() -> None:
-    generator = np.random.default_rng(4)
-    documents = generator.normal(size=(20_000, 8)).astype(np.float32)
-    queries = generator.normal(size=(300, 8)).astype(np.float32)
-    found = nearest(queries, documents, 20)
-    assert found.shape == (300, 20)
-    for query, rows in list(zip(queries, found, strict=True))[::29]:
-        lengths = np.linalg.norm(documents.astype(float), axis=1)
-        cosine = documents.astype(float) @ query.astype(float) / lengths
-        assert rows.tolist() == sorted(range(20_000), key=lambda at: -cosine[at])[:20]
-
-
-def test_equal_vectors_keep_their_order_wherever_they_lie() -> None:
-    generator = np.random.default_rng(5)
-    few = generator.normal(size=(7, 33)).astype(np.float32)
-    kind = generator.integers(0, 7, 20_001)  # of each document; three blocks, the last of odd length
-    found = nearest(few[:3], few[kind], 5000)
-    directions = few.astype(float) / np.linalg.norm(few.astype(float), axis=1, keepdims=True)
-    for query, rows in enumerate(found):
-        best = np.argsort(-(directions @ directions[query]))
-        expected = np.concatenate([np.flatnonzero(kind == each) for each in best])[:5000]
-        assert np.array_equal(rows, expected)
-
-
-def test_neighbours_do_not_depend_on_lengths_and_fewer_documents_than_asked_for_are_all_given() -> None:
-    documents = np.array([[0, 9], [0.1, 0.1], [3, 0], [0, 0], [-1, 0], [np.inf, 1]], np.float32)
-    found = nearest(np.array([[100, 0]], np.float32), documents, 50)
-    # Cosines 0, 0.71, 1, no direction (0), -1, no direction (0).
-    assert found.tolist() == [[2, 1, 0, 3, 5, 4]]

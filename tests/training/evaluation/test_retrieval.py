@@ -3,6 +3,7 @@
 import gzip
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,15 @@ import pytest
 from tests.training.evaluation.beir import DOCUMENTS, QRELS, QUERIES, by_brute_force, write_collection
 from tests.training.evaluation.pairs import encode
 from training.errors import TrainingError
-from training.evaluation.encoding import Vectors
+from training.evaluation.encoding import Encode, Vectors
+from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection, collections, load, retrieval
+
+
+def dense(collection: Collection, queries: Encode, documents: Encode) -> dict[str, Any]:
+    """The figures of search by vectors alone."""
+    found = retrieval(collection, queries, documents, whole)
+    return {name: figure for name, figure in found.items() if not isinstance(figure, dict)}
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["our names, packed", "BEIR's names, plain"])
@@ -34,7 +42,7 @@ def test_a_set_is_a_folder_with_a_corpus_and_queries(tmp_path: Path) -> None:
 
 
 def test_a_known_space_gives_figures_worked_out_by_hand(tmp_path: Path) -> None:
-    found = retrieval(load(write_collection(tmp_path)), encode, encode)
+    found = dense(load(write_collection(tmp_path)), encode, encode)
     first = (2 / math.log2(3) + 1 / math.log2(5)) / (2 + 1 / math.log2(3))  # b at rank 2, d at rank 4
     assert found == {
         "ndcg10": pytest.approx((first + 1) / 2),
@@ -53,13 +61,13 @@ def test_a_known_space_gives_figures_worked_out_by_hand(tmp_path: Path) -> None:
 def test_of_equal_documents_the_greater_id_goes_first_whatever_their_order() -> None:
     for names in (["1", "10", "9"], ["9", "1", "10"]):  # as text: 9, then 10, then 1
         documents = dict.fromkeys(names, "0.5")
-        found = retrieval(Collection(documents, {"q": "east"}, {"q": {"10": 1.0}}, 0), encode, encode)
+        found = dense(Collection(documents, {"q": "east"}, {"q": {"10": 1.0}}, 0), encode, encode)
         assert found["mrr10"] == 1 / 2
 
 
 def test_a_document_with_the_querys_own_id_is_left_out_of_its_list() -> None:
     documents = {"q": "1.0"} | {str(at): str(0.9 - at / 1000) for at in range(100)}
-    found = retrieval(Collection(documents, {"q": "east"}, {"q": {"0": 1.0, "99": 1.0}}, 0), encode, encode)
+    found = dense(Collection(documents, {"q": "east"}, {"q": {"0": 1.0, "99": 1.0}}, 0), encode, encode)
     assert found["mrr10"] == 1
     assert found["recall100"] == 1  # the hundredth moves up
 
@@ -80,7 +88,7 @@ def test_a_random_collection_agrees_with_loops_over_every_document() -> None:
         }
         ranked = sorted(sorted(documents, reverse=True), key=lambda name: round(apart[name], 6))
         expected.append(by_brute_force(ranked, relevant[query]))
-    found = retrieval(Collection(documents, queries, relevant, 0), encode, encode)
+    found = dense(Collection(documents, queries, relevant, 0), encode, encode)
     for figure in expected[0]:
         assert found[figure] == pytest.approx(np.mean([each[figure] for each in expected]))
 
@@ -97,21 +105,40 @@ def test_queries_and_documents_go_through_their_own_functions(tmp_path: Path) ->
         stored.extend(texts)
         return encode(texts)
 
-    retrieval(load(write_collection(tmp_path)), query, document)
+    dense(load(write_collection(tmp_path)), query, document)
     assert sorted(asked) == ["0.0", "east"]
     assert sorted(stored) == ["0.6", "0.7", "0.8", "0.9"]
 
 
+def test_words_and_both_are_measured_beside_the_vectors_and_documents_by_their_passages() -> None:
+    """The vectors put b first; the words put a first, whose second passage alone is near the query."""
+    documents = {"a": "-0.9 0.7", "b": "0.8 -0.8", "c": "0.1 zebra"}
+    collection = Collection(documents, {"q": "east"}, {"q": {"a": 1.0}}, 0)
+
+    def near(texts: list[str]) -> Vectors:
+        return encode([text.split()[0] for text in texts])
+
+    by_head = retrieval(collection, near, near, whole)
+    assert by_head["mrr10"] == 1 / 3
+    by_passage = retrieval(collection, near, encode, lambda text: text.replace("zebra", "0").split())
+    assert by_passage["mrr10"] == 1 / 2
+    assert by_passage["lexical"]["mrr10"] == 0, "no document has the query's word"
+    assert by_passage["hybrid"] == {name: by_passage[name] for name in by_passage["hybrid"]}
+    of_words = Collection(documents, {"q": "zebra"}, {"q": {"c": 1.0}}, 0)
+    found = retrieval(of_words, lambda texts: encode(["east"] * len(texts)), near, whole)
+    assert (found["mrr10"], found["lexical"]["mrr10"], found["hybrid"]["mrr10"]) == (1 / 2, 1, 1 / 2)
+
+
 def test_a_document_without_text_is_never_found_and_counted(tmp_path: Path) -> None:
     folder = write_collection(tmp_path, DOCUMENTS | {"e": (" ", "")}, qrels=[("q1", "e", 1), ("q1", "a", 1)])
-    found = retrieval(load(folder), encode, encode)
+    found = dense(load(folder), encode, encode)
     assert (found["documents"], found["empty"]) == (5, 1)
     assert (found["recall1"], found["recall100"]) == (0.5, 0.5)  # it is still relevant
 
 
 def test_vectors_without_a_direction_are_counted_and_ranked_as_cosine_0() -> None:
     documents = {"a": "nowhere", "b": "-0.5", "c": "0.5"}
-    found = retrieval(Collection(documents, {"q": "east"}, {"q": {"a": 1.0}}, 0), encode, encode)
+    found = dense(Collection(documents, {"q": "east"}, {"q": {"a": 1.0}}, 0), encode, encode)
     assert (found["mrr10"], found["undefined"]) == (0.5, 1)
 
 

@@ -8,7 +8,7 @@ import sys
 
 from training.mining.minhash import jaccard, shingles
 from training.retraining.documents import Document
-from training.retraining.heldout import hold_out, place
+from training.retraining.heldout import JUDGE, TRAIN, hold_out, part_of, place
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog".split()
 
@@ -22,13 +22,16 @@ def test_about_the_share_is_held_out_and_nothing_is_in_both() -> None:
     split = hold_out(documents(2000), 0.1)
     assert 150 < len(split.held) < 250
     assert not {one.id for one in split.train} & {one.id for one in split.held}
-    assert len(split.train) + len(split.held) + len(split.copies) == 2000
+    assert not {one.id for one in split.dev} & {one.id for one in (*split.train, *split.held)}
+    assert 120 < len(split.dev) < 240
+    assert len(split.train) + len(split.held) + len(split.dev) + len(split.copies) == 2000
 
 
 def test_what_is_added_moves_nothing_that_was_there() -> None:
     fewer, more = hold_out(documents(500), 0.2), hold_out(documents(900), 0.2)
     held = {one.id for one in more.held}
     assert {one.id for one in fewer.held} <= held
+    assert {one.id for one in fewer.dev} <= {one.id for one in more.dev}
     assert not {one.id for one in fewer.train} & held
 
 
@@ -41,7 +44,11 @@ def test_the_place_of_an_id_is_the_same_in_another_process() -> None:
 
 def first(wanted: bool, name: str, count: int = 1) -> list[str]:
     """Ids that are held out, or are not, at a share of 0.1."""
-    return [f"{name} {at}" for at in range(1000) if (place(f"{name} {at}") < 0.1) is wanted][:count]
+    return [
+        f"{name} {at}"
+        for at in range(1000)
+        if part_of(place(f"{name} {at}"), 0.1) == (JUDGE if wanted else TRAIN)
+    ][:count]
 
 
 def test_what_nearly_repeats_a_document_held_out_is_on_neither_side() -> None:
@@ -77,3 +84,12 @@ def test_of_near_duplicates_one_judges_and_one_is_trained_on() -> None:
     assert [document.id for document in split.held] == ids[:1]
     assert [document.id for document in split.train] == ids[3:4]
     assert split.copies == {ids[1]: ids[0], ids[2]: ids[0], ids[4]: ids[3], ids[5]: ids[3]}
+
+
+def test_an_answer_goes_to_the_side_of_its_query() -> None:
+    split = hold_out(documents(200), 0.2)
+    moved = split.moved({split.train[0].id: JUDGE, split.held[0].id: TRAIN})
+    assert split.train[0] in moved.held
+    assert split.held[0] in moved.train
+    assert len(moved.train) == len(split.train)
+    assert {*moved.dev} == {*split.dev}

@@ -8,8 +8,7 @@ import pytest
 
 from tests.training.corpora import write
 from training.errors import TrainingError
-from training.retraining.heldout import place
-from training.retraining.judgements import Judgement, judged, judgements_in
+from training.retraining.judgements import PER_DOCUMENT, Judged, Judgement, judged, judgements_in
 
 KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
 
@@ -42,7 +41,7 @@ def test_what_is_no_judgement_is_refused_with_its_place(
 def test_the_newest_word_counts() -> None:
     said = [Judgement("q", "a", True), Judgement("q", "b", True), Judgement("q ", "a", False)]
     found = judged(said, KNOWN, 0.5)
-    assert {**found.train, **found.held} == {"q": ["b"]}
+    assert of(found) == {"q": ["b"]}
 
 
 def test_a_query_without_a_relevant_document_is_none_and_unknown_ones_are_counted() -> None:
@@ -52,18 +51,66 @@ def test_a_query_without_a_relevant_document_is_none_and_unknown_ones_are_counte
 
 
 def test_a_query_trains_or_judges_and_its_spelling_does_not_matter() -> None:
-    said = [Judgement(f"{'Query' if at % 2 else 'query'}   {at // 2}", "a", True) for at in range(400)]
-    found = judged(said, KNOWN, 0.5)
-    train, held = ({query.casefold() for query in part} for part in (found.train, found.held))
+    said = [
+        Judgement(f"{'Query' if at % 2 else 'query'}   {at // 2}", f"d{at // 2}", True) for at in range(400)
+    ]
+    found = judged(said, {f"d{at}": f"d{at}" for at in range(200)}, 0.5)
+    train, dev, held = ({query.casefold() for query in part} for part in (found.train, found.dev, found.held))
     assert not train & held
+    assert not dev & (train | held)
     assert 60 < len(held) < 140
-    assert all(place(query) < 0.5 for query in held)
+    assert 5 < len(dev) < 30
+
+
+def of(found: Judged) -> dict[str, list[str]]:
+    """The pairs of all sides."""
+    return {**found.train, **found.dev, **found.held}
+
+
+def queries_of(key: str | None, first: int, count: int) -> list[Judgement]:
+    return [Judgement(f"question {at}", f"d{at}", True, key) for at in range(first, first + count)]
+
+
+MANY = {f"d{at}": f"d{at}" for at in range(1000)}
+
+
+def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> None:
+    alone = judged(queries_of("shop", 0, 320), MANY, 0.5)
+    assert (len(alone.held), alone.kept_from_judging) == (0, 320)
+    assert len(alone.train) > 250, "what may not judge still trains"
+    beside = judged([*queries_of("shop", 0, 320), *queries_of(None, 320, 60)], MANY, 0.5)
+    of_shop = [query for query in beside.held if beside.keys.get(query) == "shop"]
+    assert 20 < len(beside.held) - len(of_shop) == len(of_shop) < 40
+    trusted = judged(queries_of("shop", 0, 320), MANY, 0.5, trusted=["shop"])
+    assert len(trusted.held) > 120
+    assert trusted.keys == {}
+
+
+def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
+    said = [*queries_of("a", 0, 100), *queries_of("b", 0, 200), *queries_of("spam", 200, 300)]
+    found = judged(said, MANY, 0.5, trusted=["a"])
+    assert 30 < len(found.held) < 70
+    assert {int(query.split()[1]) < 100 for query in found.held} == {True}
+    assert any(int(query.split()[1]) >= 200 for query in found.train)
+
+
+def test_two_keys_of_one_mind_are_no_lone_one() -> None:
+    found = judged([*queries_of("a", 0, 200), *queries_of("b", 0, 200)], MANY, 0.5)
+    assert found.keys == {}
+    assert len(found.held) > 70
+
+
+def test_many_queries_on_one_document_are_bounded() -> None:
+    said = [Judgement(f"number {at} of {at * 7919}", "d1", True) for at in range(300)]
+    said += [Judgement(f"question {at}", f"d{at}", True) for at in range(100, 130)]
+    found = judged(said, MANY, 0.999)
+    assert sum(ids == ["d1"] for ids in found.held.values()) == PER_DOCUMENT
 
 
 def test_a_judgement_of_a_copy_is_one_of_the_document_that_stands_for_it() -> None:
     said = [Judgement("q", "copy of a", True), Judgement("q", "b", True)]
     found = judged(said, KNOWN, 0.5)
-    assert {**found.train, **found.held} == {"q": ["a", "b"]}
+    assert of(found) == {"q": ["a", "b"]}
     assert found.unknown == 0
 
 
@@ -85,7 +132,7 @@ def test_of_several_keys_the_majority_counts(
 ) -> None:
     said = [Judgement("q", "a", verdict, key) for key, verdict in votes]
     found = judged(said, KNOWN, 0.5)
-    assert ({**found.train, **found.held} == {"q": ["a"]}) is (relevant is True)
+    assert (of(found) == {"q": ["a"]}) is (relevant is True)
     assert found.contradicted == (relevant is None)
 
 
@@ -114,12 +161,25 @@ def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("later", "relevant"),
-    [([], True), ([(None, False)], False), ([("x", False)], False), ([(None, False), ("x", True)], True)],
+    ("said", "relevant"),
+    [([], True), ([(None, False)], False), ([("x", False)], False), ([("x", True), (None, False)], True)],
 )
 def test_what_people_said_counts_more_than_what_their_clicks_say(
-    later: list[tuple[str | None, bool]], relevant: bool
+    said: list[tuple[str | None, bool]], relevant: bool
 ) -> None:
-    said = [Judgement("q", "a", True), *(Judgement("q", "a", verdict, key) for key, verdict in later)]
-    found = judged(said, KNOWN, 0.5)
-    assert ({**found.train, **found.held} == {"q": ["a"]}) is relevant
+    clicks = [Judgement("q", "a", True, key, of_use=True) for key in ("x", "y")]
+    people = [Judgement("q", "a", verdict, key) for key, verdict in said]
+    for both in ([*clicks, *people], [*people, *clicks]):
+        found = judged(both, KNOWN, 0.5)
+        assert (of(found) == {"q": ["a"]}) is relevant
+        assert (found.negatives == {"q": ["a"]}) is not relevant
+
+
+def test_clicks_of_one_key_rest_on_it_and_do_not_judge_alone() -> None:
+    clicks = [Judgement(f"q{at}", "a", True, "page", of_use=True) for at in range(40)]
+    found = judged(clicks, KNOWN, 0.5)
+    assert of(found) != {}
+    assert found.held == {}
+    assert {*found.keys.values()} == {"page"}
+    by_two = [click._replace(key="other") for click in clicks]
+    assert judged([*clicks, *by_two], KNOWN, 0.5).keys == {}

@@ -25,7 +25,7 @@ from training.retraining.one import Job
 Retrain = Callable[..., int]
 
 
-def documents(count: int = 150) -> str:
+def documents(count: int = 180) -> str:
     rng = random.Random(1)
     texts = (" ".join(rng.choices(WORDS, k=12)) for _ in range(count))
     return "".join(
@@ -67,16 +67,25 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert version not in {active, None}
     report = json.loads((job.store.folder(str(version)) / REPORT).read_bytes())
     counts = report["meta"]["documents"]
-    assert counts["all"] == 150
-    assert counts["trained_on"] + counts["held_out"] + counts["left_out_as_near_copies"] == 150
-    assert 30 <= counts["held_out"] <= 60
+    assert counts["all"] == 180
+    assert (
+        sum(
+            counts[name] for name in ("trained_on", "held_out", "held_out_for_dev", "left_out_as_near_copies")
+        )
+        == 180
+    )
+    assert 36 <= counts["held_out"] <= 72
     assert report["meta"]["corpus_report"]["texts"] == counts["trained_on"]
     assert report["candidate"]["own"]["titles"]["queries"] <= counts["held_out"]
-    assert "hits" not in report["candidate"]["own"]["titles"]
+    assert not {"hits", "each"} & report["candidate"]["own"]["titles"]["hybrid"].keys()
+    assert report["candidate"]["own"]["titles"]["lexical"] == report["active"]["own"]["titles"]["lexical"]
     assert 0 < report["overlap"]["titles"] <= 1
     assert {row["name"] for row in report["rows"]} >= {"stsb", "own titles", "texts per second", "megabytes"}
-    assert [gain["name"] for gain in report["gains"]] == ["own titles"]
-    assert job.store.verify(str(version)).scores["own"].keys() == {"titles"}
+    assert [gain["name"] for gain in report["gains"]] == ["own titles", "own known"]
+    assert report["meta"]["looks"] == 1
+    assert job.store.verify(str(version)).scores["own"].keys() == {
+        f"{name}{mode}" for name in ("titles", "known") for mode in ("", " hybrid")
+    }
     page = (job.store.folder(str(version)) / REPORT_PAGE / "report.md").read_text(encoding="utf-8")
     assert page.startswith(f"# {version}\n\n**Accepted** against {active}".replace("_", r"\_"))
     [titles] = [row for row in report["rows"] if row["name"] == "own titles"]
@@ -89,7 +98,7 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert "by this recipe" in capsys.readouterr().out
     (job.work / "mine").mkdir()
     [kept] = job.work.glob("*/run")
-    assert retrain(documents(160)) == 0
+    assert retrain(documents(190)) == 0
     [other] = job.work.glob("*/run")
     assert other != kept, "runs pile up in the work folder"
     assert (job.work / "mine").is_dir()

@@ -9,9 +9,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from training.evaluation.modes import whole
 from training.retraining.documents import Document
 from training.retraining.heldout import Split
-from training.retraining.searches import LEAST_QUERIES, MOST_QUERIES, collections, overlap, score, withheld
+from training.retraining.searches import (
+    LEAST_QUERIES,
+    MOST_QUERIES,
+    collections,
+    dev_collections,
+    overlap,
+    score,
+    withheld,
+)
 
 
 def document(id: str, title: str = "", text: str = "") -> Document:
@@ -96,7 +105,25 @@ def test_many_queries_are_a_part_of_them_and_the_same_part() -> None:
 
 
 def test_too_few_queries_judge_nothing() -> None:
-    assert collections(SPLIT._replace(held=HELD[:-1]), {"q": ["h1"]}, 1000) == {}
+    few = SPLIT._replace(held=HELD[:-1])
+    assert collections(few, {"q": ["h1"]}, 1000) == {}
+    dev = few._replace(held=(), dev=HELD[:-1])
+    assert dev_collections(dev, {}, 1000).keys() == {"titles", "neighbours", "known"}
+
+
+def test_rare_words_of_a_document_ask_for_it() -> None:
+    text = "the common words of all and zebra number {0} with giraffe {0} beside a lion {0} or tiger {0}"
+    held = tuple(document(f"h{at}", f"T {at}", text.replace(" {0}", f"{at}x")) for at in range(LEAST_QUERIES))
+    found = collections(SPLIT._replace(held=held), {}, 1000)["known"]
+    words = found.queries["h3"].split()
+    assert len(words) == 4
+    assert {"giraffe3x", "number3x", "lion3x", "tiger3x"} & {*words}
+    assert [each for each in held[3].text.split() if each in words] == words, "in the order of the text"
+    assert found.relevant["h3"] == {"h3\0whole": 1.0}
+    assert found.documents["h3\0whole"].startswith("T 3\n")
+    assert found == collections(SPLIT._replace(held=held[::-1]), {}, 1000)["known"]._replace(
+        documents=found.documents
+    )
 
 
 def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
@@ -119,7 +146,7 @@ def test_a_query_looks_among_the_documents_of_its_own_collection_only() -> None:
         numbers = [int(re.search(r"\d+", text)[0]) for text in texts]  # type: ignore[index]
         return np.eye(LEAST_QUERIES, dtype=np.float32)[numbers]
 
-    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode)
+    found = score({name: made[name] for name in ("titles", "judged")}, encode, encode, whole)
     for name, figures in found.items():
         assert figures["each"] == [1.0] * (2 * LEAST_QUERIES), name
         for query, hits in zip(made[name].queries, figures["hits"], strict=True):
@@ -145,7 +172,7 @@ def test_the_scores_are_those_of_each_query_and_their_mean() -> None:
                 vectors[row, number], vectors[row, number + 1] = 0.6, 0.8
         return vectors
 
-    found = score({"titles": titles}, queries, documents)["titles"]
+    found = score({"titles": titles}, queries, documents, whole)["titles"]
     assert set(names) == set(titles.queries)
     assert found["each"] == pytest.approx([1 / math.log2(3)] * LEAST_QUERIES)
     assert found["ndcg10"] == pytest.approx(1 / math.log2(3))

@@ -99,7 +99,10 @@ def _by_name(names: Iterable[str], value: Any) -> Any:
 
 
 _SIMILARITY = _table(COLUMNS, ("pairs", "unscored", "undefined"))
-_RETRIEVAL = _table(SEARCH.values(), ("queries", "documents", "empty", "undefined"))
+_MODE = (_table(SEARCH.values()), None)
+_RETRIEVAL = _table(
+    SEARCH.values(), ("queries", "documents", "empty", "undefined"), lexical=_MODE, hybrid=_MODE
+)
 _TRANSFER = _table(("accuracy", "f1"), ("examples", "undefined"), remarks=_TEXTS)
 _STEPS = Annotated[list[StrictInt], Field(min_length=BINS, max_length=BINS)]
 _GEOMETRY = _table(

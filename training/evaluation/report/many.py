@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from training.evaluation.data import BY_KEY, SETS
+from training.evaluation.modes import MODES
 from training.evaluation.report.courses import add_runs, read_runs
 from training.evaluation.report.files import Evaluated, Models, Scores, read_models
 from training.evaluation.report.markdown import escape, listed, report_folder, table, write
@@ -104,6 +105,11 @@ def _tables(models: Models) -> Iterator[str]:
         yield f"## Search: {escape(name)}"
         heads = {f"recall{head}" if head[0] == "@" else head: key for head, key in SEARCH.items()}
         yield _rows(models, {head: _figure("retrieval", name, key) for head, key in heads.items()}, percent)
+        for mode in MODES:
+            found = {head: _figure("retrieval", name, mode, key) for head, key in heads.items()}
+            if any(scores.get("retrieval", {}).get(name, {}).get(mode) for _, scores in _all(models)):
+                yield f"## Search: {escape(name)}, {mode}"
+                yield _rows(models, found, percent)
     keys = _present(models, "transfer", TITLES)
     if keys:
         mean = _mean_of("transfer", _common(models, "transfer_mean"), "accuracy")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from training.evaluation.report.markdown import escape, listed, picture, table, 
 from training.evaluation.report.table import (
     COLUMNS,
     SEARCH,
+    other_modes,
     percent,
     plain,
     search_remarks,
@@ -167,21 +168,22 @@ def _tables(scores: Scores) -> Iterator[str]:
         yield table(("", "value", ""), rows, words=(0, 2))
     if "retrieval" in scores:
         yield "## Search"
-        rows = [
-            (
-                name,
-                *(percent(figures[key]) for key in SEARCH.values()),
-                str(figures["queries"]),
-                str(figures["documents"]),
-                "; ".join(search_remarks(figures)),
-            )
-            for name, figures in scores["retrieval"].items()
-        ]
+        searches: list[tuple[str, ...]] = []
+        for name, figures in scores["retrieval"].items():
+            counted = str(figures["queries"]), str(figures["documents"]), "; ".join(search_remarks(figures))
+            searches += [(name, *_found(figures), *counted)]
+            searches += [
+                (f"{name}, {mode}", *_found(found), "", "", "") for mode, found in other_modes(figures)
+            ]
         header = ("", *(f"recall{head}" if head[0] == "@" else head for head in SEARCH))
-        yield table((*header, "queries", "documents", "remarks"), rows, words=(0, len(header) + 2))
+        yield table((*header, "queries", "documents", "remarks"), searches, words=(0, len(header) + 2))
     if "transfer" in scores:
         yield "## Transfer"
         yield from _transfer(scores)
+
+
+def _found(figures: Mapping[str, Any]) -> Iterator[str]:
+    return (percent(figures[key]) for key in SEARCH.values())
 
 
 def _similarity(scores: Scores) -> Iterator[str]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.manifest import Mode
 from training.evaluation.data import BY_KEY, OTHERS, SETS, EvaluationSet
+from training.evaluation.modes import MODES
 from training.evaluation.tasks import TITLES
 
 COLUMNS = ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all")
@@ -119,10 +121,20 @@ def _retrieval(sets: dict[str, dict[str, Any]]) -> str:
     heads = "".join(f"{head:>10}" for head in SEARCH)
     lines = [f"{'search':{width}}{heads}{'queries':>9}{'documents':>11}"]
     for name, figures in sets.items():
-        cells = "".join(f"{percent(figures[key]):>10}" for key in SEARCH.values())
         said = _after(search_remarks(figures))
-        lines += [f"{name:{width}}{cells}{figures['queries']:>9}{figures['documents']:>11}{said}"]
+        counted = f"{figures['queries']:>9}{figures['documents']:>11}{said}"
+        lines += [f"{name:{width}}{_found(figures)}{counted}"]
+        lines += [f"{'  ' + mode:{width}}{_found(of_mode)}" for mode, of_mode in other_modes(figures)]
     return "\n".join(lines)
+
+
+def _found(figures: Mapping[str, Any]) -> str:
+    return "".join(f"{percent(figures[key]):>10}" for key in SEARCH.values())
+
+
+def other_modes(figures: Mapping[str, Any]) -> list[tuple[Mode, Mapping[str, Any]]]:
+    """The figures of search by words and by both, where they were measured; dense ones stand before them."""
+    return [(mode, figures[mode]) for mode in MODES if figures.get(mode)]
 
 
 def _transfer(tasks: dict[str, dict[str, Any]], mean: dict[str, Any]) -> str:

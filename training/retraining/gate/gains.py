@@ -1,44 +1,92 @@
-"""Gains of a candidate beyond what luck explains: the paired bootstrap over what both answered.
+"""Gains of a candidate beyond luck, and the searches that decide.
 
-A gain is looked for in the searches over the team's own text; where there is none, in the mean of the
-similarity sets. Several are looked at together, so each has a wider interval (Bonferroni): a candidate that
-is no better shows one in about one of forty retrainings at most.
+Labelled queries decide where there are any: what people asked and called relevant. Else titles, neighbours
+and known items stand in for them, each with its part of the level (Bonferroni); where there is no search at
+all, the mean of the similarity sets. A query's figure is the mean of dense and hybrid search, so one gain is
+looked for in what people use, and not one in each mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from training.evaluation.bootstrap import Graded, of_mean, of_spearman
-from training.retraining.gate.verdict import EACH, SAMPLES, Gain, Scores
+from training.evaluation.bootstrap import Graded, of_spearman
+from training.retraining.gate.paired import level_of, spread
+from training.retraining.gate.verdict import EACH, GROUPS, JUDGED, KEYS, SAMPLES, Gain, Scores
 
-_LEVEL = 0.95  # of all intervals together
-
-
-def gains(candidate: Scores, active: Scores) -> tuple[Gain, ...]:
-    """Gains of each search, or that of the mean of the similarity sets; empty when neither has samples."""
-    return tuple(_own(candidate, active)) or tuple(_similarity(candidate, active))
+HYBRID = "hybrid"
 
 
-def _own(candidate: Scores, active: Scores) -> Iterator[Gain]:
+def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
+    """Gains of the searches that decide, or that of the mean of the similarity sets; empty without either.
+
+    looks: the number of this look at the same queries (paired.level_of).
+    """
+    level = level_of(looks)
+    return tuple(_own(candidate, active, level)) or tuple(_similarity(candidate, active, level))
+
+
+def deciding(own: Scores) -> list[str]:
+    """The names of the searches that a gain is looked for in."""
+    return [JUDGED] if JUDGED in own else list(own)
+
+
+def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
+    """The keys without whose queries the judged ones gain nothing."""
+    before, after = ((side.get("own") or {}).get(JUDGED) for side in (active, candidate))
+    if before is None or after is None or len(before[EACH]) != len(after[EACH]):
+        return
+    keys = before.get(KEYS) or [None] * len(before[EACH])
+    differences = np.subtract(_each(after), _each(before))
+    for name in sorted({key for key in keys if key is not None}):
+        others = differences[[key != name for key in keys]]
+        if differences.mean() > 0 and not (len(others) and others.mean() > 0):
+            yield name
+
+
+def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
     before, after = active.get("own") or {}, candidate.get("own") or {}
-    common = [name for name in before if name in after and len(before[name][EACH]) == len(after[name][EACH])]
+    common = [
+        name
+        for name in deciding(before)
+        if name in after and len(before[name][EACH]) == len(after[name][EACH])
+    ]
     for name in common:
-        sides = before[name][EACH], after[name][EACH]
-        interval = of_mean(*sides, level=1 - (1 - _LEVEL) / len(common))
-        yield Gain(f"own {name}", float(np.mean(sides[1]) - np.mean(sides[0])), *interval)
+        was, now = _each(before[name]), _each(after[name])
+        found = spread(was, now, before[name].get(GROUPS))
+        part = level / len(common)
+        half = found.half(part)
+        yield Gain(
+            f"own {name}",
+            found.mean,
+            found.mean - half,
+            found.mean + half,
+            float(np.mean(was)),
+            float(np.mean(now)),
+            found.queries,
+            found.least_gain(part),
+            found.enough(part),
+        )
 
 
-def _similarity(candidate: Scores, active: Scores) -> Iterator[Gain]:
+def _each(figures: Scores) -> Sequence[float]:
+    """nDCG@10 of every query: the mean of dense and hybrid search, where there are both."""
+    modes: list[Any] = [figures[EACH], *([figures[HYBRID][EACH]] if HYBRID in figures else [])]
+    each: list[float] = np.mean(modes, axis=0).tolist()
+    return each
+
+
+def _similarity(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
     """The gain over the sets whose pairs both models have answered."""
     before, after = active.get(SAMPLES) or {}, candidate.get(SAMPLES) or {}
     common = [name for name in before if name in after and len(before[name][1]) == len(after[name][1])]
     if common:
         sets = [Graded(before[name][0], before[name][1], after[name][1]) for name in common]
-        figures = [scores["sts"][name]["spearman_all"] for scores in (active, candidate) for name in common]
-        if None not in figures:
-            half = len(common)
-            difference = (sum(figures[half:]) - sum(figures[:half])) / half
-            yield Gain(f"mean of {half}", difference, *of_spearman(sets, level=_LEVEL))
+        sides = [[scores["sts"][name]["spearman_all"] for name in common] for scores in (active, candidate)]
+        if None not in (*sides[0], *sides[1]):
+            was, now = (float(np.mean(side)) for side in sides)
+            low, high = of_spearman(sets, level=1 - 2 * level)
+            yield Gain(f"mean of {len(common)}", now - was, low, high, was, now, None, None, None)

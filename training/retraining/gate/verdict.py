@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fit.py adds
-SAMPLES, EACH, HITS = "samples", "each", "hits"  # what only a comparison needs: long, and not in a report
+# What only a comparison needs: long, and not in a report.
+SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
+JUDGED = "judged"  # the search by labelled queries: it decides where there is one
+
+
+def measures(own: Scores) -> dict[str, Scores]:
+    """Figures of the searches that depend on the model, by name: `titles` is dense, `titles hybrid` both."""
+    found: dict[str, Scores] = {}
+    for name, figures in own.items():
+        found[name] = figures
+        if "hybrid" in figures:
+            found[f"{name} hybrid"] = figures["hybrid"]
+    return found
 
 
 class Row(NamedTuple):
@@ -22,12 +34,17 @@ class Row(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """A figure that the candidate is better at, and how far that may be luck."""
+    """A figure that the candidate may be better at, and how far that may be luck."""
 
     name: str
     difference: float  # candidate minus active
-    low: float  # of the interval that holds the true difference, but for one time in twenty over all gains
+    low: float  # of the interval: paired.py says at which level
     high: float
+    active: float
+    candidate: float
+    queries: int | None  # that it is over; None for the similarity sets, with the two below
+    least: float | None  # the least true gain that would have shown, in four nights of five
+    enough: int | None  # queries with which a gain of this size would show; None also where there is no gain
 
     @property
     def shown(self) -> bool:
@@ -90,11 +107,16 @@ def figure(value: float | None, sign: str = "") -> str:
 
 def _without_samples(scores: Scores) -> dict[str, Any]:
     kept = {key: value for key, value in scores.items() if key != SAMPLES}
-    own = {
-        name: {key: value for key, value in figures.items() if key not in {EACH, HITS}}
-        for name, figures in scores.get("own", {}).items()
+    return kept | ({"own": _means(kept["own"])} if kept.get("own") else {})
+
+
+def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what there is for each query, at any depth."""
+    return {
+        key: _means(value) if isinstance(value, Mapping) else value
+        for key, value in figures.items()
+        if key not in {EACH, HITS, GROUPS, KEYS}
     }
-    return kept | ({"own": own} if own else {})
 
 
 def _plain(value: Any) -> Any:

@@ -55,7 +55,7 @@ def test_more_searches_make_each_interval_wider() -> None:
     one = own(BEFORE + NOISE + 0.03)["own"]["titles"]
     before = own(BEFORE)["own"]["titles"]
     [alone] = gains({"own": {"titles": one}}, {"own": {"titles": before}})
-    both = gains({"own": {"titles": one, "judged": one}}, {"own": {"titles": before, "judged": before}})
+    both = gains({"own": {"titles": one, "known": one}}, {"own": {"titles": before, "known": before}})
     assert both[0].low < alone.low
     assert both[0].high > alone.high
 
@@ -76,9 +76,30 @@ def test_a_loss_in_one_search_is_refused_whatever_the_other_gains() -> None:
     fell = own(BEFORE - 0.02)["own"]["titles"]
     rose = own(BEFORE + 0.1)["own"]["titles"]
     before = own(BEFORE)["own"]["titles"]
-    candidate = {"own": {"titles": rose, "judged": fell}}
-    verdict = compare(candidate, {"own": {"titles": before, "judged": before}}, require="better")
-    assert [reason.split(":")[0] for reason in verdict.reasons] == ["own judged"]
+    candidate = {"own": {"judged": rose, "titles": fell}}
+    verdict = compare(candidate, {"own": {"judged": before, "titles": before}}, require="better")
+    assert [reason.split(":")[0] for reason in verdict.reasons] == ["own titles"]
+
+
+def test_where_queries_are_judged_nothing_else_shows_a_gain() -> None:
+    rose = own(BEFORE + 0.1)["own"]["titles"]
+    before = own(BEFORE)["own"]["titles"]
+    sides = {"own": {"judged": before, "titles": rose}}, {"own": {"judged": before, "titles": before}}
+    assert [gain.name for gain in gains(*sides)] == ["own judged"]
+    assert compare(*sides, require="better").reasons == ("Nothing became better by more than luck explains.",)
+
+
+def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> None:
+    """Differences spread by 0.2 over 200 queries: an error of 0.014, and 2.35 of them to either side."""
+    error = NOISE.std(ddof=1) / 200**0.5
+    [gain] = gains(own(BEFORE + NOISE + 0.01), own(BEFORE))
+    half = 2.345 * error  # Student's quantile at 0.99 with 199 degrees of freedom
+    assert (gain.low, gain.high) == pytest.approx((0.01 - half, 0.01 + half), abs=1e-4)
+    assert gain.least == pytest.approx(half + 0.8416 * error, abs=1e-4)
+    assert gain.enough == pytest.approx(200 * (half / 0.01) ** 2, rel=0.01)
+    assert gains(own(BEFORE + NOISE - 0.01), own(BEFORE))[0].enough is None
+    later = gains(own(BEFORE + NOISE + 0.01), own(BEFORE), looks=30)[0]
+    assert later.low < gain.low, "the thirtieth look at the same queries has to show more"
 
 
 def test_other_queries_are_not_compared() -> None:

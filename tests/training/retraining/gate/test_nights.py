@@ -1,0 +1,131 @@
+"""Many nights of candidates that are no better, as numbers: promoted by luck, and refused by luck."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from training.retraining.gate.gains import gains
+from training.retraining.gate.rules import compare
+
+NIGHTS = 100
+YEARS = 40  # of a hundred nights each
+Floats = np.ndarray
+
+
+def judged(each: Floats) -> dict[str, Any]:
+    """Scores of labelled queries; hybrid search moves half as much."""
+    hybrid = 0.6 + each / 2
+    return {
+        "own": {
+            "judged": {
+                "ndcg10": float(each.mean()),
+                "queries": len(each),
+                "each": each.tolist(),
+                "hybrid": {"ndcg10": float(hybrid.mean()), "each": hybrid.tolist()},
+            }
+        }
+    }
+
+
+def moved(rng: np.random.Generator, count: int, gain: float = 0.0) -> Floats:
+    """Differences as retraining makes them: most queries keep their figure, some change a lot."""
+    changed = rng.random(count) < 0.3
+    return np.where(changed, rng.normal(gain / 0.3, 0.3, count), 0.0)
+
+
+@pytest.mark.parametrize("queries", [30, 200])
+def test_at_most_one_candidate_in_a_hundred_nights_is_promoted_by_luck(queries: int) -> None:
+    """The same queries every night; each candidate starts from the active model, so luck would add up."""
+    rng = np.random.default_rng(queries)
+    promoted = []
+    for _ in range(YEARS):
+        active, count = rng.uniform(0, 1, queries), 0
+        for night in range(1, NIGHTS + 1):
+            candidate = active + moved(rng, queries)
+            [gain] = gains(judged(candidate), judged(active), looks=night)
+            if gain.shown:
+                active, count = candidate, count + 1
+        promoted.append(count)
+    assert np.mean(promoted) < 0.5  # 0.19 by the sum of the levels
+    assert np.mean(np.array(promoted) > 1) < 0.1
+
+
+def test_with_new_queries_every_night_it_is_one_night_in_a_hundred() -> None:
+    rng = np.random.default_rng(3)
+    shown = 0
+    for _ in range(NIGHTS * YEARS):
+        active = rng.uniform(0, 1, 100)
+        [gain] = gains(judged(active + moved(rng, 100)), judged(active))
+        shown += gain.shown
+    assert shown / (NIGHTS * YEARS) == pytest.approx(0.01, abs=0.006)
+
+
+def test_the_least_gain_is_seen_in_four_nights_of_five() -> None:
+    rng = np.random.default_rng(4)
+    active = rng.uniform(0, 1, 200)
+    [gain] = gains(judged(active + moved(rng, 200)), judged(active))
+    assert gain.least is not None
+    seen = []
+    for _ in range(400):
+        active = rng.uniform(0, 1, 200)
+        # Dense and hybrid search together move three quarters as much as dense search alone.
+        [found] = gains(judged(active + moved(rng, 200, gain.least / 0.75)), judged(active))
+        seen.append(found.shown)
+    assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.parametrize(("queries", "most"), [(100, 0.3), (2000, 0.06)])
+def test_candidates_that_change_nothing_but_luck_are_seldom_refused_for_a_fall(
+    queries: int, most: float
+) -> None:
+    rng = np.random.default_rng(5)
+    refused = 0
+    for _ in range(300):
+        before, after = {}, {}
+        for name in ("titles", "neighbours", "known"):
+            each = rng.uniform(0, 1, queries)
+            before[name] = judged(each)["own"]["judged"]
+            after[name] = judged(each + moved(rng, queries))["own"]["judged"]
+        refused += not compare({"own": after}, {"own": before}).accepted
+    assert 0.005 < refused / 300 < most
+
+
+def test_a_real_loss_is_refused() -> None:
+    rng = np.random.default_rng(6)
+    active = rng.uniform(0, 1, 500)
+    refused = [
+        not compare(judged(active + moved(rng, 500, -0.03)), judged(active)).accepted for _ in range(50)
+    ]
+    assert np.mean(refused) > 0.9
+
+
+def test_the_word_of_one_key_does_not_carry_a_gain() -> None:
+    """Its queries are half of those that judge, and the candidate was trained to please them."""
+    rng = np.random.default_rng(7)
+    keys = ["spam", None] * 80
+    active = rng.uniform(0, 0.5, 160)
+    pleased = active + np.where([key == "spam" for key in keys], 0.5, -0.01)
+    before, after = judged(active), judged(pleased)
+    before["own"]["judged"]["keys"] = keys
+    verdict = compare(after, before, require="better")
+    assert verdict.gains[0].shown
+    assert verdict.reasons == (
+        "Without the queries that only the key 'spam' judged, judged queries gain nothing.",
+    )
+    honest = judged(active + 0.05)
+    assert compare(honest, before, require="better").accepted
+
+
+def test_queries_that_share_an_answer_are_one_piece_of_evidence() -> None:
+    rng = np.random.default_rng(8)
+    pieces = np.repeat(rng.normal(0.03, 0.15, 30), 10)
+    active = rng.uniform(0, 1, 300)
+    before, after = judged(active), judged(active + pieces)
+    [alone] = gains(after, before)
+    before["own"]["judged"]["groups"] = np.repeat(np.arange(30), 10).tolist()
+    [together] = gains(after, before)
+    assert together.difference == alone.difference
+    assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(10**0.5, rel=0.1)

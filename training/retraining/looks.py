@@ -1,0 +1,53 @@
+"""The number of looks at the same queries: each has to be paid for (gate/paired.py).
+
+    looks = 1 + share of tonight's queries that judged at the last look · looks of that one
+
+So it counts the nights since the queries were new, and new queries among them bring it down. The report of
+each judged version has its own number and a sample of its queries, by which the next one counts on: pruning
+older versions forgets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from models.files.bounded import read_json
+from models.manifest import REPORT
+from models.store import Store
+from training.evaluation.retrieval import Collection
+from training.retraining.gate.gains import deciding
+from training.retraining.sides import digest
+
+SAMPLE = 256  # queries, those of the least digests: the share is known to within 0.03 (one standard error)
+
+
+class Looks(NamedTuple):
+    number: float  # of this one, from 1
+    asked: tuple[str, ...]  # digests
+
+
+def count_looks(store: Store, searches: Mapping[str, Collection]) -> Looks:
+    """Tonight's look at the queries that decide, among `searches`."""
+    queries = (query for name in deciding(searches) for query in searches[name].queries.values())
+    asked = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
+    before = _last(store)
+    again = len({*asked} & {*before.asked}) / max(1, len(asked))
+    return Looks(1 + again * before.number, asked)
+
+
+def _last(store: Store) -> Looks:
+    """The newest look that left a report."""
+    for manifest in reversed(store.versions()):
+        if manifest.gate is not None and manifest.gate.mode == "on":
+            try:
+                meta = read_json(store.folder(manifest.version) / REPORT)["meta"]
+                return Looks(float(meta["looks"]), tuple(map(str, meta["asked"])))
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ):  # damaged, or older than the counting
+                continue
+    return Looks(0.0, ())
