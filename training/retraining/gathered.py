@@ -67,13 +67,11 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
 
 
 def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
-    """Of two about one pair without a key the later counts: the file's word, rather than what events say."""
     table, events = config.judgements, config.events
     if events.use and config.corpus.service is not None:
         bias = None if events.position_bias == "estimate" else events.position_bias
-        used, line = used_at(
-            config.corpus.service, config.corpus.collections, bias, events.least, events.keys
-        )
+        where = config.corpus.service, config.corpus.collections
+        used, line = used_at(*where, bias, events.least, events.keys)
         say(line)
         yield from used
     if table.file is not None:

@@ -59,7 +59,10 @@ def event(
 
 
 def opinion(events: Iterable[dict[str, Any]], least: int = 3, keys: int = 2) -> list[Judgement]:
-    return judgements_of(sessions_of(events), 1.0, least, keys)
+    """Without the keys, which agree."""
+    found = judgements_of(sessions_of(events), 1.0, least, keys)
+    assert all(each.of_use for each in found)
+    return [*dict.fromkeys(Judgement(*each[:3]) for each in found)]
 
 
 def pairs(found: Iterable[Judgement], relevant: bool) -> set[tuple[str, str]]:

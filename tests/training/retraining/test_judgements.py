@@ -161,12 +161,25 @@ def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("later", "relevant"),
-    [([], True), ([(None, False)], False), ([("x", False)], False), ([(None, False), ("x", True)], True)],
+    ("said", "relevant"),
+    [([], True), ([(None, False)], False), ([("x", False)], False), ([("x", True), (None, False)], True)],
 )
 def test_what_people_said_counts_more_than_what_their_clicks_say(
-    later: list[tuple[str | None, bool]], relevant: bool
+    said: list[tuple[str | None, bool]], relevant: bool
 ) -> None:
-    said = [Judgement("q", "a", True), *(Judgement("q", "a", verdict, key) for key, verdict in later)]
-    found = judged(said, KNOWN, 0.5)
-    assert ({**found.train, **found.held} == {"q": ["a"]}) is relevant
+    clicks = [Judgement("q", "a", True, key, of_use=True) for key in ("x", "y")]
+    people = [Judgement("q", "a", verdict, key) for key, verdict in said]
+    for both in ([*clicks, *people], [*people, *clicks]):
+        found = judged(both, KNOWN, 0.5)
+        assert (of(found) == {"q": ["a"]}) is relevant
+        assert (found.negatives == {"q": ["a"]}) is not relevant
+
+
+def test_clicks_of_one_key_rest_on_it_and_do_not_judge_alone() -> None:
+    clicks = [Judgement(f"q{at}", "a", True, "page", of_use=True) for at in range(40)]
+    found = judged(clicks, KNOWN, 0.5)
+    assert of(found) != {}
+    assert found.held == {}
+    assert {*found.keys.values()} == {"page"}
+    by_two = [click._replace(key="other") for click in clicks]
+    assert judged([*clicks, *by_two], KNOWN, 0.5).keys == {}
