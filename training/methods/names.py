@@ -1,0 +1,24 @@
+"""Recipes by name, looked up without torch: a wrong name fails at once."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+from models.nearest import did_you_mean
+from training.errors import TrainingError
+
+
+def shipped() -> list[str]:
+    """The names of the recipes that come with the package."""
+    folder = resources.files("training") / "recipes"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def check_name(name: str) -> None:
+    """Raise TrainingError where `name` is neither a shipped recipe nor a file."""
+    if name not in shipped() and not Path(name).is_file():
+        raise TrainingError(
+            f"There is no recipe {name!r}.{did_you_mean(name, shipped())} Name a TOML file or one of "
+            f"{', '.join(shipped())}."
+        )
