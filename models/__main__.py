@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from models.commands import Parser
-from models.errors import InUse, ModelError, not_installed
+from models.errors import InUse, ModelError, UnknownVersion, not_installed
+from models.nearest import did_you_mean
 
 try:
     from models import cpus
@@ -30,8 +31,13 @@ except ModuleNotFoundError as missing:
 
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     options = _parser(environ).parse_args(arguments)
+    store = Store(options.models_dir)
     try:
-        options.run(Store(options.models_dir), options)
+        options.run(store, options)
+    except UnknownVersion as error:
+        hint = did_you_mean(error.version, store.names())
+        print(f"python -m models: {error}{hint} `python -m models list` shows them.", file=sys.stderr)
+        return 1
     except (ModelError, OSError) as error:
         print(f"python -m models: {error}", file=sys.stderr)
         return 1

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn
 
-from models.refusals import did_you_mean
+from models.nearest import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (-[^\s=]+)")
+_KINDS = {"int": "whole number", "float": "number"}
+_NUMBER = re.compile(r"invalid (int|float) value: ('[^']*')")
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,6 +26,7 @@ class Parser(argparse.ArgumentParser):
         return "" if unknown is None else did_you_mean(unknown[1], set(_options(self)))
 
     def error(self, message: str) -> NoReturn:
+        message = _NUMBER.sub(lambda found: f"{found[2]} is not a {_KINDS[found[1]]}", message)
         self.exit(
             2, f"{self.prog}: {message}.{self.hint(message)} `{self.prog} --help` lists what there is.\n"
         )

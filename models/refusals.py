@@ -1,18 +1,17 @@
-"""Plain words for mistakes: a name that is nearly right, and what pydantic finds wrong with a value."""
+"""Plain words for what pydantic finds wrong with a value."""
 
 from __future__ import annotations
 
 import re
 import types
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel
 
-MAX_CHARACTERS = 80  # of a name or a value that a refusal repeats
-_ALIKE = 0.7  # difflib's ratio; at its default of 0.6 PROVIDER resembles PORT
+from models.nearest import MAX_CHARACTERS, did_you_mean, no_field
+
 # The ends of pydantic's names for a value of another type.
 _ENDS = re.compile(r"(_type|_parsing|_parsing_size|_from_float)$")
 _KINDS = {
@@ -32,30 +31,6 @@ _BOUNDS = {
     "less_than": ("lt", "below"),
     "less_than_equal": ("le", "at most"),
 }
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A question behind a sentence, ` Did you mean inputs?`; empty where none of `known` resembles `name`."""
-    close = nearest(name, known)
-    return "" if close is None else f" Did you mean {close}?"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    by_small = {each.lower(): each for each in known}
-    close = get_close_matches(name[:MAX_CHARACTERS].lower(), by_small, n=1, cutoff=_ALIKE)
-    return by_small[close[0]] if close else None
-
-
-def no_field(name: str, known: Iterable[str], noun: str = "field", within: str = "") -> str:
-    """The refusal of an unknown field: the one that was probably meant, else all that there are.
-
-    within: the object that has no such field; empty: the whole body, or the address.
-    """
-    known = list(known)
-    hint = did_you_mean(name, known)
-    place = f"in {within}" if within else "here"
-    there_are = f"; there are {', '.join(known)}" if known else "; there is none"
-    return f"There is no {noun} {name[:MAX_CHARACTERS]!r} {place}{'' if hint else there_are}.{hint}"
 
 
 def sentence(problem: Any, model: type[BaseModel], where: str) -> str:

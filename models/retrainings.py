@@ -18,6 +18,7 @@ FILE_NAME = "schedule.json"
 # The exit status of `retrain`, in a word.
 OUTCOMES = {0: "published", 3: "refused", 4: "nothing to learn", 5: "busy", 130: "stopped"}
 FAILED = "failed"
+_PARTS = ("last_run", "running")
 LATE = timedelta(minutes=5)  # a run that is due begins at once, where its schedule lives
 _START = " Start it with `python -m training schedule --config retrain.toml`."
 
@@ -42,9 +43,9 @@ def schedule_state(runs: dict[str, Any], now: datetime) -> dict[str, Any] | None
     """
     if not runs:
         return None
-    last = runs.get("last_run") or {}
+    last, running = (found if isinstance(found := runs.get(name), dict) else {} for name in _PARTS)
     before = f" The last run ended {last['ended']}: {last.get('outcome')}." if last.get("ended") else ""
-    due, running = runs.get("next_run"), runs.get("running")
+    due = runs.get("next_run")
     if running:
         state, says = "running", f"A retraining is running since {running.get('started')}."
     elif not due:

@@ -17,7 +17,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
 from models.manifest import Mode
-from models.refusals import nearest, sentence
+from models.nearest import nearest
+from models.refusals import sentence
 from service import memory
 from service.errors import StartupError
 

@@ -288,7 +288,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         native = {"422", "424"} if path in {"/", "/embed", "/similarity"} else {"422"}
         expected = {"400", "401", "403", "404", "409", "413", "415", "421", "429", "500", "503", "504"}
         assert set(refusals) == expected | (set() if path in families else native)
-        for answer in refusals.values():
+        for reference in refusals.values():
+            answer = document["components"]["responses"][reference["$ref"].rpartition("/")[2]]
             refusal = answer["content"]["application/json"]["schema"]["$ref"]
             assert refusal.endswith(f"/{families.get(path, 'Refusal')}")
     assert document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"] == {

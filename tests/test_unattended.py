@@ -141,7 +141,7 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
         assert {hit["id"]: hit["text"] for hit in everything["hits"]} == expected
         answer = service.client.get("/models").json()
         states = {model["version"]: model["state"] for model in answer["models"]}
-        assert answer["schedule"] == read_runs(models)
+        assert read_runs(models).items() <= answer["schedule"].items()
         assert answer["schedule"]["last_run"]["outcome"] == "nothing to learn"
         assert states == {first: "active", refused: "refused", third: "retired"}
         print(f"{len(load.done)} requests, none failed")

@@ -20,7 +20,8 @@ import orjson
 from fastapi import Request
 from pydantic import BaseModel, RootModel, ValidationError
 
-from models.refusals import MAX_CHARACTERS, no_field, sentence
+from models.nearest import MAX_CHARACTERS, no_field
+from models.refusals import sentence
 from service import memory
 from service.errors import MediaType, Validation
 from service.http.body_budget import NDJSON
@@ -128,10 +129,13 @@ def require_json(request: Request) -> None:
         return
     if kind == NDJSON:
         raise MediaType("NDJSON is taken by POST /documents alone. Send application/json.")
-    raise MediaType(f"Content-Type must be application/json, not {given or 'missing'}.")
+    found = f"must be application/json, not {given}" if given else "is missing"
+    raise MediaType(f"Content-Type {found}. Send the header Content-Type: application/json.")
 
 
 def _parse(content: bytes) -> Any:
+    if not content:
+        raise Validation("The body is empty. Send a JSON object.")
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:

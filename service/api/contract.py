@@ -3,6 +3,7 @@
 The OpenAPI document is made of these promises, and `make test-contract` holds the running service to them.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 
 from service import errors
 from service.api.body import refuses_unknown
+from service.api.examples import BODIES, SUMMARIES
 from service.api.json_schemas import HOLDS, NAMED, SHAPES
 from service.auth.keys import Role as Role  # noqa: PLC0414  routes take it from here, beside describe()
 from service.errors import ServiceError
@@ -20,6 +22,7 @@ from service.http.error_responses import status_in
 from service.http.routing import OPEN
 
 _REFERENCE = "#/components/schemas/{model}"
+_IN_COLLECTION = "/collections/{collection}"
 
 # Whatever a route does: a header twice, a wrong host, a bad deadline, a bug, a service that stops, a deadline
 # that passed.
@@ -185,14 +188,41 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         )
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(bodies["$defs"] | SHAPES)
-        for operations in document["paths"].values():
-            for operation in operations.values():
+        components["responses"] = {}
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                _name(operation, method, path)
+                _fold(operation, components["responses"])
                 if app.state.access is not None and operation["x-role"] != OPEN:
                     operation["security"] = [{"key": []}]
         if app.state.access is not None:  # so that `/docs` and generated clients send a key
             components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         app.openapi_schema = _finished(document)
     return app.openapi_schema
+
+
+def _name(operation: dict[str, Any], method: str, path: str) -> None:
+    """Give an operation its summary, an id that clients can be generated with, and an example of its body."""
+    within = path.removeprefix(_IN_COLLECTION) if path != _IN_COLLECTION else path
+    summary = SUMMARIES.get(f"{method} {within}")
+    if summary is not None:
+        operation["summary"] = summary if within == path else f"{summary}, in a collection"
+    words = re.findall(r"[a-z0-9]+", f"{method} {path}")
+    operation["operationId"] = "_".join(words)
+    content = operation.get("requestBody", {}).get("content", {})
+    if within in BODIES and "application/json" in content:
+        content["application/json"]["example"] = BODIES[within]
+
+
+def _fold(operation: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Say each refusal once, in the document's components, under a name of its status and its kinds."""
+    for status, answer in operation["responses"].items():
+        if status >= "400":
+            family = answer["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            kinds = answer["description"].partition(";")[0].replace(", ", "")
+            name = f"{family}{status}{kinds}"
+            shared[name] = answer
+            operation["responses"][status] = {"$ref": f"#/components/responses/{name}"}
 
 
 def _finished(part: Any) -> Any:

@@ -47,6 +47,8 @@ _START = """SwaggerUIBundle({
   deepLinking: true,
   showExtensions: true,
   validatorUrl: null,
+  defaultModelsExpandDepth: 0,
+  docExpansion: "list",
 });
 """
 

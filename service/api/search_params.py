@@ -118,8 +118,9 @@ def query_of(q: str | None, id: str | None) -> Query:
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
-        [text] = texts_of([q], 1, "q")
-        return Query(text)
+        if q is None or not q or q.isspace():
+            raise Empty("q is empty, or white space only. Give a text to look for.", param="q")
+        return Query(q)
     return Query(similar_to=given_id(id, "id"))
 
 

@@ -4,9 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-import onnxruntime
-
 from models import cpus
+from models.engines.place import CPU
 from models.errors import ModelError
 from models.store import Store
 from service.auth.keys import Role, read_keys
@@ -37,7 +36,7 @@ def report(settings: Settings) -> str:
         "workers x threads": str(layout_for(settings)),
         "device": require_device(settings),
         "form": _form(settings),
-        "providers": ", ".join(onnxruntime.get_available_providers()),
+        "provider": "CPUExecutionProvider" if settings.place == CPU else "CUDAExecutionProvider",
         "model": _model(settings),
         "index": _index(settings),
         "disk": _disk(settings.data_dir),

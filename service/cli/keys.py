@@ -31,7 +31,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="change", required=True)
     add = commands.add_parser("add", parents=[file], help="make a key and print it, this once")
     add.add_argument("name", type=_name)
-    add.add_argument("--role", required=True, choices=list(Role), type=Role)
+    add.add_argument("--role", required=True, choices=[role.value for role in Role])
     add.add_argument("--requests-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
     add.add_argument("--tokens-per-minute", type=int, metavar="N", help="0: no limit; else the setting's")
     commands.add_parser("list", parents=[file], help="names, roles and limits")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> str:
             if arguments.change == "remove":
                 return remove(file, arguments.name)
             limits = (arguments.requests_per_minute, arguments.tokens_per_minute)
-            return add(file, arguments.name, arguments.role, limits)
+            return add(file, arguments.name, Role(arguments.role), limits)
     except KeysError as error:
         raise KeysError(f"{file}: {error}") from error
     except OSError as error:

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from models.nearest import did_you_mean
 from service.errors import MethodNotAllowed, NotFound, ServiceError, Validation
 
 
@@ -64,7 +65,11 @@ def install(app: FastAPI) -> None:
             access = request.app.state.access
             if access is not None and "endpoint" not in request.scope:
                 access.identify(request.scope)  # a stranger does not learn which paths there are
-            raise NotFound(f"There is no route {request.method} {path}. GET /docs lists them.") from error
+            plain = [route.path for route in request.app.router.routes if isinstance(route, Route)]
+            hint = did_you_mean(path, (each for each in plain if "{" not in each))
+            raise NotFound(
+                f"There is no route {request.method} {path}.{hint} GET /docs lists them."
+            ) from error
         if error.status_code == 405:
             allowed = ", ".join(sorted(_methods(request)))  # of all routes of this path, not of the first
             raise MethodNotAllowed(

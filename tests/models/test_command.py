@@ -18,6 +18,9 @@ def root(tiny_models_dir: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_models_dir, tmp_path / "models")
 
 
+LIST = "`python -m models list` shows them."
+
+
 def _run(root: Path, *arguments: str) -> int:
     return main(["--models-dir", str(root), *arguments], environ={})
 
@@ -72,8 +75,11 @@ def test_verify_checks_files_and_vectors(root: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["show", "nothing"], "There is no published version 'nothing'."),
-        (["verify", "../models"], "There is no published version '../models'."),
+        (["show", "nothing"], "There is no published version 'nothing'. `python -m models list` shows them."),
+        (
+            ["verify", "../models"],
+            "There is no published version '../models'. `python -m models list` shows them.",
+        ),
         (["import", "./nowhere"], "nowhere is not a folder."),
     ],
 )

@@ -13,16 +13,11 @@ from pydantic import ValidationError
 
 from training.errors import TrainingError
 from training.methods.fit import Unfit, check_fit, columns_of
+from training.methods.names import check_name, shipped
 from training.methods.recipe import RECIPE, Recipe
 from training.methods.sources import Triples
 from training.methods.views import stands_aside
 from training.validation import refusal
-
-
-def shipped() -> list[str]:
-    """The names of the recipes that come with the package."""
-    folder = resources.files("training") / "recipes"
-    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -30,14 +25,11 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
     changes: keys of the recipe with other values; `optim.lr` is a key within a table.
     """
+    check_name(name)
     if name in shipped():
         text = (resources.files("training") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
         return read_recipe(text, name, changes)
     file = Path(name)
-    if not file.is_file():
-        raise TrainingError(
-            f"There is no recipe {name!r}: name a TOML file or one of {', '.join(shipped())}."
-        )
     try:
         return read_recipe(file.read_text(encoding="utf-8"), file.stem, changes)
     except UnicodeDecodeError:

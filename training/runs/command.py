@@ -18,6 +18,7 @@ from models.store import models_dir
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder
+from training.methods.names import check_name
 from training.model.base import Base, open_base, version_of
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
@@ -147,6 +148,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    names = options.recipe.split(",")
+    for name in names:
+        check_name(name.strip())
+    for file in options.corpus or ():
+        if not file.is_file():
+            raise TrainingError(f"There is no file {file}.")
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
     from training.methods.stages import find_stages  # noqa: PLC0415  torch
 
@@ -155,7 +162,6 @@ def _run(options: argparse.Namespace) -> int:
         return _run_stages(stages, options)
     if options.minutes is not None:
         raise TrainingError("--minutes is for a recipe of stages; this one takes --steps.")
-    names = options.recipe.split(",")
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
     recipes = [load_recipe(name.strip(), arguments.changes(options.set)) for name in names]

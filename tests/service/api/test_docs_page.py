@@ -79,6 +79,23 @@ def test_the_api_page_has_these_files_and_no_others(service: Service) -> None:
         assert service.client.get(f"/docs/{file}").status_code == 404
 
 
+def test_every_operation_has_a_name_and_every_example_runs(service: Service) -> None:
+    """The page's button sends the example as it stands; those of documents go first, which others need."""
+    paths = service.client.get("/openapi.json").json()["paths"]
+    operations = [operation for found in paths.values() for operation in found.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
+    assert all(" " in operation["summary"] for operation in operations)
+    bodies = {
+        path: found["post"]["requestBody"]["content"]["application/json"]
+        for path, found in paths.items()
+        if "requestBody" in found.get("post", {})
+    }
+    assert bodies
+    for path in sorted(bodies, key=lambda path: "documents" not in path):
+        answer = service.client.post(path.replace("{collection}", "notes"), json=bodies[path]["example"])
+        assert answer.status_code == 200, f"{path}: {answer.text}"
+
+
 @pytest.mark.long
 def test_a_browser_shows_the_page_and_asks_no_other_host(service: Service, tmp_path: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")

@@ -73,7 +73,7 @@ def test_an_empty_input_is_400_and_its_place_is_named(
 
 
 def test_an_empty_query_is_400(client: TestClient) -> None:
-    refused(client.get("/search", params={"q": ""}), 400, "Empty", "q[0]")
+    refused(client.get("/search", params={"q": ""}), 400, "Empty", "q is empty")
 
 
 # 404, 405

@@ -79,7 +79,9 @@ def test_the_schedule_is_shown_where_there_is_one(scheduled: tuple[TestClient, P
         "last_run": {"ended": "1970-01-01T00:01:00+00:00", "status": 3, "outcome": "refused"},
     }
     write_runs(models, said)
-    assert client.get("/models").json()["schedule"] == said
+    shown = client.get("/models").json()["schedule"]
+    assert said.items() <= shown.items()
+    assert shown["state"] in {"waiting", "overdue", "stopped", "running"}
     found = samples(client)
     assert found["simile_retrain_last_end_seconds"] == 60
     assert found["simile_retrain_last_status"] == 3

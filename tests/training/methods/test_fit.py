@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from training.errors import TrainingError
-from training.methods.catalogue import fitted, load_recipe, shipped
+from training.methods.catalogue import fitted, load_recipe
 from training.methods.fit import column_of_each_view, columns_of
+from training.methods.names import shipped
 from training.methods.recipe import Recipe
 
 INFO = {"name": "info_nce", "tau": 0.05}

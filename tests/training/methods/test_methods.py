@@ -12,7 +12,8 @@ from models.sources.folder import read_source
 from models.store import Store
 from tests.training.recipe_cases import corpus_for, raw_source
 from tests.training.run_cases import losses, stop_after, weights
-from training.methods.catalogue import load_recipe, shipped
+from training.methods.catalogue import load_recipe
+from training.methods.names import shipped
 from training.methods.postprocess import Whiten
 from training.methods.recipe import Recipe
 from training.methods.sources import DocumentSpans

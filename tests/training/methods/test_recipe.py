@@ -9,8 +9,9 @@ import pytest
 
 from tests.training.conftest import RECIPE_TEXT as TEXT
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe, read_recipe, shipped
+from training.methods.catalogue import load_recipe, read_recipe
 from training.methods.heads import Tanh
+from training.methods.names import shipped
 from training.methods.objectives import InfoNCE
 from training.methods.recipe import Recipe
 from training.methods.views import Same
@@ -102,7 +103,8 @@ def test_the_digest_names_the_method_and_not_its_file_or_seed(recipe: Recipe, tm
 
 def test_a_recipe_that_is_nowhere_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        TrainingError, match=r"no recipe 'simcse': name a TOML file or one of all-but-the-top, .*simcse-unsup"
+        TrainingError,
+        match=r"no recipe 'simcse'\..* Name a TOML file or one of all-but-the-top, .*simcse-unsup",
     ):
         load_recipe("simcse")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -163,3 +165,17 @@ def test_the_digest_of_a_base_covers_its_dense_layers(tiny_source: Path) -> None
     ]
     assert len(set(known)) == len(known)
     assert digest(Dense(weight, bias, "tanh")) == known[1]
+
+
+def test_a_wrong_name_fails_before_torch_is_imported() -> None:
+    code = (
+        "import sys; from training.__main__ import main; status = main(sys.argv[1:]); "
+        "sys.exit(10 if 'torch' in sys.modules else status)"
+    )
+    for recipe, corpus in (("simcse-unsupp", "pyproject.toml"), ("simcse-unsup", "no-such-corpus.txt")):
+        arguments = ["train", recipe, "--corpus", corpus, "--out", "no-such-run"]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1, done.stderr
+        assert "There is no" in done.stderr

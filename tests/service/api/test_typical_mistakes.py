@@ -1,0 +1,196 @@
+"""Typical mistakes of newcomers over HTTP: each is answered in plain words that say what to do."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.mistakes import plain
+from tests.service.process import Service
+from tests.service.raw import ending_well
+
+GONE = "20260101T000000-all-minilm-l6-v2-00000000"
+KINDS = "a text, a list of texts, or token ids, all of one kind."
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Any) -> Iterator[Service]:
+    with ending_well(tmp_path_factory.mktemp("mistakes"), tiny_models_dir) as service:
+        service.put({"a": "red river"})
+        yield service
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        (
+            "/embed",
+            {"input": "a"},
+            422,
+            "inputs is missing. There is no field 'input' here. Did you mean inputs?",
+        ),
+        ("/embed", {"text": "a"}, 422, "inputs is missing. There is no field 'text' here; there are"),
+        ("/embed", ["a"], 422, "the body must be an object, not a list."),
+        ("/embed", "a", 422, "the body must be an object, not 'a'."),
+        ("/embed", {"inputs": 3}, 422, f"inputs must be {KINDS}"),
+        ("/embed", {"inputs": ""}, 400, "inputs[0] is empty, or white space only. Leave it out."),
+        ("/embed", {"inputs": ["a", ["b"]]}, 422, "inputs[1] must be a text, as the first one is."),
+        ("/embed", {"inputs": "a", "normalize": "no"}, 422, "normalize must be true or false, not 'no'."),
+        ("/embed", {"inputs": "a", "truncate": "END"}, 422, "truncate must be true or false, not 'END'."),
+        (
+            "/embed",
+            {"inputs": "a", "truncation_direction": "Lefft"},
+            422,
+            "truncation_direction must be 'Right' or 'Left', not 'Lefft'. Did you mean Left?",
+        ),
+        (
+            "/embed",
+            {"inputs": "a", "dimensions": "128"},
+            422,
+            "dimensions must be a whole number, not '128'.",
+        ),
+        (
+            "/embed",
+            {"inputs": "a", "dimensions": 1000},
+            422,
+            "dimensions must be between 1 and 32, not 1000.",
+        ),
+        (
+            "/embed",
+            {"inputs": "a", "prompt_name": "query"},
+            422,
+            "The model has no prompt 'query'; it has: none.",
+        ),
+        ("/embed", {"inputs": "a", "model": GONE}, 404, f"There is no version '{GONE}'."),
+        ("/v1/embeddings", {"inputs": "a"}, 400, "There is no field 'inputs' here. Did you mean input?"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "encoding_format": "hex"},
+            400,
+            "encoding_format must be 'float' or 'base64', not 'hex'.",
+        ),
+        (
+            "/v1/embedding",
+            {"input": "a"},
+            404,
+            "There is no route POST /v1/embedding. Did you mean /v1/embeddings?",
+        ),
+        ("/v2/embed", {"texts": "a"}, 400, "texts must be a list, not 'a'."),
+        (
+            "/v2/embed",
+            {"texts": ["a"], "embedding_types": ["int4"]},
+            400,
+            "embedding_types[0] must be 'float', 'int8'",
+        ),
+        ("/similarity", {"inputs": ["a", "b"]}, 422, "inputs must be an object, not a list."),
+        ("/similarity", {"pairs": ["a", "b"]}, 422, "pairs[0] must be a list of two texts."),
+        (
+            "/search",
+            {"query": "a"},
+            422,
+            "queries is missing. There is no field 'query' here; there are k, offset",
+        ),
+        ("/search", {"queries": "a"}, 422, "queries must be a list, not 'a'."),
+        (
+            "/search",
+            {"queries": ["a"], "top_k": 3},
+            422,
+            "There is no field 'top_k' here; there are k, offset, mode",
+        ),
+        ("/search", {"queries": ["a"], "filter": "x"}, 422, "filter must be an object, not 'x'."),
+        (
+            "/documents",
+            {"text": "a"},
+            422,
+            "documents is missing. There is no field 'text' here; there are documents.",
+        ),
+        ("/documents", {"documents": {"text": "a"}}, 422, "documents must be a list, not an object."),
+        (
+            "/documents",
+            {"documents": [{"id": 1, "text": "a"}]},
+            422,
+            "documents[0].id must be a text, not 1.",
+        ),
+        (
+            "/documents",
+            {"documents": [{"text": "a", "meta": {}}]},
+            422,
+            "There is no field 'meta' in documents[0]; there are id, text, metadata.",
+        ),
+        (
+            "/feedback",
+            {"query": "a", "id": "a", "relevant": 1},
+            422,
+            "relevant must be true or false, not 1.",
+        ),
+        ("/feedback", {"query": "a", "id": "x", "relevant": True}, 404, "There is no document 'x'"),
+        ("/models/mine/activate", {}, 404, "There is no version 'mine'. GET /models lists them."),
+        ("/models/rollback", {}, 409, "There is no version to go back to."),
+    ],
+)
+def test_a_mistake_in_a_body_is_answered_in_plain_words(
+    service: Service, path: str, body: object, status: int, words: str
+) -> None:
+    answer = service.client.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    assert words in plain(_message(answer.json()))
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/serach?q=a", 404, "There is no route GET /serach. Did you mean /search? GET /docs lists them."),
+        ("/embed", 405, "/embed does not take GET; it takes POST."),
+        ("/search", 422, "Give q, a text to look for, or id"),
+        ("/search?q=", 400, "q is empty, or white space only. Give a text to look for."),
+        ("/search?query=a", 422, "There is no parameter 'query' here; there are k, offset"),
+        ("/search?q=a&k=ten", 422, "k must be a whole number, not 'ten'."),
+        ("/search?q=a&mode=hybird", 422, "not 'hybird'. Did you mean hybrid?"),
+        ("/search?q=a&filter=topic:x", 422, "filter: This is not JSON"),
+    ],
+)
+def test_a_mistake_in_an_address_is_answered_in_plain_words(
+    service: Service, path: str, status: int, words: str
+) -> None:
+    answer = service.client.get(path)
+    assert answer.status_code == status, answer.text
+    assert words in plain(_message(answer.json()))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "words"),
+    [
+        (b"", "application/json", 422, "The body is empty. Send a JSON object."),
+        (b'{"inputs": "a",}', "application/json", 422, "The body is not valid JSON: trailing comma"),
+        (
+            b"inputs=a",
+            "application/x-www-form-urlencoded",
+            415,
+            "Send the header Content-Type: application/json.",
+        ),
+    ],
+)
+def test_bytes_that_are_no_json_are_refused_in_plain_words(
+    service: Service, content: bytes, kind: str, status: int, words: str
+) -> None:
+    answer = service.client.post("/embed", content=content, headers={"content-type": kind})
+    assert answer.status_code == status, answer.text
+    assert words in plain(_message(answer.json()))
+
+
+def test_fields_that_a_compatible_route_does_not_know_are_ignored_and_named(service: Service) -> None:
+    body = {"inputs": "a", "normalise": False, "parameters": {"trunkate": True}, "ü\n": 1}
+    answer = service.client.post("/embed", json=body)
+    assert answer.status_code == 200
+    assert answer.headers["x-ignored-fields"] == "normalise, parameters.trunkate, ??"
+    openai = service.client.post(
+        "/v1/embeddings", json={"input": "a", "user": "u", "encoding_format": "float"}
+    )
+    assert "x-ignored-fields" not in openai.headers
+    many = service.client.post("/embed", json={"inputs": "a"} | {f"f{at}": 1 for at in range(1000)})
+    assert many.headers["x-ignored-fields"].count(",") == 9
+
+
+def _message(said: dict[str, Any]) -> str:
+    found = said.get("error", said.get("message"))
+    return str(found["message"] if isinstance(found, dict) else found)
