@@ -7,7 +7,6 @@ Values alone are checked here; runtime/settings_check.py reads the files that so
 import ipaddress
 import os
 import re
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
 from models.manifest import Mode
+from models.refusals import nearest, sentence
 from service import memory
 from service.errors import StartupError
 
@@ -187,6 +187,13 @@ def keys_file() -> Path | None:
     return Path(named) if named else None
 
 
+def own_url() -> str:
+    """The address of the service that the environment describes, for commands that talk to a running one."""
+    port = os.environ.get(f"{PREFIX}PORT") or Settings.model_fields["port"].default
+    scheme = "https" if os.environ.get(f"{PREFIX}TLS_CERT_FILE") else "http"
+    return f"{scheme}://127.0.0.1:{port}"
+
+
 def allowed_origins(text: str) -> list[str]:
     """The origins of `SIMILE_CORS_ORIGINS`, as browsers write them.
 
@@ -268,15 +275,18 @@ def read() -> Settings:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            close = get_close_matches(name.upper(), known, n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
+            bare = name.upper().removeprefix(PREFIX)
+            meant = nearest(bare, (field.upper() for field in Settings.model_fields)) or _elsewhere(bare)
+            hint = "" if meant is None else f" Did you mean {PREFIX}{meant}?"
             raise StartupError(
                 f"{name} is not a setting of this version.{hint} Unset it, or see docs/SETTINGS.md."
             )
     try:
         return Settings()
     except ValidationError as error:
-        raise StartupError("\n".join(_in_words(problem) for problem in error.errors())) from error
+        # A default that is made from a wrong setting is missing too: that is no mistake of its own.
+        found = [each for each in error.errors() if each["type"] != "default_factory_not_called"]
+        raise StartupError("\n".join(_in_words(problem) for problem in found)) from error
 
 
 def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
@@ -288,7 +298,12 @@ def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
 
 
 def _in_words(problem: Any) -> str:
-    message = str(problem["msg"]).removeprefix("Value error, ")
     if not problem["loc"]:
-        return message
-    return f"{PREFIX}{str(problem['loc'][0]).upper()}={problem['input']}: {message}."
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return sentence(problem, Settings, f"{PREFIX}{str(problem['loc'][0]).upper()}")
+
+
+def _elsewhere(name: str) -> str | None:
+    """The setting that does what other servers call by another name."""
+    known = {"PROVIDER": "DEVICE", "ADDRESS": "HOST", "BIND": "HOST", "TOKEN": "API_KEYS_FILE"}
+    return next((ours for word, ours in known.items() if word in name), None)

@@ -286,7 +286,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         assert answers["200"]["content"]["application/json"]["schema"]["$ref"]
         refusals = {status: answer for status, answer in answers.items() if status >= "400"}
         native = {"422", "424"} if path in {"/", "/embed", "/similarity"} else {"422"}
-        expected = {"400", "401", "403", "409", "413", "415", "421", "429", "500", "503", "504"}
+        expected = {"400", "401", "403", "404", "409", "413", "415", "421", "429", "500", "503", "504"}
         assert set(refusals) == expected | (set() if path in families else native)
         for answer in refusals.values():
             refusal = answer["content"]["application/json"]["schema"]["$ref"]

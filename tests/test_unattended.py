@@ -107,7 +107,7 @@ def test_a_service_under_load_is_retrained_by_a_schedule_that_nobody_watches(pla
                 [refused] = {path.name for path in models.glob("2*")} - {first}
                 report = json.loads((models / refused / REPORT).read_bytes())
                 assert report["accepted"] is False
-                assert any(reason.startswith(("stsb", "own", "mean")) for reason in report["reasons"])
+                assert any(reason.startswith(("stsb", "Search", "mean")) for reason in report["reasons"])
                 until(place, ran("nothing to learn"), load)
                 assert service.client.get("/info").json()["model_version"] == first
 

@@ -24,11 +24,13 @@ from service.api.selected import (
     to_forget,
 )
 from service.auth.audit import audit
-from service.errors import Conflict, Empty, NotFound, Storage
+from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
 from service.store.values import MAX_QUERY_CHARACTERS, Judgement, Limits
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
+
+NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgement out."
 
 
 class JudgementIn(BaseModel):
@@ -54,9 +56,15 @@ class FeedbackRequest(
     """A judgement, or a list of them as `feedback`."""
 
 
+class Refused(BaseModel):
+    index: int = Field(description="Its place in the list, from 0")
+    error: str
+
+
 class Judged(BaseModel):
     stored: int
     sequence: int
+    refused: list[Refused] = Field([], description="Of a list, when some were refused")
 
 
 class JudgementOut(BaseModel):
@@ -80,26 +88,46 @@ async def judge(request: Request) -> Response:
     A judgement carries the name of the key that sent it, and replaces that key's earlier one of the same
     query and document. One of a document that is not there, for example because it was deleted since the
     search, is 404: nothing could be learnt from it. More than a key may have, in all, of one query or of one
-    document, is 409. Of a list, all are stored or none; the 404 names the ids to leave out.
+    document, is 409, and nothing is stored. Of a list, `refused` says which judgements are malformed or of a
+    document that is not there, and the others are stored; when none is left, the first refusal is the answer.
     """
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest)
-    judgements = _judgements(body.root, runtime.settings.max_inputs)
+    given = _judgements(body.root, runtime.settings.max_inputs)
     collection = await existing(request, runtime)
     key, settings = key_name(request), runtime.settings
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
-    sequence = await runtime.corpus.store.judge(judgements, collection, key, limits)
-    for judgement in judgements:
+    well_formed = [judgement for judgement in given if isinstance(judgement, Judgement)]
+    if not well_formed and isinstance(given[0], ServiceError):
+        raise given[0]
+    sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, key, limits)
+    stored = [judgement for judgement in well_formed if judgement.id not in unknown]
+    for judgement in stored:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
-    return json_response({"stored": len(judgements), "sequence": sequence})
+    refused = [
+        {"index": at, "error": NOT_THERE.format(id=said.id) if isinstance(said, Judgement) else said.message}
+        for at, said in enumerate(given)
+        if not isinstance(said, Judgement) or said.id in unknown
+    ]
+    answer: dict[str, Any] = {"stored": len(stored), "sequence": sequence}
+    return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgements(body: dict[str, Any], limit: int) -> list[Judgement]:
+def _judgements(body: dict[str, Any], limit: int) -> list[Judgement | ServiceError]:
+    """The judgements of a request; in a list, an error stands in the place of one that is malformed."""
     if "feedback" not in body:
         return [_judgement(body, "")]
     many = validated(JudgementsIn, body).feedback
     check_count(many, limit, "feedback")
-    return [_judgement(value, f"feedback[{at}]") for at, value in enumerate(many)]
+    return [_judgement_or_error(value, f"feedback[{at}]") for at, value in enumerate(many)]
+
+
+def _judgement_or_error(value: object, name: str) -> Judgement | ServiceError:
+    try:
+        return _judgement(value, name)
+    except (Empty, Validation) as error:
+        release_frames(error)
+        return error
 
 
 def _judgement(value: object, name: str) -> Judgement:

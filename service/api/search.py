@@ -45,10 +45,10 @@ _LIKE: dict[str, Any] = {
 _QUERIES: dict[str, Any] = {
     "anyOf": [{"type": "array", "items": kind, "minItems": 1} for kind in (TEXT, VECTOR, _LIKE)]
 }
-_PATH = r"text|metadata(\.[^.,]+)*"
+_PATH = r"title|text|metadata(\.[^.,]+)*"
 _FIELDS: dict[str, Any] = {
     "type": "array",
-    "items": {"type": "string", "pattern": r"^(text|metadata(\.[^.]+)*)$"},
+    "items": {"type": "string", "pattern": r"^(title|text|metadata(\.[^.]+)*)$"},
     "maxItems": MAX_FIELDS,
 }
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
@@ -62,7 +62,7 @@ class SearchParameters(Options):
     )
     fields: str | None = Field(
         None,
-        description=f"{_SHOWS}, separated by commas: text, metadata, metadata.NAME; absent: all",
+        description=f"{_SHOWS}, separated by commas: title, text, metadata, metadata.NAME; absent: all",
         json_schema_extra={"pattern": rf"^(({_PATH})(,({_PATH}))*)?$"},
     )
     filter: FilterText = None
@@ -73,7 +73,7 @@ class SearchRequest(Options):
     model_config = ConfigDict(extra="forbid", strict=True)
     queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
     fields: Annotated[list[StrictStr], Field(fail_fast=True), WithJsonSchema(_FIELDS)] | None = Field(
-        None, description=f"{_SHOWS}: text, metadata, metadata.NAME; null: all"
+        None, description=f"{_SHOWS}: title, text, metadata, metadata.NAME; null: all"
     )
     filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
@@ -81,13 +81,14 @@ class SearchRequest(Options):
 
 
 class PassageFound(BaseModel):
-    start: int = Field(description="Its first character (Unicode code points)")
+    start: int = Field(description="Its first character of the text (Unicode code points)")
     end: int = Field(description="The one behind its last")
 
 
 class Found(BaseModel):
     id: str
     score: float
+    title: str = Field("", description="Absent when the document has none, or `fields` leaves it out")
     text: str = Field("", description="Absent when `fields` leaves it out")
     metadata: dict[str, Any] = Field({}, description="Absent when `fields` leaves it out")
     passage: PassageFound | SkipJsonSchema[None] = Field(None, description="The best one of a split text")
@@ -124,7 +125,7 @@ async def search_one(request: Request) -> Response:
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
-    version = pinned(request, None, ())
+    version = pinned(request, None, runtime)
     with runtime.live.borrow(version) as generation:
         search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
         hits, headers, ids = await _found(
@@ -154,7 +155,7 @@ async def search_many(request: Request) -> Response:
     collection = await existing(request, runtime)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
-    version = pinned(request, model, runtime.controller.published)
+    version = pinned(request, model, runtime)
     with runtime.live.borrow(version) as generation:
         search = asked.search(
             runtime.settings, generation, collection, where, shown, queries, passages=asked.passages

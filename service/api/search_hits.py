@@ -10,7 +10,7 @@ from service.api.responses import in_chunks, json_array
 from service.corpus.search import Hit
 from service.errors import Validation
 from service.store.turns import pause
-from service.store.values import Record
+from service.store.values import COLUMNS, Column, Record
 
 MAX_FIELDS = 100
 METADATA = "metadata"
@@ -20,8 +20,7 @@ METADATA = "metadata"
 class Shown:
     """Parts of a hit that are shown beside its id and its score."""
 
-    text: bool = True
-    metadata: bool = True
+    columns: tuple[Column, ...] = COLUMNS
     paths: tuple[tuple[str, ...], ...] = ()  # of the metadata these alone, when there are any
 
     def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
@@ -38,9 +37,11 @@ class Shown:
         pause()
         head = {"id": hit.document.id, "score": hit.score}
         parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
-        if self.text:
+        if hit.document.title_json:
+            parts += b',"title":', hit.document.title_json
+        if "text" in self.columns:
             parts += b',"text":', hit.document.text_json
-        if self.metadata:
+        if "metadata" in self.columns:
             chosen = self._chosen(hit.document) if self.paths else hit.document.metadata_json
             parts += b',"metadata":', chosen
         if hit.passage is not None:
@@ -65,7 +66,7 @@ class Shown:
 
 
 def shown_of(fields: Sequence[str] | None) -> Shown:
-    """`text`, `metadata`, or `metadata.NAME`, where dots lead into objects; None is all there is.
+    """`title`, `text`, `metadata`, or `metadata.NAME`, where dots lead into objects; None is all there is.
 
     Raises:
         Validation: something else, or too many.
@@ -78,12 +79,12 @@ def shown_of(fields: Sequence[str] | None) -> Shown:
     paths = []
     for field in fields:
         first, *names = field.split(".")
-        if (first, bool(names)) not in {("text", False), (METADATA, False), (METADATA, True)} or "" in names:
+        if first not in COLUMNS or (names and first != METADATA) or "" in names:
             raise Validation(
-                f"fields: {field[:80]!r} is nothing that a hit has. There are text, metadata, and one "
+                f"fields: {field[:80]!r} is nothing that a hit has. There are title, text, metadata, and one "
                 "value of the metadata such as metadata.topic; id and score always come."
             )
         if names:
             paths.append(tuple(names))
-    whole = METADATA in fields
-    return Shown("text" in fields, whole or bool(paths), () if whole else tuple(paths))
+    columns = tuple(column for column in COLUMNS if column in fields or (column == METADATA and paths))
+    return Shown(columns, () if METADATA in fields else tuple(paths))

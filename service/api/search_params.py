@@ -90,8 +90,7 @@ class Options(BaseModel):
             min_score=self.min_score,
             passages=passages,
             max_bytes=settings.max_answer_bytes,
-            with_text=shown.text,
-            with_metadata=shown.metadata,
+            columns=shown.columns,
         )
 
     def _default(

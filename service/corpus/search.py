@@ -30,7 +30,7 @@ from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, revisions_of
 from service.store.protocol import Snapshot
 from service.store.turns import SLICE_SECONDS, pause
-from service.store.values import DEFAULT_COLLECTION, Record
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record
 
 log = logging.getLogger(__name__)
 clock = time.perf_counter
@@ -61,8 +61,8 @@ class Search:
     """Options of a search: hits number `offset` to `offset` + `k` of those that pass `where`.
 
     Without `passages` a document is compared by its head alone. `min_score` is for dense search.
-    `weight`: of the vectors in hybrid search. `max_bytes`: bytes of all hits together. Without `with_text`
-    their texts are not read, nor without `with_metadata` their metadata.
+    `weight`: of the vectors in hybrid search. `max_bytes`: bytes of all hits together. Of their documents
+    only `columns` are read.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -74,8 +74,7 @@ class Search:
     min_score: float | None = None
     passages: bool = True
     max_bytes: float = inf
-    with_text: bool = True
-    with_metadata: bool = True
+    columns: Sequence[Column] = COLUMNS
 
     @property
     def reach(self) -> int:
@@ -140,9 +139,7 @@ def find(
         _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
     ]
     wanted = Counter(ranked.revision for page in pages for ranked in page)
-    documents = snapshot.answered(
-        wanted, search.max_bytes, text=search.with_text, metadata=search.with_metadata
-    )
+    documents = snapshot.answered(wanted, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.view.rows > moment.view.documents
     places = snapshot.passages(generation.number, rows) if split else {}

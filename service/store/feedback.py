@@ -36,26 +36,28 @@ def store(
     collection: str,
     key: str = NO_KEY,
     limits: Limits | None = None,
-) -> int:
-    """Store `judgements` as `key`'s, all or none; of two about the same query and document the last wins.
+) -> tuple[int, set[str]]:
+    """Store `judgements` as `key`'s; of two about the same query and document the last wins.
 
     Returns:
-        The number of the last one.
+        The number of the last one, and the ids of documents that are not there: theirs are not stored.
 
     Raises:
-        NotFound: some are of documents that are not there; the ids are named.
+        NotFound: all are of documents that are not there; the ids are named.
         Conflict: the key would have more than a limit allows.
 
     """
     connection = transaction.connection
     distinct = dict.fromkeys(judgement.id for judgement in judgements)
     unknown = [id for id in distinct if not _exists(connection, id, collection)]
-    if unknown:
+    if len(unknown) == len(distinct):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
             f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
             "since the search. Nothing was stored; leave out what was said of it."
         )
+    absent = set(unknown)
+    judgements = [given for given in judgements if given.id not in absent]
     more_than_before = [given for given in judgements if not _judged(connection, given, collection, key)]
     connection.executemany(
         "INSERT OR REPLACE INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
@@ -63,7 +65,7 @@ def store(
     )
     if limits is not None and more_than_before:  # a refusal takes back what the job has written
         _refuse_too_many(connection, more_than_before, collection, key, limits)
-    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0])
+    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), absent
 
 
 def _refuse_too_many(

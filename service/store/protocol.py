@@ -15,11 +15,13 @@ from models.manifest import Manifest
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, RowNames
 from service.store.values import (
+    COLUMNS,
     DEFAULT_COLLECTION,
     MAX_COLLECTIONS,
     NO_KEY,
     Active,
     Changes,
+    Column,
     Document,
     Embedding,
     Event,
@@ -66,7 +68,7 @@ class Snapshot(Protocol):
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
-        self, times: Mapping[int, int], max_bytes: float = inf, *, text: bool = True, metadata: bool = True
+        self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
     ) -> dict[int, Record]: ...
 
     def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None: ...
@@ -126,7 +128,7 @@ class Feedback(Protocol):
         key: str = NO_KEY,
         limits: Limits | None = None,
         /,
-    ) -> int: ...
+    ) -> tuple[int, set[str]]: ...
 
     async def judgements(
         self, after: int, limit: int, selection: Selection, /
@@ -174,7 +176,7 @@ class Generations(Protocol):
     async def keep_canary(self, version: str, canary: Mapping[str, Any], /) -> None: ...
     async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]: ...
 
-    async def next_texts(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
+    async def next_lacking(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
 
     async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int: ...
     async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]: ...
@@ -209,13 +211,13 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     vector_of        a document's revision, and its vector of that one generation: never another's
     nearest_words    the `depth` best documents by their words and all that tie with the last, best first
     put              NeedsVectors unless each document has a vector of the generation that is live at the
-                     commit; a text that is stored unchanged keeps its vectors
+                     commit; title and text that are stored unchanged keep their vectors
     passing          the revisions that pass a filter; `delete_some` deletes the first of them, as many as one
                      write should
     go_live          one transaction: unless a living revision after `complete_through` lacks a vector of the
                      generation, or it `may` not, its state and the others' change together. `then` is called
                      with the last revision behind the commit, before any other write
-    next_texts       the next documents that a generation lacks, by rising revision; revisions only grow
+    next_lacking     the next documents that a generation lacks, by rising revision; revisions only grow
     add_vectors      vectors of revisions that still live; of others nothing is stored
     share_vectors    vectors of these revisions that another generation of the same model and form has become
                      this one's, too; the revisions that have some

@@ -1,7 +1,7 @@
 """The tables of the document store, and how an older file becomes today's.
 
     collections  their names and numbers; one is there from its first document until it is deleted
-    documents    one row per living document; its text is an immutable revision
+    documents    one row per living document; its title and text are an immutable revision
     vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
     generations  which model version made which vectors, and which of them is live
@@ -171,6 +171,10 @@ MIGRATIONS = (
     );
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_of_time ON events (at);
+    """,
+    # Empty: no title, as in every document of before, whose vectors and words stay as they are.
+    """
+    ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

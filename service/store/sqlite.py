@@ -170,7 +170,7 @@ class SqliteStore:
     keep_verdict = _writes(generations.judge)
     keep_canary = _writes(generations.remember_canary)
     lacking = _reads_itself(backfill.lacking)
-    next_texts = _reads_itself(backfill.next_texts)
+    next_lacking = _reads_itself(backfill.next_lacking)
     add_vectors = _writes(backfill.add_vectors)
     add_stored = _writes(backfill.add_stored)
     share_vectors = _writes(backfill.share)

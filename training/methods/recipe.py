@@ -59,6 +59,7 @@ class Optim:
     epsilon: Rate
     clip: AboveZero  # the largest norm of a gradient
     decay: Literal["linear", "constant"] = "linear"
+    table_lr: Rate | None = None  # of the word table, where its rows are new and the layers are not
     epochs: Count = 1  # how often each row is seen, unless the number of steps is given
     train_layers: Count | None = None  # the last ones, and the head; with it embeddings and the others stay
 

@@ -189,10 +189,7 @@ class TextPairs(_RowSource):
 
 @dataclass(frozen=True)
 class Triples(_RowSource):
-    """A text, one that means the same, and those that do not although they look alike.
-
-    With `queries` the first is a query, and the others are documents.
-    """
+    """A text, one that means the same, and some that only look alike; with `queries`, as for pairs."""
 
     queries: Flag = False
     name: Literal["triples"] = "triples"
@@ -213,6 +210,7 @@ class ScoredLists(_RowSource):
 
     name: Literal["lists"] = "lists"
     kind: ClassVar[Kind] = LISTS
+    queries: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from training.mining.queries import queries_of
 from training.mining.teacher import Listed, lists
 from training.mining.write import FileTexts, lines, read_documents, writing
 from training.text.corpus import LISTED, MOST_NEGATIVES, read_corpus
-from training.text.lines import layout, text_of
+from training.text.lines import layout, valid
+from training.text.titles import title_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -188,7 +189,7 @@ def _lists(options: argparse.Namespace) -> int:
 def _titled(documents: FileTexts) -> list[tuple[str, str]]:
     """(title, text) of each; the title is empty where there is none."""
     return [
-        (text_of(record, ["title"]) if record.fields.get("title") else "", text)
+        (valid(title_of(record.fields)[0], record.at), text)
         for record, text in zip(documents.records, documents.texts, strict=True)
     ]
 

@@ -84,7 +84,8 @@ def look_at(corpus: Corpus, recipe: Recipe, base: Path) -> tuple[Figures, list[s
     source = read_source(base)
     max_length = min(recipe.max_length, source.max_length)
     figures = measure(corpus, source.backbone / TOKENIZER, max_length)
-    return figures, warnings(figures, recipe.optim.batch, max_length), max_length
+    alone = recipe.source.kind is TEXTS
+    return figures, warnings(figures, recipe.optim.batch, max_length, alone=alone), max_length
 
 
 def _table(f: Figures, batch: int, max_length: int) -> str:

@@ -7,8 +7,8 @@
 
 Each key of a service has one vote on a query and a document, its newest. The majority of keys counts; what
 they disagree on evenly counts for nothing. Feedback is newer than the file: where there is any, the file's
-word does not count. What users do with hits (clicks.py) counts where neither says anything. A query judges or
-is trained on, never both, and so are its answers (sides.py).
+word does not count. What events say (clicks.py) counts where neither says anything. A query judges or is
+trained on, never both, and so are its answers (sides.py).
 
 A key may not judge alone. A query rests on a key when no other key, no trusted one and no file says that an
 answer of it is relevant. Such queries judge only as far as others do: of the queries that judge, one key's
@@ -26,7 +26,7 @@ from training.errors import TrainingError
 from training.mining.labelled import folded
 from training.retraining.documents import collection_of
 from training.retraining.heldout import Part, place
-from training.retraining.sides import sides
+from training.retraining.sides import sides, unlearned
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, feedback_of, shown
 from training.text.service_collections import ONLY_DEFAULT, qualified
@@ -52,13 +52,14 @@ class Judged(NamedTuple):
     train: dict[str, list[str]]
     dev: dict[str, list[str]]
     held: dict[str, list[str]]  # to judge
+    crossed: dict[str, list[str]]  # of `train`: those that may judge a model that is trained without them
     unknown: int  # judgements left out: of documents that are not there
     contradicted: int  # pairs left out: as many keys say relevant as say not
     parts: Mapping[str, Part]  # of each document that answers a query
     groups: Mapping[str, int]  # of each query: those of one group share an answer
     keys: Mapping[str, str]  # of each query that rests on one key: its name
     kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
-    negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
+    negatives: dict[str, list[str]]  # ids of documents that are not relevant, by query, of either side
 
 
 def judgements_in(file: Path) -> Iterator[Judgement]:
@@ -120,12 +121,13 @@ def judged(
     may_judge = [
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
-    split = sides(relevants, share, may_judge).without(learned)
-    held = _bounded(split.judge, keys)
+    split = sides(relevants, share, may_judge)
+    held = _bounded(unlearned(split.judge, learned, may_judge), keys)
     return Judged(
         split.train,
         split.dev,
         held,
+        _bounded(unlearned(split.train, learned, may_judge), keys),
         unknown,
         contradicted,
         split.parts,

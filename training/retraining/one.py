@@ -25,23 +25,33 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from models import cpus
 from models.encoder import ONNX
 from models.errors import Damaged, ModelError, ProofFailed
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.manifest import ANCHOR, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.publish import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
 from training.errors import NothingToLearn, TrainingError
-from training.evaluation.scorable import scorable_of
-from training.evaluation.suites import score
+from training.evaluation.encoding import Choose
+from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
+from training.retraining.anchor import active_version, anchor_of
+from training.retraining.changed import changed
+from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
+from training.retraining.gate.drift import drift_of
 from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Scores, Verdict, measures, report
+from training.retraining.gate.verdict import JUDGED, Scores, Verdict
+from training.retraining.gate.words import report
+from training.retraining.scoring import about_of, scores_of, short
+from training.runfile import FILE_NAME as RUN
+from training.runfile import OtherRun, Result
+from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
+from training.runs.pace import steps_within
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -55,7 +65,7 @@ class Job:
 
     recipe: Recipe
     corpus: Corpus
-    base: str  # `active`, or what `train --base` takes
+    base: str  # `anchor`, `active`, or what `train --base` takes
     steps: int | None
     store: Store
     work: Path  # the run and its artifact go into a folder of their own in it
@@ -66,8 +76,11 @@ class Job:
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
     dev: Mapping[str, Collection] = field(default_factory=dict)  # other searches, that may choose settings
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
+    folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
     looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    minutes: float | None = None  # of training, at most; None: each row once
+    choose: Choose | None = None  # which share of the training is kept; None: all of it
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
@@ -89,64 +102,53 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     What can be refused is refused before anything is trained, so the active version is scored first.
     """
     active = active_version(job.store)
+    job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
-    with open_base(active if job.base == "active" else job.base, job.store.root) as base:
+    begin = {"active": active, "anchor": anchor_of(job.store, active)}.get(job.base, job.base)
+    with open_base(begin, job.store.root) as base:
+        anchor = anchor_of(job.store, base.version) if base.version else None  # a new model begins a new line
         _check_new(job, active, base)
         before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
         if job.sweep:
-            _sweep(job.work, place)
-        result = train(
-            job.recipe,
-            job.corpus,
-            base.folder,
-            place / "run",
-            replace(
-                job.options,
-                steps=job.steps,
-                data=job.data,
-                base_name=base.name,
-                resume=(place / "run" / "run.json").is_file(),
-                say=say,
-            ),
-        )
-    if result.interrupted:
-        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    artifacts = Store(place / "artifact")
-    try:
-        candidate = export_run(place / "run", artifacts, say=say).version
-    except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
-        return Outcome(None, False, str(error), None)
-    return judge(job, active, before, artifacts, candidate, say)
-
-
-def active_version(store: Store) -> str:
-    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
-    version = store.read_state().get("live") or store.wanted()
-    if not version:
-        raise TrainingError(
-            f"{store.root} has no active version to compare with. Start the service once, "
-            "or name the folder with SIMILE_MODELS_DIR."
-        )
-    return str(version)
+            _sweep(job.work, place, say)
+        crossed: Scores = {}
+        try:
+            if job.folds and job.mode == "on":
+                judged_before, crossed = _crossed(job, active, base, place, say)
+                before["own"] = {**before.get("own", {}), JUDGED: judged_before}
+            artifacts, candidate = _artifact(job, job.corpus, base, place, say, anchor)
+        except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
+            return Outcome(None, False, str(error), None)
+    return judge(job, active, before, artifacts, candidate, say, crossed)
 
 
 def judge(
-    job: Job, active: str, before: Scores, artifacts: Store, candidate: str, say: Say = silent
+    job: Job,
+    active: str,
+    before: Scores,
+    artifacts: Store,
+    candidate: str,
+    say: Say = silent,
+    crossed: Scores | None = None,
 ) -> Outcome:
     """Score the artifact as it would be served, publish it with the verdict, and want it when accepted.
 
-    before: the scores of the active version on the same data; not looked at with the gate off.
+    before: the scores of the active version on the same data; not looked at with the gate off. crossed: those
+    of judged queries by the models of the folds, where there are any.
     """
     try:
         manifest = artifacts.verify(candidate)
         after = _scores(job, artifacts, candidate, say) if job.mode == "on" else {}
+        if crossed:
+            after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     served = job.store.verify(active)
     about = {
-        "candidate": _about(manifest),
-        "active": _about(served),
+        "candidate": about_of(manifest),
+        "active": about_of(served),
+        "anchor": manifest.lineage.get(ANCHOR),
         "base": job.base,
         "recipe": job.recipe.name,
         "corpus": job.corpus.digest,
@@ -165,16 +167,37 @@ def judge(
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
+    if about["anchor"]:
+        after["drift"] = drift_of((job.store, about["anchor"]), (artifacts, candidate), job.corpus.texts)
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
-    content["overlap"] = own.overlap(before.get("own", {}), after.get("own", {}))
+    was, now = before.get("own", {}), after.get("own", {})
+    content["changed"] = changed({**job.searches, **asked(job.folds)}, was, now)
+    content["overlap"] = own.overlap(was, now)
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
-    _publish(job, active, artifacts, manifest.model_copy(update={"scores": _short(after)}), said, content)
+    _publish(job, active, artifacts, manifest.model_copy(update={"scores": short(after)}), said, content)
     if not verdict.accepted:
         return Outcome(candidate, False, said.reason, verdict)
     return _want(job, active, candidate, verdict)
+
+
+def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
+    """Go on with the run in the folder `run`; begin anew where there is none, or one that cannot go on."""
+    known = replace(
+        job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
+    )
+    if job.steps is None and job.minutes is not None:
+        steps = steps_within(job.minutes, job.recipe, corpus, base.folder, run.parent, known)
+        known = replace(known, steps=steps)
+    if (run / RUN).is_file():
+        try:
+            return train(job.recipe, corpus, base.folder, run, replace(known, resume=True))
+        except OtherRun as error:
+            say(f"training begins anew: {error.why}")
+            shutil.rmtree(run)
+    return train(job.recipe, corpus, base.folder, run, known)
 
 
 def _check_new(job: Job, active: str, base: Base) -> None:
@@ -206,57 +229,44 @@ def _name(job: Job, base: Base) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _sweep(work: Path, place: Path) -> None:
+def _sweep(work: Path, place: Path, say: Say) -> None:
     """Remove the runs of other jobs: each holds three copies of a model."""
-    for run in work.glob("*/run/run.json"):
+    for run in work.glob(f"*/run/{RUN}"):
         if run.parents[1] != place:
+            if (run.parent / CHECKPOINT).is_file():
+                say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(run.parents[1])
 
 
 def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
-    """Scores of the served file, as the service would open it."""
     if job.data is None and not job.searches:
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
-    say(f"scoring {version}")
-    encoder = store.open(version, threads=job.options.threads or cpus.available())
-    model = scorable_of(encoder)
-    try:
-        scores = score(model.encode, job.data, samples=True) if job.data is not None else {}
-        if job.searches:
-            say(f"searching the held-out text: {', '.join(job.searches)}")
-            scores["own"] = own.score(job.searches, model.encode_queries, model.encode_documents, model.split)
-            if "judged" in job.searches:
-                scores["own"]["judged"] |= job.evidence
-        return scores
-    finally:
-        encoder.close()
+    threads = job.options.threads or cpus.available()
+    return scores_of(store, version, threads, job.data, job.searches, job.evidence, say)
 
 
-def _about(manifest: Manifest) -> dict[str, Any]:
-    """The model's name, and how it is used."""
-    kept = {
-        "version",
-        "fingerprint",
-        "dimension",
-        "max_length",
-        "pooling",
-        "search_prompt",
-        "document_prompt",
-    }
-    return manifest.model_dump(include=kept)
+def _crossed(job: Job, active: str, base: Base, place: Path, say: Say) -> tuple[Scores, Scores]:
+    """The judged queries of both halves, as the active version and as the model of the other half answers."""
+    sides: tuple[list[Scores], list[Scores]] = ([], [])
+    threads = job.options.threads or cpus.available()
+    for number, fold in enumerate(job.folds, 1):
+        say(f"training without half of the judged queries, {number} of {len(job.folds)}")
+        store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
+        for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
+            found = scores_of(of, name, threads, None, fold.searches, fold.evidence, say)
+            side.append(found["own"][JUDGED])
+    return pooled(sides[0]), pooled(sides[1])
 
 
-def _short(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """For the manifest and GET /models; the report has every number."""
-    sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
-    geometry = scores.get("geometry", {})
-    found = {name: figures["ndcg10"] for name, figures in measures(scores.get("own", {})).items()}
-    own_scores = {"own": found} if found else {}
-    return (
-        {"sts": sts}
-        | own_scores
-        | {key: geometry[key] for key in ("alignment", "uniformity") if key in geometry}
-    )
+def _artifact(
+    job: Job, corpus: Corpus, base: Base, place: Path, say: Say, anchor: str | None = None
+) -> tuple[Store, str]:
+    """Train and export; a run that was stopped in `place` goes on. Raise Interrupted or ProofFailed."""
+    result = _train(job, corpus, base, place / "run", say)
+    if result.interrupted:
+        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
+    artifacts = Store(place / "artifact")
+    return artifacts, export_run(place / "run", artifacts, anchor=anchor, say=say).version
 
 
 def _publish(

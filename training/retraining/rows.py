@@ -20,7 +20,7 @@ from hashlib import sha256
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import Scorable
 from training.mining.labelled import Labelled, folded
-from training.mining.negatives import Counts, Rules, mine_negatives
+from training.mining.negatives import Counts, Rules, in_rows, mine_negatives
 from training.mining.pairs import body_of, title_pairs
 from training.mining.queries import queries_of
 from training.mining.teacher import lists
@@ -42,8 +42,8 @@ def corpus_of(
 
     withheld: texts that judge, as `own.plain` makes them.
     judged: ids of relevant documents by query, of the queries to train on. active: gives the active model;
-    called for triples and lists only. negatives: of each pair. not_relevant: ids of documents
-    that do not answer a query.
+    called for triples and lists only. negatives: of each pair. not_relevant: ids of documents that do not
+    answer a query.
     """
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
@@ -84,7 +84,7 @@ def corpus_of(
         )
     )
     triples = Corpus.of_rows(found, "the triples to train on")
-    # Named by what they are made of: another active model finds other negatives, and that is no new text.
+    # Named by what they are made of: rounding may give other negatives, and that is no new text.
     said = f" {sorted(not_relevant.items())}" if not_relevant else ""
     name = f"{of_pairs.digest} {negatives} negatives{said}"
     return replace(triples, digest=sha256(name.encode()).hexdigest())
@@ -147,15 +147,15 @@ def _triples(
     candidates = list(dict.fromkeys(folded(document.text) for document in documents))
     labelled = Labelled(positives, candidates, 0, 0)
     wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
-    mined: dict[tuple[str, str], list[str]] = {}
     encoders = active.encode_queries, active.encode_documents
-    for triple in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
-        if triple.negative != wholes.get(triple.positive):  # its own document, with the title before it
-            mined.setdefault((triple.anchor, triple.positive), []).append(triple.negative)
+    mined: dict[tuple[str, str], list[str]] = {}
+    for row in in_rows(mine_negatives(labelled, *encoders, Rules(count=negatives), Counts())):
+        own = wholes.get(row.positive)  # its own document, with the title before it
+        mined[row.anchor, row.positive] = [negative for negative in row.negatives if negative != own]
     text = {document.id: folded(document.text) for document in documents}
     for anchor, positive in pairs:
-        said = (text[id] for id in not_relevant.get(anchor, ()) if id in text)
-        known = [each for each in said if each not in positives[anchor]]
-        found = [*dict.fromkeys([*known, *mined.get((anchor, positive), ())])][:negatives]
+        said = [text[id] for id in not_relevant.get(anchor, ()) if id in text]
+        both = dict.fromkeys(each for each in said if each not in positives[anchor])
+        found = [*both, *(each for each in mined.get((anchor, positive), ()) if each not in both)]
         if found:
-            yield (anchor, positive, *found), None
+            yield (anchor, positive, *found[:negatives]), None

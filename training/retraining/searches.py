@@ -28,7 +28,7 @@ from training.evaluation.retrieval import Collection, counts, judge_all, search
 from training.mining.labelled import folded
 from training.mining.pairs import body_of
 from training.retraining.documents import Document
-from training.retraining.gate.verdict import EACH, GROUPS, HITS, KEYS, measures
+from training.retraining.gate.verdict import EACH, GROUPS, HITS, JUDGED, KEYS, measures
 from training.retraining.heldout import Split, place
 from training.text.service_collections import DEFAULT
 
@@ -57,7 +57,7 @@ def collections(
         "titles": _titles(split.held, others),
         "neighbours": _neighbours(split.held, others),
         "known": _known(split.held, others),
-        "judged": _judged(split, others, judged),
+        JUDGED: _judged(split, others, judged),
     }
     enough = {name: found for name, found in made.items() if len(found.queries) >= least}
     return {name: _bounded(found, candidates) for name, found in enough.items()}
@@ -193,7 +193,7 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
 
     A query that people judged in several collections is asked in each of them.
     """
-    by_id = {document.id: document for document in (*split.held, *split.train)}
+    by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
     within = {id: document.collection for id, document in by_id.items()}
     wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
     documents = {id: by_id[id].whole for id in wanted}

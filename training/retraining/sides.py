@@ -43,15 +43,6 @@ class Sides(NamedTuple):
     parts: dict[str, Part]  # of each document that answers a query
     groups: dict[str, int]  # of each query: those of one group are one piece of evidence
 
-    def without(self, learned: Collection[str]) -> Sides:
-        """Nothing judges that a model has learned from: queries, or those with an answer, in `learned`."""
-        judge = {
-            query: ids
-            for query, ids in self.judge.items()
-            if not {digest(query), *map(digest, ids)} & {*learned}
-        }
-        return self._replace(judge=judge)
-
 
 def sides(relevant: Mapping[str, Sequence[str]], share: float, may_judge: Collection[str]) -> Sides:
     """share: of the queries, how many judge, 0 to 1. may_judge: the queries whose judgements are trusted."""
@@ -68,6 +59,16 @@ def sides(relevant: Mapping[str, Sequence[str]], share: float, may_judge: Collec
         if same and (part != JUDGE or query in may_judge):
             kept[part][query] = same
     return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, groups)
+
+
+def unlearned(part: Relevant, learned: Collection[str], may_judge: Collection[str]) -> Relevant:
+    """The queries of a part that may judge: neither they nor an answer of theirs is in `learned`."""
+    known, may = frozenset(learned), frozenset(may_judge)
+    return {
+        query: ids
+        for query, ids in part.items()
+        if query in may and not {digest(query), *map(digest, ids)} & known
+    }
 
 
 def digest(text: str) -> str:

@@ -27,6 +27,7 @@ from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_ser
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
+    from training.methods.stages import Stages
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
@@ -85,6 +86,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="N",
         help="how many steps (default: each text is seen once)",
     )
+    command.add_argument(
+        "--minutes",
+        type=arguments.positive,
+        metavar="N",
+        help="of training, for a recipe of stages (default: the recipe's)",
+    )
     command.add_argument("--seed", type=arguments.seed, metavar="N", help="instead of the recipe's")
     command.add_argument(
         "--batch", type=arguments.batch, metavar="N", help="texts of a step, instead of the recipe's"
@@ -141,24 +148,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+    from training.methods.stages import find_stages  # noqa: PLC0415  torch
 
+    stages = find_stages(options.recipe)
+    if stages:
+        return _run_stages(stages, options)
+    if options.minutes is not None:
+        raise TrainingError("--minutes is for a recipe of stages; this one takes --steps.")
     names = options.recipe.split(",")
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
     recipes = [load_recipe(name.strip(), arguments.changes(options.set)) for name in names]
-    given = Options(
-        steps=options.steps,
-        seed=options.seed,
-        batch=options.batch,
-        precision=options.precision,
-        device=options.device,
-        threads=options.threads,
-        chunk=options.chunk,
-        eval_steps=options.eval_steps,
-        data=optional_data_folder(options.data),
-        progress=True,
-        say=_say,
-    )
+    given = _options(options)
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     with contextlib.ExitStack() as opened:
         base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
@@ -177,6 +178,42 @@ def _run(options: argparse.Namespace) -> int:
                 return 130
             base = Base(result.best, f"{base.name}, {recipe.name}", base.version)
     return 0
+
+
+def _run_stages(stages: Stages, options: argparse.Namespace) -> int:
+    from training.runs.stages import run_stages  # noqa: PLC0415  torch
+
+    if options.set or options.steps or not options.corpus:
+        raise TrainingError(
+            f"{stages.name} runs several recipes: give it --corpus FILE and --minutes, and neither --set nor "
+            "--steps. To change a stage, copy its TOML file."
+        )
+    if options.minutes is not None:
+        stages = replace(stages, minutes=float(options.minutes))
+    with open_base(options.base, models_dir(os.environ)) as base:
+        known = replace(_options(options), base_name=base.name, parent=base.version, resume=options.resume)
+        result = run_stages(stages, options.corpus, base.folder, options.out, known)
+    if not result.finished:
+        _say("stopped; the same command with --resume goes on")
+        return 130
+    _say(f"{_done(result)}: {result.best} and {result.last}")
+    return 0
+
+
+def _options(options: argparse.Namespace) -> Options:
+    return Options(
+        steps=options.steps,
+        seed=options.seed,
+        batch=options.batch,
+        precision=options.precision,
+        device=options.device,
+        threads=options.threads,
+        chunk=options.chunk,
+        eval_steps=options.eval_steps,
+        data=optional_data_folder(options.data),
+        progress=True,
+        say=_say,
+    )
 
 
 def _done(result: Result) -> str:

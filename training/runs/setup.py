@@ -97,6 +97,7 @@ def identity_of(
         "recipe": recipe.digest(),
         "described": recipe.described(),
         "corpus": corpus.digest,
+        "rows": corpus.rows,
         "texts": len(corpus),
         "base": digest_of(read_source(base)),
         "base_name": options.base_name,

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, documents_of
 from training.text.service_collections import ONLY_DEFAULT, qualified
+from training.text.titles import title_of
 
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
@@ -55,11 +57,12 @@ class Corpus:
     """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
 
     texts: tuple[str, ...]  # row after row; empty ones fill up a row that has fewer texts than the longest
-    digest: str  # SHA-256 over rows and labels
+    digest: str  # SHA-256 over rows and labels, or of what mined rows are made of
     blank: int = 0  # rows dropped: nothing but white space
     repeated: int = 0  # rows dropped: seen before
     columns: int = 1  # texts of a row
     labels: tuple[Label, ...] | None = None  # of each row
+    rows: str = ""  # the digest again, where `digest` was set to what the rows are made of
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -88,7 +91,7 @@ class Corpus:
         texts = tuple(text for row, _ in rows for text in (*row, *[""] * (columns - len(row))))
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
         digest = _digest(texts, columns, labels)
-        return cls(texts, digest, blank, count - blank - len(rows), columns, labels)
+        return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest)
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
@@ -107,6 +110,15 @@ def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES)
         raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
     records = read_records(file, columns)
     return Corpus.of_rows((_row(record, kind, negatives) for record in records), str(file))
+
+
+def holds(file: Path, kind: Kind) -> bool:
+    """True if the first line of `file` is a row of this kind, and no more than that: a triple is no pair."""
+    names = (*kind.columns, *((_LABEL,) if kind.labelled else ()))
+    first = next((record.fields for record in read_records(file) if record.fields), {})
+    others = [other for other in (ANCHOR, POSITIVE, _NEGATIVE, _LABEL) if other not in names]
+    further = kind is not TEXTS and any(name in first for other in others for name in other)
+    return not further and all(any(name in first for name in each) for each in names)
 
 
 def _row(record: Record, kind: Kind, negatives: int) -> Row:
@@ -170,11 +182,17 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     texts = (
-        valid(document["text"], f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        valid(_whole(document), f"{url}, document {qualified(name, str(document.get('id')))!r}")
         for name in collections_of(url, wanted)
         for document in documents_of(url, name)
     )
     return Corpus.of(texts, url)
+
+
+def _whole(document: Mapping[str, Any]) -> str:
+    """Title and text, as the service embeds them."""
+    title, searched = title_of(document)
+    return Content(document["text"], title if searched else "").whole
 
 
 def _in_order(row: Row) -> tuple[Any, ...]:

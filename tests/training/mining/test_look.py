@@ -34,7 +34,7 @@ def distinct(count: int, words: int = 6, seed: int = 1) -> list[str]:
 
 
 def warned(corpus: Corpus, tokenizer: Path, batch: int = 4, max_length: int = 16) -> list[str]:
-    return warnings(measure(corpus, tokenizer, max_length), batch, max_length)
+    return warnings(measure(corpus, tokenizer, max_length), batch, max_length, alone=True)
 
 
 def test_the_figures_of_a_small_corpus_by_hand(tokenizer: Path) -> None:
@@ -184,12 +184,12 @@ def test_a_vocabulary_of_the_language_is_fine(tokenizer: Path, tmp_path: Path) -
     ]
     few = Corpus.of(texts, "russian")
     assert len(words) < 1000
-    (sentence,) = warnings(measure(few, file, 16), 4, 16)
+    (sentence,) = warnings(measure(few, file, 16), 4, 16, alone=True)
     assert f"{len(words)} entries of the base model's vocabulary" in sentence
     for at in range(1000 - len(words)):
         content["model"]["vocab"][f"ж{at}"] = len(content["model"]["vocab"])
     file.write_text(json.dumps(content))
-    assert warnings(measure(few, file, 16), 4, 16) == []
+    assert warnings(measure(few, file, 16), 4, 16, alone=True) == []
 
 
 def test_words_that_are_spelled(tokenizer: Path) -> None:
@@ -204,7 +204,10 @@ def test_text_of_one_mould(tokenizer: Path) -> None:
     openings = [f"{first} {second}" for first in WORDS for second in WORDS]
     texts = [f"{opening} {text}" for opening, text in zip(openings, distinct(196), strict=True)]
     assert lines(tokenizer, texts) == []
-    (sentence,) = lines(tokenizer, texts + [f"A man {text}" for text in distinct(40)])
+    moulded = texts + [f"A man {text}" for text in distinct(40)]
+    figures = measure(Corpus.of(moulded, "text"), tokenizer, 32)
+    assert warnings(figures, 16, 32, alone=False) == [], "a recipe of pairs has nothing to fear of it"
+    (sentence,) = lines(tokenizer, moulded)
     assert sentence.startswith("16.9% of the texts begin with one of 10 pairs of words")
 
 

@@ -62,7 +62,7 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
     assert retrain() == 0
     said = capsys.readouterr()
     assert "is published and wanted" in said.out
-    assert "own titles" in said.out
+    assert "Search for a text by its title" in said.out
     version = job.store.wanted()
     assert version not in {active, None}
     report = json.loads((job.store.folder(str(version)) / REPORT).read_bytes())
@@ -87,9 +87,16 @@ def test_held_out_text_judges_and_the_report_tells_of_it(
         f"{name}{mode}" for name in ("titles", "known") for mode in ("", " hybrid")
     }
     page = (job.store.folder(str(version)) / REPORT_PAGE / "report.md").read_text(encoding="utf-8")
-    assert page.startswith(f"# {version}\n\n**Accepted** against {active}".replace("_", r"\_"))
+    assert page.startswith(f"# {version}\n\nSearch for a text by its title: ".replace("_", r"\_"))
+    assert f"**Accepted: not worse than the active version.** Compared with {active}" in page
+    assert {*report["changed"]} == {"gained", "lost"}
     [titles] = [row for row in report["rows"] if row["name"] == "own titles"]
-    assert f"| own titles | {titles['active']:.4f} | {titles['candidate']:.4f} |" in page
+    both = f"{titles['active']:.4f} | {titles['candidate']:.4f}"
+    assert f"| Search for a text by its title, dense | nDCG@10 | {both} |" in page
+    html = (job.store.folder(str(version)) / REPORT_PAGE / "report.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 4
+    assert not re.search(r"<(img|link|script)|(src|href)=.?https?:", html), "it needs no other file"
+    assert "<td>Search for a text by its title, dense</td>" in html.replace(' style="text-align:left"', "")
     named = set(re.findall(r"\]\((.*?)\)", page))
     assert named == {"gains.svg", "plane.svg", "spectrum.svg", "cosines.svg"}
     for file in named:

@@ -162,22 +162,26 @@ def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_min
 
     said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
 
-    def rows(negatives: int) -> list[tuple[str, ...]]:
+    def row(negatives: int) -> tuple[str, ...]:
         found = corpus_of(TRIPLES, documents, JUDGED, lambda: model(of, of), negatives, not_relevant=said)
-        every = [found.texts[at : at + found.columns] for at in range(0, len(found.texts), found.columns)]
-        return [row[1:] for row in every if row[0] == "which is second?"]
+        rows = [found.texts[at : at + found.columns] for at in range(0, len(found.texts), found.columns)]
+        [of_query] = [row for row in rows if row[0] == "which is second?"]
+        return of_query[1:]
 
-    assert rows(1) == [("second text", "fourth text")], "its cosine of 1.0 is above the positive's"
-    assert rows(2) == [("second text", "fourth text", "third text")]
+    assert row(1) == ("second text", "fourth text"), "its cosine of 1.0 is above the positive's"
+    assert row(2) == ("second text", "fourth text", "third text")
 
 
 def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
     def of(texts: list[str]) -> np.ndarray:
-        return np.random.default_rng(1).normal(size=(len(texts), 8)).astype(np.float32)
+        return np.ones((len(texts), 2), np.float32)
 
-    said: list[dict[str, list[str]]] = [{}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
+    said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
     digests = [
-        corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant=each).digest
+        corpus_of(
+            TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
+        ).digest
         for each in said
     ]
+    assert digests[0] == digests[1]
     assert len(set(digests)) == 3

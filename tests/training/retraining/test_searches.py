@@ -71,6 +71,10 @@ def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> 
     judged = {f"query {at}": [f"t{at}", "h1"] for at in range(LEAST_QUERIES)}
     found = collections(SPLIT, judged, 100)["judged"]
     assert found.relevant["query\0query 4"] == {"t4": 1.0, "h1": 1.0}
+    beside = collections(SPLIT._replace(dev=(document("dev"),)), judged, 100)["judged"]
+    assert beside.within is not None
+    assert beside.documents.keys() == {*found.documents, "dev"}
+    assert beside.documents.keys() <= beside.within.keys()
     assert {f"t{at}" for at in range(LEAST_QUERIES)} <= set(found.documents)
     fewer = collections(SPLIT, judged, 1)["judged"]
     assert set(fewer.documents) == {"h1", *(f"t{at}" for at in range(LEAST_QUERIES))}

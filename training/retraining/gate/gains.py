@@ -40,7 +40,7 @@ def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
         return
     keys = before.get(KEYS) or [None] * len(before[EACH])
-    differences = np.subtract(_each(after), _each(before))
+    differences = np.subtract(each_of(after), each_of(before))
     for name in sorted({key for key in keys if key is not None}):
         others = differences[[key != name for key in keys]]
         if differences.mean() > 0 and not (len(others) and others.mean() > 0):
@@ -55,7 +55,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
         if name in after and len(before[name][EACH]) == len(after[name][EACH])
     ]
     for name in common:
-        was, now = _each(before[name]), _each(after[name])
+        was, now = each_of(before[name]), each_of(after[name])
         found = spread(was, now, before[name].get(GROUPS))
         part = level / len(common)
         half = found.half(part)
@@ -72,7 +72,7 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
         )
 
 
-def _each(figures: Scores) -> Sequence[float]:
+def each_of(figures: Scores) -> Sequence[float]:
     """nDCG@10 of every query: the mean of dense and hybrid search, where there are both."""
     modes: list[Any] = [figures[EACH], *([figures[HYBRID][EACH]] if HYBRID in figures else [])]
     each: list[float] = np.mean(modes, axis=0).tolist()

@@ -1,23 +1,36 @@
-"""The gate's report for people: VERSION/report/report.md with its pictures, made of what report.json says."""
+"""The gate's report for people, made of what report.json says: VERSION/report/.
+
+report.md      and its pictures, as files beside it
+report.html    the same in one file, to send to somebody: the pictures are in it
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markdown_it import MarkdownIt
+
+from models.files.fsync import replace_text
 from training.evaluation.report.markdown import escape, listed, picture, table, write
 from training.evaluation.report.one import pictures, shown
-from training.retraining.gate.verdict import figure
+from training.retraining.gate.words import figure, title_of_row
 
 if TYPE_CHECKING:
     from training.evaluation.report.plots import Picture
 
-_GAINS = "gains.svg"
+_GAINS, _HTML = "gains.svg", "report.html"
+_STYLE = (
+    "body{font:16px/1.5 sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse}td,th{padding:.2rem .6rem;border-bottom:1px solid #ccc}"
+    "svg{max-width:100%;height:auto}"
+)
 
 
 def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
-    """content: as verdict.report gives it. Where the page is; raise OSError."""
+    """content: as words.report gives it. The place of report.md; raise OSError."""
     folder.mkdir(exist_ok=True)
     sides = {name: [content[name]] for name in ("active", "candidate")}
     drawn = pictures(sides, ())
@@ -25,24 +38,40 @@ def write_page(folder: Path, content: Mapping[str, Any]) -> Path:
         from training.evaluation.report.plots import intervals  # noqa: PLC0415  matplotlib
 
         drawn[_GAINS] = intervals(content["gains"])
-    return write(folder, [*_sections(content, drawn), *shown(drawn)], drawn)
+    page = write(folder, [*_sections(content, drawn), *shown(drawn)], drawn)
+    replace_text(folder / _HTML, _in_one_file(page.read_text(encoding="utf-8"), drawn))
+    return page
+
+
+def _in_one_file(text: str, drawn: Mapping[str, Picture]) -> str:
+    """HTML of the Markdown `text`, with the pictures where it names them. HTML in the text stays text."""
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    for file, picture_of in drawn.items():
+        inside = picture_of.svg()
+        svg = inside[inside.index("<svg") :].replace("\\", "\\\\")
+        body = re.sub(rf'<img src="{re.escape(file)}"[^>]*>', svg, body)
+    head = f"<meta charset=utf-8>\n<title>Retraining</title>\n<style>{_STYLE}</style>"
+    return f"<!doctype html>\n{head}\n{body}"
 
 
 def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Iterator[str]:
     meta = content["meta"]
     yield f"# {escape(meta['candidate']['version'])}"
-    word = "accepted" if content["accepted"] else "refused"
+    yield from map(escape, content["summary"])
     yield (
-        f"**{word.capitalize()}** against {escape(meta['active']['version'])}, {meta['date']}. "
+        f"**{escape(content['headline'])}** Compared with {escape(meta['active']['version'])}, "
+        f"{meta['date']}. "
         f"Recipe {escape(meta['recipe'])} from {escape(meta['base'])} on {meta['texts']:,} rows; "
-        f"asked for: {escape(meta['require'])}."
+        f"asked for: {escape(meta['require'])}. Look {meta['looks']:g} at these queries."
     )
     if content["reasons"]:
         yield listed(content["reasons"])
+    yield from _changed(content.get("changed") or {})
     if content["rows"]:
         rows = [
             (
-                row["name"],
+                row["title"],
+                row["measure"],
                 figure(row["active"]),
                 figure(row["candidate"]),
                 figure(row["difference"], "+"),
@@ -51,12 +80,14 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
             )
             for row in content["rows"]
         ]
-        yield table(("figure", "active", "candidate", "difference", "allowed", ""), rows, words=(0, 5))
+        yield "## Every figure"
+        header = ("", "measure", "active", "candidate", "candidate minus active", "allowed", "")
+        yield table(header, rows, words=(0, 1, 6))
     if _GAINS in drawn:
         yield f"{picture(_GAINS, drawn[_GAINS])}\n\nA gain is shown when its line is above 0."
     if content.get("overlap"):
         yield "## Hits in common"
-        shares = [(name, f"{share:.3f}") for name, share in content["overlap"].items()]
+        shares = [(title_of_row(f"own {name}"), f"{share:.3f}") for name, share in content["overlap"].items()]
         yield table(("search over held-out text", "overlap@10"), shares)
         yield "The mean share of documents that both models have among their first ten."
     if "documents" in meta:
@@ -66,3 +97,28 @@ def _sections(content: Mapping[str, Any], drawn: Mapping[str, Picture]) -> Itera
     if warnings := meta.get("corpus_report", {}).get("warnings"):
         yield listed(warnings)
     yield "## Geometry of STS-B" if content["candidate"].get("geometry") else ""
+
+
+def _changed(content: Mapping[str, Any]) -> Iterator[str]:
+    """The queries that gained and lost most, with the first hits of both models."""
+    for word in ("gained", "lost"):
+        if rows := content.get(word):
+            yield f"## Queries that {word} most"
+            yield table(
+                ("query", "points", "right", "active", "candidate"),
+                [
+                    (
+                        row["query"],
+                        f"{100 * row['difference']:+.0f}",
+                        ", ".join(row["relevant"]),
+                        _hits(row["active"]),
+                        _hits(row["candidate"]),
+                    )
+                    for row in rows
+                ],
+                words=(0, 2, 3, 4),
+            )
+
+
+def _hits(found: Sequence[Mapping[str, str]]) -> str:
+    return "; ".join(f"{at}. {hit['id']}: {hit['text']}" for at, hit in enumerate(found, 1))

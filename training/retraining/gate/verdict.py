@@ -1,8 +1,7 @@
-"""The verdict of the promotion gate, and its words: for the terminal and for the report."""
+"""The verdict of the promotion gate, and the scores that it is made of. Its words are in words.py."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -63,49 +62,7 @@ class Verdict(NamedTuple):
         return self._replace(accepted=self.accepted and not reasons, reasons=(*self.reasons, *reasons))
 
 
-def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The verdict with all that it rests on, ready for JSON. `meta` says which models, when, trained how."""
-    content = {
-        "accepted": verdict.accepted,
-        "reasons": verdict.reasons,
-        "rows": [row._asdict() for row in verdict.rows],
-        "not_compared": verdict.not_compared,
-        "gains": [gain._asdict() | {"shown": gain.shown} for gain in verdict.gains],
-        "meta": meta,
-        "candidate": _without_samples(candidate),
-        "active": _without_samples(active),
-    }
-    plain: dict[str, Any] = _plain(content)
-    return plain
-
-
-def as_text(verdict: Verdict) -> str:
-    """For the terminal. Ends without a newline."""
-    lines = (
-        [f"{'':12}{'active':>10}{'candidate':>11}{'difference':>12}{'allowed':>10}"] if verdict.rows else []
-    )
-    for row in verdict.rows:
-        cells = f"{figure(row.active):>10}{figure(row.candidate):>11}{figure(row.difference, '+'):>12}"
-        allowed = "any" if row.allowed is None else figure(row.allowed, "+")
-        lines += [f"{row.name:12}{cells}{allowed:>10}  {'passed' if row.passed else 'REFUSED'}"]
-    if verdict.not_compared:
-        lines += [f"Measured for the candidate only: {', '.join(verdict.not_compared)}."]
-    if verdict.rows and all(row.name != "uniformity" for row in verdict.rows):
-        lines += ["Geometry was not measured, because STS-B is not there: a collapse would pass unseen."]
-    for gain in verdict.gains:
-        word = "better" if gain.shown else "may be luck"
-        lines += [
-            f"{gain.name}: {gain.difference:+.4f}, between {gain.low:+.4f} and {gain.high:+.4f}: {word}"
-        ]
-    lines += ["Accepted: not worse." if verdict.accepted else "Refused:"]
-    return "\n".join([*lines, *(f"- {reason}" for reason in verdict.reasons)])
-
-
-def figure(value: float | None, sign: str = "") -> str:
-    return "none" if value is None else f"{value:{sign}.4f}"
-
-
-def _without_samples(scores: Scores) -> dict[str, Any]:
+def without_samples(scores: Scores) -> dict[str, Any]:
     kept = {key: value for key, value in scores.items() if key != SAMPLES}
     return kept | ({"own": _means(kept["own"])} if kept.get("own") else {})
 
@@ -117,12 +74,3 @@ def _means(figures: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in figures.items()
         if key not in {EACH, HITS, GROUPS, KEYS}
     }
-
-
-def _plain(value: Any) -> Any:
-    """Lists for tuples and None for what is no number, which JSON cannot hold."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,7 +9,8 @@ import pytest
 
 from training.retraining.gate.gains import gains
 from training.retraining.gate.rules import Thresholds, compare
-from training.retraining.gate.verdict import as_text, report
+from training.retraining.gate.verdict import Gain
+from training.retraining.gate.words import as_text, report, sentence
 
 RNG = np.random.default_rng(1)
 BEFORE = RNG.uniform(0.2, 0.8, 200)
@@ -48,7 +49,12 @@ def test_noise_is_not_promoted_where_a_gain_is_asked_for() -> None:
     verdict = compare(luck, active, require="better")
     assert verdict.reasons == ("Nothing became better by more than luck explains.",)
     assert compare(own(BEFORE + 0.01), active, require="better").accepted
-    assert "may be luck" in as_text(verdict)
+    assert as_text(verdict).startswith(
+        "Search for a text by its title: 0.505 → 0.515 nDCG@10, candidate minus"
+    )
+    assert "not certain; about 1,788 queries would settle a gain of this size, you have 200." in as_text(
+        verdict
+    )
 
 
 def test_more_searches_make_each_interval_wider() -> None:
@@ -78,7 +84,7 @@ def test_a_loss_in_one_search_is_refused_whatever_the_other_gains() -> None:
     before = own(BEFORE)["own"]["titles"]
     candidate = {"own": {"judged": rose, "titles": fell}}
     verdict = compare(candidate, {"own": {"judged": before, "titles": before}}, require="better")
-    assert [reason.split(":")[0] for reason in verdict.reasons] == ["own titles"]
+    assert [reason.split(":")[0] for reason in verdict.reasons] == ["Search for a text by its title, dense"]
 
 
 def test_where_queries_are_judged_nothing_else_shows_a_gain() -> None:
@@ -132,6 +138,37 @@ def test_the_report_has_the_gains_and_none_of_the_samples() -> None:
     content = report(compare(candidate, active), candidate, active, {})
     assert content["gains"][0]["name"] == "own titles"
     assert content["gains"][0]["shown"] is True
+    assert content["summary"][0].endswith("points: better.")
+    assert content["headline"] == "Accepted: better than the active version."
     assert "samples" not in content["candidate"]
     assert "each" not in content["candidate"]["own"]["titles"]
     assert content["candidate"]["own"]["titles"]["queries"] == 200
+
+
+SENTENCE = (
+    "Search on your judged queries: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
+    "points: not certain; about 137 judged queries would settle a gain of this size, you have 106. "
+    "The least gain that would have shown, in four nights of five, is +3.4 points."
+)
+
+
+@pytest.mark.parametrize(
+    ("difference", "half", "enough", "says"),
+    [
+        (
+            0.022,
+            0.025,
+            137,
+            SENTENCE,
+        ),
+        (0.022, 0.02, 80, "between +0.2 and +4.2 points: better."),
+        (-0.022, 0.02, None, "between -4.2 and -0.2 points: worse."),
+        (-0.022, 0.03, None, "points: not certain. The least gain"),
+    ],
+)
+def test_the_sentence_says_how_certain_a_gain_is(
+    difference: float, half: float, enough: int | None, says: str
+) -> None:
+    ends = difference - half, difference + half
+    gain = Gain("own judged", difference, *ends, 0.322, 0.322 + difference, 106, 0.034, enough)
+    assert says in sentence(gain)

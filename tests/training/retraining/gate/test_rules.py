@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from training.retraining.gate.rules import Thresholds, compare
-from training.retraining.gate.verdict import Verdict, as_text, report
+from training.retraining.gate.verdict import Verdict
+from training.retraining.gate.words import as_text, report
 
 LIMITS = Thresholds(mean_fall=0.0625, set_fall=0.125, uniformity_loss=0.25)
 ACTIVE = {"sts12": 0.5, "stsb": 0.75}
@@ -151,6 +152,8 @@ def test_the_report_holds_both_scores_and_is_json() -> None:
         "difference": 0.125,
         "allowed": -0.125,
         "passed": True,
+        "title": "stsb",
+        "measure": "Spearman",
     }
     assert plain["candidate"]["sts"]["sts12"]["spearman_all"] is None
     assert plain["active"]["sts"]["stsb"]["spearman_all"] == 0.75
@@ -159,15 +162,19 @@ def test_the_report_holds_both_scores_and_is_json() -> None:
 
 def test_the_text_shows_every_row_and_why() -> None:
     lines = as_text(_verdict({"sts12": 0.25, "stsb": 0.875, "sickr": 0.5})).splitlines()
-    assert lines[2].split() == ["sts12", "0.5000", "0.2500", "-0.2500", "-0.1250", "REFUSED"]
-    assert lines[3].split() == ["stsb", "0.7500", "0.8750", "+0.1250", "-0.1250", "passed"]
-    assert lines[5].split() == ["alignment", "0.2500", "0.2500", "+0.0000", "any", "passed"]
-    assert lines[6:] == [
-        "Measured for the candidate only: sickr.",
-        "Refused:",
+    assert lines[:3] == [
+        "Refused.",
         "- sts12: 0.2500 after 0.5000 is a change of -0.2500, and -0.1250 is allowed.",
+        "",
     ]
-    assert as_text(_verdict({**ACTIVE})).splitlines()[-1] == "Accepted: not worse."
+    assert lines[5].split() == ["sts12", "0.5000", "0.2500", "-0.2500", "-0.1250", "REFUSED"]
+    assert lines[6].split() == ["stsb", "0.7500", "0.8750", "+0.1250", "-0.1250", "passed"]
+    assert lines[8].split() == ["alignment", "0.2500", "0.2500", "+0.0000", "any", "passed"]
+    assert lines[9:] == [
+        "The difference is candidate minus active.",
+        "Measured for the candidate only: sickr.",
+    ]
+    assert as_text(_verdict({**ACTIVE})).splitlines()[0] == "Accepted: not worse than the active version."
 
 
 def test_the_text_says_when_a_collapse_could_not_be_seen() -> None:

@@ -1,0 +1,37 @@
+"""The active version, and its anchor: the imported model that a line of retrainings began with.
+
+    anchor ─▶ trained on all judgements and text of today ─▶ candidate
+      └─ compared with by `drift` (gate/drift.py)
+
+A retraining begins with it, and not with the result of the one before: small losses do not add up.
+"""
+
+from __future__ import annotations
+
+from models.manifest import ANCHOR
+from models.store import Store
+from training.errors import TrainingError
+
+
+def anchor_of(store: Store, active: str) -> str:
+    """The version that `active` names as its anchor; else its oldest parent that is still here."""
+    known = {manifest.version: manifest for manifest in store.versions()}
+    manifest = known.pop(active, None)
+    named = manifest.lineage.get(ANCHOR) if manifest else None
+    if isinstance(named, str) and named in known:
+        return named
+    oldest = active
+    while manifest and (manifest := known.pop(manifest.parent or "", None)):
+        oldest = manifest.version
+    return oldest
+
+
+def active_version(store: Store) -> str:
+    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
+    version = store.read_state().get("live") or store.wanted()
+    if not version:
+        raise TrainingError(
+            f"{store.root} has no active version to compare with. Start the service once, "
+            "or name the folder with SIMILE_MODELS_DIR."
+        )
+    return str(version)

@@ -1,0 +1,129 @@
+"""The verdict in words: first what became of search, then why, then every figure. Terminal, JSON and page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from training.retraining.gate.verdict import Gain, Row, Scores, Verdict, without_samples
+
+_TITLES = {
+    "own judged": "Search on your judged queries",
+    "own titles": "Search for a text by its title",
+    "own neighbours": "Search for a sentence by the one before it",
+    "own known": "Search for a document by its rare words",
+}
+_UNITS = {"texts per second": "of one thread", "megabytes": "", "uniformity": "lower is better"}
+_HYBRID = " hybrid"
+NDCG, SPEARMAN = "nDCG@10", "Spearman"
+
+
+def title(name: str) -> str:
+    """The name of a measured search, set or cost, for people. A gain is over both modes, a row over one."""
+    return _TITLES.get(name, name)
+
+
+def title_of_row(name: str) -> str:
+    if not name.startswith("own "):
+        return title(name)
+    mode = "hybrid" if name.endswith(_HYBRID) else "dense"
+    return f"{title(name.removesuffix(_HYBRID))}, {mode}"
+
+
+def measure(name: str) -> str:
+    """The unit of its figures; empty where the name says it."""
+    if name.startswith("own "):
+        return NDCG
+    return _UNITS.get(name.replace("alignment", "uniformity"), SPEARMAN)
+
+
+def sentence(gain: Gain) -> str:
+    """The gain as a product person reads it: from, to, how certain, and what would make it certain."""
+    said = (
+        f"{title(gain.name)}: {gain.active:.3f} → {gain.candidate:.3f} {measure(gain.name)}, "
+        f"candidate minus active between {_points(gain.low)} and {_points(gain.high)} points: "
+    )
+    if gain.shown:
+        return f"{said}better."
+    if gain.high < 0:
+        return f"{said}worse."
+    said += "not certain"
+    if gain.enough is not None and gain.queries is not None:
+        what = "judged queries" if gain.name == "own judged" else "queries"
+        said += f"; about {gain.enough:,} {what} would settle a gain of this size, you have {gain.queries:,}"
+    if gain.least is not None and math.isfinite(gain.least):
+        said += (
+            f". The least gain that would have shown, in four nights of five, is {_points(gain.least)} points"
+        )
+    return f"{said}."
+
+
+def headline(verdict: Verdict) -> str:
+    if not verdict.accepted:
+        return "Refused."
+    better = any(gain.shown for gain in verdict.gains)
+    return f"Accepted: {'better' if better else 'not worse'} than the active version."
+
+
+def as_text(verdict: Verdict) -> str:
+    """For the terminal. Ends without a newline."""
+    lines = [*map(sentence, verdict.gains), headline(verdict), *(f"- {each}" for each in verdict.reasons)]
+    if verdict.rows:
+        width = max(len(title_of_row(row.name)) for row in verdict.rows) + 2
+        lines += ["", f"{'':{width}}{'active':>10}{'candidate':>11}{'difference':>12}{'allowed':>10}"]
+        lines += [_line(row, width) for row in verdict.rows]
+        lines += ["The difference is candidate minus active."]
+    if verdict.not_compared:
+        lines += [f"Measured for the candidate only: {', '.join(verdict.not_compared)}."]
+    if verdict.rows and all(row.name != "uniformity" for row in verdict.rows):
+        lines += ["Geometry was not measured, because STS-B is not there: a collapse would pass unseen."]
+    return "\n".join(lines)
+
+
+def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The verdict with all that it rests on, ready for JSON. `meta` says which models, when, trained how."""
+    content = {
+        "accepted": verdict.accepted,
+        "headline": headline(verdict),
+        "summary": [sentence(gain) for gain in verdict.gains],
+        "reasons": verdict.reasons,
+        "rows": [
+            row._asdict() | {"title": title_of_row(row.name), "measure": measure(row.name)}
+            for row in verdict.rows
+        ],
+        "not_compared": verdict.not_compared,
+        "gains": [
+            gain._asdict() | {"title": title(gain.name), "shown": gain.shown} for gain in verdict.gains
+        ],
+        "meta": meta,
+        "candidate": without_samples(candidate),
+        "active": without_samples(active),
+    }
+    plain: dict[str, Any] = _plain(content)
+    return plain
+
+
+def _line(row: Row, width: int) -> str:
+    cells = f"{figure(row.active):>10}{figure(row.candidate):>11}{figure(row.difference, '+'):>12}"
+    allowed = "any" if row.allowed is None else figure(row.allowed, "+")
+    name = title_of_row(row.name)
+    return f"{name:{width}}{cells}{allowed:>10}  {'passed' if row.passed else 'REFUSED'}"
+
+
+def _points(value: float) -> str:
+    """A figure from 0 to 1 in points, which are hundredths."""
+    return f"{100 * value:+.1f}"
+
+
+def figure(value: float | None, sign: str = "") -> str:
+    return "none" if value is None else f"{value:{sign}.4f}"
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples and None for what is no number, which JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

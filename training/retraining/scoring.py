@@ -1,0 +1,68 @@
+"""The scores of a version that the gate compares: of the file as the service would open it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.manifest import Manifest
+from models.publishing.publish import Say
+from models.store import Store
+from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import scorable_of
+from training.evaluation.suites import score
+from training.retraining import searches as own
+from training.retraining.gate.verdict import JUDGED, measures
+
+
+def scores_of(
+    store: Store,
+    version: str,
+    threads: int,
+    data: Path | None,
+    searches: Mapping[str, Collection],
+    evidence: Mapping[str, Any],
+    say: Say,
+) -> dict[str, Any]:
+    """Scores on the sets in `data` and in `searches`. evidence: of the judged queries, searches.evidence."""
+    say(f"scoring {version}")
+    encoder = store.open(version, threads=threads)
+    model = scorable_of(encoder)
+    try:
+        scores = score(model.encode, data, samples=True) if data is not None else {}
+        if searches:
+            say(f"searching the held-out text: {', '.join(searches)}")
+            scores["own"] = own.score(searches, model.encode_queries, model.encode_documents, model.split)
+            if JUDGED in searches:
+                scores["own"][JUDGED] |= evidence
+        return scores
+    finally:
+        encoder.close()
+
+
+def about_of(manifest: Manifest) -> dict[str, Any]:
+    """The model's name, and how it is used."""
+    kept = {
+        "version",
+        "fingerprint",
+        "dimension",
+        "max_length",
+        "pooling",
+        "search_prompt",
+        "document_prompt",
+    }
+    return manifest.model_dump(include=kept)
+
+
+def short(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """For the manifest and GET /models; the report has every number."""
+    sts = {key: figures["spearman_all"] for key, figures in scores.get("sts", {}).items()}
+    geometry = scores.get("geometry", {})
+    found = {name: figures["ndcg10"] for name, figures in measures(scores.get("own", {})).items()}
+    own_scores = {"own": found} if found else {}
+    return (
+        {"sts": sts}
+        | own_scores
+        | {key: geometry[key] for key in ("alignment", "uniformity") if key in geometry}
+    )
