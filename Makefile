@@ -9,6 +9,7 @@ CONTRACT ?= .venv-contract
 DEPLOY ?= .venv-deploy
 PEERS ?= .venv-peers
 CONTAINERS ?= .venv-docker
+DOCS ?= .venv-docs
 # A script that starts a Docker engine, and says where it is, on a machine that has none running.
 DOCKER_ENGINE ?=
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long test-clients test-contract test-deploy test-docker images check setup bench bench-peers clean
+.PHONY: help serve test test-long test-clients test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -71,13 +72,19 @@ check: $(VENV)/.installed-train  ## Lint, types, import contracts
 
 setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that development and training need
 
+docs: $(DOCS)/.installed  ## Make the docs into a site in build/site, with a search
+	@rm -rf build/pages && mkdir -p build/pages
+	@cp --parents *.md docs/*.md docs/*.svg docs/decisions/*.md docker/README.md training/RESULTS.md build/pages
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+	@echo "build/site/index.html is the docs."
+
 bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
 	@$(BIN)/python -m benchmarks --peers $(PEERS) $(BENCH_ARGS)
 
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
-	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(CONTRACT) $(DEPLOY) $(CONTAINERS) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(CONTRACT) $(DEPLOY) $(CONTAINERS) $(DOCS) $(PEERS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
@@ -112,6 +119,11 @@ $(DEPLOY)/.installed: tests/deploy/requirements.txt tests/deploy/constraints.txt
 	@test -x $(DEPLOY)/bin/python || $(PYTHON) -m venv $(DEPLOY)
 	@echo "Installing kubernetes-validate into $(DEPLOY) …"
 	@$(DEPLOY)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/deploy/constraints.txt -r tests/deploy/requirements.txt
+	@touch $@
+
+$(DOCS)/.installed: docs/requirements.txt
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet -r docs/requirements.txt
 	@touch $@
 
 $(CONTAINERS)/.installed: tests/docker/requirements.txt

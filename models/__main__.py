@@ -7,17 +7,19 @@ to start does. Nothing here touches a version that is in use.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from models.commands import Parser
 from models.errors import InUse, ModelError, not_installed
 
 try:
     from models import cpus
-    from models.manifest import Manifest
+    from models.listing import listed, table
     from models.publishing.default import publish_named
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
@@ -37,9 +39,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m models", description="Published versions of embedding models."
-    )
+    parser = Parser(prog="python -m models", description="Published versions of embedding models.")
     parser.add_argument(
         "--models-dir",
         type=Path,
@@ -59,7 +59,9 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--name", default="", help="the middle part of the version's name (default: the source's)"
     )
     command.set_defaults(run=_import)
-    commands.add_parser("list", help="every version, oldest first").set_defaults(run=_list)
+    command = commands.add_parser("list", help="every version, oldest first: its state, score and verdict")
+    command.add_argument("--json", action="store_true", help="for programs, with each reason in full")
+    command.set_defaults(run=_list)
     for name, run, text in (
         ("show", _show, "print a version's manifest"),
         ("verify", _verify, "check every file of a version and compute its golden vectors again"),
@@ -81,7 +83,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_portability(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_portability(commands: argparse._SubParsersAction[Parser]) -> None:
     command = commands.add_parser(
         "verify-portability",
         help="open a version in other people's tools, and compare their vectors with its own",
@@ -117,27 +119,8 @@ def _import(store: Store, options: argparse.Namespace) -> None:
 
 
 def _list(store: Store, options: argparse.Namespace) -> None:
-    state = store.read_state()
-    roles = {"wanted": store.wanted(), "live": state.get("live"), "previous": state.get("previous")}
-    known = state.get("versions", {})
-    for manifest in store.versions():
-        marks = ", ".join(role for role, version in roles.items() if version == manifest.version)
-        marks = ", ".join(filter(None, [marks, _stage(manifest, known.get(manifest.version, {}))]))
-        size = f"{manifest.dimension} dimensions, {manifest.max_length} tokens, {manifest.precision}"
-        print(f"{manifest.version}  {size}{f'  [{marks}]' if marks else ''}")
-    for name, reason in store.problems().items():
-        print(f"{name}  not served: {reason}")
-
-
-def _stage(manifest: Manifest, state: Mapping[str, Any]) -> str:
-    """A remark on a version: the progress of its build, or the reason why it is not served."""
-    if state.get("state") in {"building", "ready"}:
-        return f"{state['state']} {state.get('done')}/{state.get('total')}"
-    if state.get("state") == "failed":
-        return f"failed: {state.get('reason')}"
-    if manifest.gate is not None and manifest.gate.verdict == "refused":
-        return f"refused: {manifest.gate.reason}"
-    return ""
+    found = listed(store, datetime.now(UTC))
+    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else table(found))
 
 
 def _show(store: Store, options: argparse.Namespace) -> None:
@@ -163,16 +146,27 @@ def _verify_portability(store: Store, options: argparse.Namespace) -> None:
 def _activate(store: Store, options: argparse.Namespace) -> None:
     _verify(store, options)
     store.want(options.version, "activate")
-    print(f"{options.version} is wanted; `python -m models list` or GET /models shows how far it is")
+    print(
+        f"The service builds an index for {options.version} and then switches to it; where none runs, "
+        "the next start does. `python -m models list` or GET /models shows how far it is."
+    )
 
 
 def _rollback(store: Store, options: argparse.Namespace) -> None:
     state = store.read_state()
-    back = state.get("previous")
+    back, live = state.get("previous"), state.get("live")
     if not back:
-        raise ModelError("There is no version to go back to.")
+        raise ModelError(
+            "There is no version to go back to: the service has served only one, or the one before was "
+            "deleted. `python -m models list` shows what is published."
+        )
     store.want(back, "rollback")
-    print(f"{back} is wanted again, instead of {state.get('live')}")
+    print(
+        f"The service goes back to {back}: at once while it is still loaded (SIMILE_GRACE_SECONDS after a "
+        f"swap), else as soon as its index is ready. Search answers all the while.\n"
+        f"Documents and judgements stay as they are. {live} stays on disk until you prune it, and comes back "
+        f"only by `python -m models activate {live}`."
+    )
 
 
 def _prune(store: Store, options: argparse.Namespace) -> None:

@@ -19,8 +19,10 @@ from models.files.bounded import read_bytes
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures
 REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
+ANCHOR = "anchor"  # in the lineage: the version that its line of retrainings began with
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
 
+Mode = Literal["dense", "lexical", "hybrid"]  # of a search: by vectors, by words, by both
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -63,6 +65,15 @@ class Calibration(BaseModel):
     int8: Int8 | None = None  # None: published before there was any
 
 
+class SearchDefaults(BaseModel):
+    """Learned settings of a collection's search, for requests that name none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Mode
+    weight: Annotated[float, Field(ge=0, le=1)]  # of the vectors in hybrid search (models/search/fusion.py)
+
+
 class Manifest(BaseModel):
     """Unknown fields are refused: a manifest written by a newer program is not half understood."""
 
@@ -89,6 +100,7 @@ class Manifest(BaseModel):
     scores: dict[str, Any] = Field(default_factory=dict)
     gate: Gate | None = None  # None: it came here without one
     calibration: Calibration = Calibration()
+    search: dict[str, SearchDefaults] = Field(default_factory=dict)  # by collection
     files: dict[str, Sha256] = Field(default_factory=dict)  # path inside the folder, "/" between its parts
 
     @classmethod
@@ -97,7 +109,8 @@ class Manifest(BaseModel):
         return cls.model_validate_json(read_bytes(folder / FILE_NAME))
 
     def text(self) -> str:
-        return self.model_dump_json(indent=2) + "\n"
+        absent = None if self.search else {"search"}  # a program from before there was any reads the others
+        return self.model_dump_json(indent=2, exclude=absent) + "\n"
 
 
 def is_version(name: str) -> bool:

@@ -7,6 +7,7 @@ people, and by the next start. A reader that finds none, or none that it underst
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ FILE_NAME = "schedule.json"
 # The exit status of `retrain`, in a word.
 OUTCOMES = {0: "published", 3: "refused", 4: "nothing to learn", 5: "busy", 130: "stopped"}
 FAILED = "failed"
+LATE = timedelta(minutes=5)  # a run that is due begins at once, where its schedule lives
+_START = " Start it with `python -m training schedule --config retrain.toml`."
 
 
 def outcome_of(status: int) -> str:
@@ -30,6 +33,34 @@ def read_runs(models: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def schedule_state(runs: dict[str, Any], now: datetime) -> dict[str, Any] | None:
+    """`runs` with `state`, one of running, waiting, stopped and overdue, and `says`, the same as a sentence.
+
+    None where there was never a schedule.
+    """
+    if not runs:
+        return None
+    last = runs.get("last_run") or {}
+    before = f" The last run ended {last['ended']}: {last.get('outcome')}." if last.get("ended") else ""
+    due, running = runs.get("next_run"), runs.get("running")
+    if running:
+        state, says = "running", f"A retraining is running since {running.get('started')}."
+    elif not due:
+        state, says = "stopped", f"The schedule of retrainings is stopped: no run will begin.{_START}"
+    elif _is_past(str(due), now):
+        state, says = "overdue", f"The retraining of {due} did not begin: the schedule does not run.{_START}"
+    else:
+        state, says = "waiting", f"The next retraining is due {due}."
+    return {"state": state, "says": says + before} | runs
+
+
+def _is_past(due: str, now: datetime) -> bool:
+    try:
+        return datetime.fromisoformat(due) + LATE < now
+    except (ValueError, TypeError):
+        return False
 
 
 def write_runs(models: Path, content: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ from models.errors import Damaged, InUse, ModelError, UnknownVersion, Unreadable
 from models.files.bounded import read_bytes, read_json
 from models.files.fsync import replace_text, sync
 from models.files.lock import lock
-from models.manifest import Manifest, is_version
+from models.manifest import ANCHOR, Manifest, is_version
 from models.seal import check, read_manifest, seal
 
 Build = Callable[[Path], Manifest]
@@ -68,8 +68,8 @@ class Store:
         """Publish what `build` puts into the empty folder it is given; it answers the manifest without files.
 
         Whatever `build` raises is passed on, and nothing is published. When the same space in the same form
-        is already there with the same prompts, that version is the answer and the new folder is dropped;
-        but not where the new one has a calibration or a faster graph that it was published without.
+        is already there with the same prompts and search, that version is the answer and the new folder is
+        dropped; but not where the new one has a calibration or a faster graph that it was published without.
         """
         with self._temporary() as folder:
             manifest = seal(folder, build(folder))
@@ -164,6 +164,7 @@ class Store:
                 "wanted": version == self._pointer(),
                 "live": version == state.get("live"),
                 "what a rollback goes to": version == state.get("previous"),
+                "the anchor that retrainings begin with": version in self._anchors(state),
                 "being built": building,
             }
             for use, holds in uses.items():
@@ -188,6 +189,11 @@ class Store:
         if make:
             self.root.mkdir(parents=True, exist_ok=True)
         replace_text(self.root / "state.json", json.dumps(state, indent=2, sort_keys=True) + "\n")
+
+    def _anchors(self, state: Mapping[str, Any]) -> set[Any]:
+        """The anchors of the versions that are wanted, live or gone back to."""
+        used = {self._pointer(), state.get("live"), state.get("previous")}
+        return {known.lineage.get(ANCHOR) for known in self.versions() if known.version in used}
 
     def _path(self, version: str) -> Path:
         return self.root / version
@@ -250,4 +256,4 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.fingerprint, manifest.precision, manifest.prompts
+    return manifest.fingerprint, manifest.precision, manifest.prompts, manifest.search

@@ -14,6 +14,7 @@ from collections.abc import Callable
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+from models.commands import Parser
 from models.errors import not_installed
 
 try:
@@ -22,7 +23,7 @@ try:
     from service.cli.commands import backup, check_data, export, import_files, restore
     from service.errors import CommandError, StartupError
     from service.observability import logs
-    from service.settings import read
+    from service.settings import PREFIX, Settings, read
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("service", missing))
 
@@ -43,8 +44,16 @@ def main() -> None:
         sys.exit("Stopped before it had started.")
 
 
+class ServiceParser(Parser):
+    def hint(self, message: str) -> str:
+        """A setting that was given as an option is named by its variable."""
+        names = (word.partition("=")[0].removeprefix("--").replace("-", "_") for word in sys.argv[1:])
+        setting = next((name for name in names if name in Settings.model_fields), None)
+        return super().hint(message) if setting is None else f" Set {PREFIX}{setting.upper()} instead."
+
+
 def parser() -> argparse.ArgumentParser:
-    described = argparse.ArgumentParser(
+    described = ServiceParser(
         prog="python -m service",
         description="Serve embeddings, documents and search. Settings come from SIMILE_ variables.",
     )

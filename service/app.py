@@ -14,6 +14,7 @@ from service.api import (
     collections,
     docs,
     documents,
+    events,
     feedback,
     health,
     info,
@@ -36,7 +37,11 @@ from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings, allowed_hosts, allowed_origins
 
-MODULES = (tei, tokens, openai, cohere, search, documents, feedback, collections, info, models, health, docs)
+MODULES = (
+    *(tei, tokens, openai, cohere),
+    *(search, documents, feedback, events, collections),
+    *(info, models, health, docs),
+)
 
 
 class App(FastAPI):
@@ -105,7 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
     for module in MODULES:
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)
-    for module in (search, documents, feedback):
+    for module in (search, documents, feedback, events):
         app.router.routes.extend(collections.in_collections(module.router).routes)
     runtime.metrics.routes(
         (method, route.path, getattr(route, "status_code", None) or 200)

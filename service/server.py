@@ -156,12 +156,19 @@ def _welcome(runtime: Runtime, port: int) -> None:
     # In the caller's shell; the service has no key to show.
     key = "" if settings.api_keys_file is None else ' -H "Authorization: Bearer $KEY"'
     json = f"-H 'Content-Type: application/json'{key}"
+    # A search over nothing finds nothing: the first thing to try is then to store something.
+    store = (
+        ""
+        if runtime.live.generation.indexes.documents
+        else f"""
+  curl {address}/documents {json} -d '{{"documents": [{{"text": "Unused goods may be sent back."}}]}}'"""
+    )
     print(
         f"""
 Simile is ready at {address}, serving {runtime.live.generation.version}. Its API: {address}/docs. Try:
 
   curl {address}/embed {json} -d '{{"inputs": "A first sentence."}}'
-  curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'
+  curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'{store}
   curl '{address}/search?q=how+do+I+get+my+money+back&k=3'{key}
 
 Ctrl-C stops it.""",

@@ -7,8 +7,8 @@ Values alone are checked here; runtime/settings_check.py reads the files that so
 import ipaddress
 import os
 import re
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,6 +16,8 @@ from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
+from models.manifest import Mode
+from models.refusals import nearest, sentence
 from service import memory
 from service.errors import StartupError
 
@@ -83,6 +85,11 @@ class Settings(BaseSettings):
     feedback_per_key: int = Field(10_000, ge=0)  # judgements; 0: no bound, here and below
     feedback_per_query: int = Field(100, ge=0)  # of each key
     feedback_per_document: int = Field(100, ge=0)  # of each key
+    events: bool = True  # searches are named, and POST /events is taken
+    events_days: float = Field(90.0, ge=0)  # that an event is kept; 0: no bound, here and below
+    events_per_key: int = Field(100_000, ge=0)
+    events_per_document: int = Field(1000, ge=0)  # of each key
+    max_events: int = Field(1_000_000, ge=0)
     max_hits: int = Field(50_000, ge=1000)
     max_candidates: int = Field(500_000, ge=22_000)  # at least those of one query
     max_query_characters: int = Field(10_000, ge=1)
@@ -98,7 +105,7 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(1_000_000, ge=1)
     max_queue_seconds: float = Field(1.0, ge=0)  # 0: no bound
     passages: bool = True
-    search_mode: Literal["dense", "lexical", "hybrid"] = "dense"  # of a search that names none
+    search_mode: Mode | None = None  # of a search that names none; None: the version's own, else dense
     activate: Literal["auto", "manual"] = "auto"
     grace_seconds: float = Field(600.0, ge=0)
     build_rate: float = Field(0.0, ge=0)  # documents per second; 0: whatever the lane has left
@@ -128,6 +135,11 @@ class Settings(BaseSettings):
     @property
     def max_answer_bytes(self) -> int:
         return self.max_answer_mb * 1_000_000
+
+    @property
+    def events_seconds(self) -> float:
+        """How old an event may become."""
+        return self.events_days * 86_400 or inf
 
     @property
     def snapshots_dir(self) -> Path:
@@ -173,6 +185,13 @@ def keys_file() -> Path | None:
     """The keys file by its variable alone, also while there is none yet: for those who make it."""
     named = os.environ.get(f"{PREFIX}API_KEYS_FILE")
     return Path(named) if named else None
+
+
+def own_url() -> str:
+    """The address of the service that the environment describes, for commands that talk to a running one."""
+    port = os.environ.get(f"{PREFIX}PORT") or Settings.model_fields["port"].default
+    scheme = "https" if os.environ.get(f"{PREFIX}TLS_CERT_FILE") else "http"
+    return f"{scheme}://127.0.0.1:{port}"
 
 
 def allowed_origins(text: str) -> list[str]:
@@ -256,15 +275,18 @@ def read() -> Settings:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            close = get_close_matches(name.upper(), known, n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
+            bare = name.upper().removeprefix(PREFIX)
+            meant = nearest(bare, (field.upper() for field in Settings.model_fields)) or _elsewhere(bare)
+            hint = "" if meant is None else f" Did you mean {PREFIX}{meant}?"
             raise StartupError(
                 f"{name} is not a setting of this version.{hint} Unset it, or see docs/SETTINGS.md."
             )
     try:
         return Settings()
     except ValidationError as error:
-        raise StartupError("\n".join(_in_words(problem) for problem in error.errors())) from error
+        # A default that is made from a wrong setting is missing too: that is no mistake of its own.
+        found = [each for each in error.errors() if each["type"] != "default_factory_not_called"]
+        raise StartupError("\n".join(_in_words(problem) for problem in found)) from error
 
 
 def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
@@ -276,7 +298,12 @@ def models_dir_of(settings: Settings, data_dir: Path | None) -> Path:
 
 
 def _in_words(problem: Any) -> str:
-    message = str(problem["msg"]).removeprefix("Value error, ")
     if not problem["loc"]:
-        return message
-    return f"{PREFIX}{str(problem['loc'][0]).upper()}={problem['input']}: {message}."
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return sentence(problem, Settings, f"{PREFIX}{str(problem['loc'][0]).upper()}")
+
+
+def _elsewhere(name: str) -> str | None:
+    """The setting that does what other servers call by another name."""
+    known = {"PROVIDER": "DEVICE", "ADDRESS": "HOST", "BIND": "HOST", "TOKEN": "API_KEYS_FILE"}
+    return next((ours for word, ours in known.items() if word in name), None)

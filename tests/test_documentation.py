@@ -98,11 +98,12 @@ def test_every_curl_about_search_finds_something(service: Service) -> None:
     service.client.post("/documents", json={"documents": examples()})
     found = commands((ROOT / "docs/SEARCH.md").read_text(encoding="utf-8"))
     searches = [command for command in found if "/search" in command]
-    assert (len(searches), len(found)) == (4, 7)
+    assert (len(searches), len(found)) == (4, 10)
     for command in found:
         said = answered(command, service.port)
         if command in searches:
             assert said["hits"] if "hits" in said else said["results"][0]
+        assert said.get("refused", []) == []
 
 
 def test_the_example_queries_find_their_documents(service: Service) -> None:
@@ -142,7 +143,9 @@ def test_every_setting_is_in_the_table_and_nothing_else() -> None:
 
 def test_every_limit_stands_in_the_page_on_security_with_its_default() -> None:
     lines = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8").splitlines()
-    limits = [name for name in Settings.model_fields if name.startswith(("max_", "feedback_per_"))]
+    limits = [
+        name for name in Settings.model_fields if name.startswith(("max_", "feedback_per_", "events_per_"))
+    ]
     assert len(limits) >= 18
     for name in limits:
         [row] = [line for line in lines if f"`{PREFIX}{name.upper()}`" in line and line.startswith("| ")]
@@ -220,6 +223,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/documents/{id}",
         "/feedback",
         "/feedback/count",
+        "/events",
+        "/events/count",
         "/collections",
         "/collections/{collection}",
         "/collections/{collection}/search",
@@ -228,6 +233,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/collections/{collection}/documents/{id}",
         "/collections/{collection}/feedback",
         "/collections/{collection}/feedback/count",
+        "/collections/{collection}/events",
+        "/collections/{collection}/events/count",
         "/info",
         "/models",
         "/models/{version}/report",
@@ -254,12 +261,16 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         ("delete", "/documents/{id}"),
         ("post", "/feedback"),
         ("delete", "/feedback"),
+        ("post", "/events"),
+        ("delete", "/events"),
         ("delete", "/collections/{collection}"),
         ("post", "/collections/{collection}/documents"),
         ("delete", "/collections/{collection}/documents"),
         ("delete", "/collections/{collection}/documents/{id}"),
         ("post", "/collections/{collection}/feedback"),
         ("delete", "/collections/{collection}/feedback"),
+        ("post", "/collections/{collection}/events"),
+        ("delete", "/collections/{collection}/events"),
     }
     assert {key for key, role in roles.items() if role == "admin"} == {
         ("post", "/models/{version}/activate"),
@@ -275,7 +286,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         assert answers["200"]["content"]["application/json"]["schema"]["$ref"]
         refusals = {status: answer for status, answer in answers.items() if status >= "400"}
         native = {"422", "424"} if path in {"/", "/embed", "/similarity"} else {"422"}
-        expected = {"400", "401", "403", "409", "413", "415", "421", "429", "500", "503", "504"}
+        expected = {"400", "401", "403", "404", "409", "413", "415", "421", "429", "500", "503", "504"}
         assert set(refusals) == expected | (set() if path in families else native)
         for answer in refusals.values():
             refusal = answer["content"]["application/json"]["schema"]["$ref"]
@@ -285,3 +296,11 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     }
     assert "inputs" in document["components"]["schemas"]["EmbedRequest"]["properties"]
     assert not (tmp_path / "never-made").exists(), "describing the service must not start it"
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    listed = [page for section in nav for pages in section.values() for page in pages]
+    folders = (".", "docs", "docs/decisions", "training", "docker")
+    known = [page.relative_to(ROOT).as_posix() for each in folders for page in (ROOT / each).glob("*.md")]
+    assert sorted(listed) == sorted(known)

@@ -1,4 +1,4 @@
-"""What a retraining reads of a service: documents and judgements of one collection, of several, of all."""
+"""What a retraining reads of a service: documents, judgements and events of one collection or several."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.service.process import Service
+from training.retraining.clicks import used_at
 from training.retraining.documents import documents_at
 from training.retraining.judgements import Judgement, judged, judgements_at
 from training.text.service import count_of
@@ -58,6 +59,29 @@ def test_all_collections_are_read_and_equal_ids_are_two_documents(url: str) -> N
         ("tickets", "collection:tickets/b"): "close my account",
     }
     assert count_of(url, ALL) == 4
+
+
+def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with Service(tmp_path, tiny_models_dir) as service:
+        for path in ("", "/collections/tickets"):
+            documents = [{"id": id, "text": f"{id} river"} for id in ("a", "b", "c")]
+            service.client.post(f"{path}/documents", json={"documents": documents}).raise_for_status()
+        for _ in range(8):
+            asked = {"q": "a river", "k": "3", "fields": ""}
+            answer = service.client.get("/collections/tickets/search", params=asked).json()
+            shown = [hit["id"] for hit in answer["hits"]]
+            event = {"search_id": answer["search_id"], "id": shown[1], "type": "click"}
+            service.client.post("/collections/tickets/events", json=event).raise_for_status()
+        url = f"http://127.0.0.1:{service.port}"
+        found, line = used_at(url, ALL, 1.0, 3, 2)
+        known = {document.id: document.id for document in documents_at(url, ALL).kept}
+        assert used_at(url, ("default",), None, 3, 2) == ([], "no events")
+    first, second = (f"collection:tickets/{id}" for id in shown[:2])
+    assert sorted(found) == sorted([Judgement("a river", second, True), Judgement("a river", first, False)])
+    assert line == "8 searches with events (position bias 1): 1 relevant documents, 1 passed over"
+    made = judged(found, known, 0.5)
+    assert {**made.train, **made.held} == {"a river": [second]}
+    assert made.negatives == {"a river": [first]}
 
 
 def test_judgements_come_with_their_keys_and_the_majority_counts(url: str) -> None:

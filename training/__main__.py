@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from models.commands import Parser
 from models.errors import ModelError, not_installed
 
 try:
@@ -16,7 +17,7 @@ try:
     from training.evaluation.report import many
     from training.mining import command as mine
     from training.mining import look
-    from training.model import blank
+    from training.model import blank, vocabulary
     from training.retraining import command as retrain
     from training.retraining import schedule
     from training.runs import command as train
@@ -24,7 +25,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("training", missing))
 
-COMMANDS = (train, blank, evaluate, many, export, retrain, schedule, mine, look)
+COMMANDS = (train, blank, vocabulary, evaluate, many, export, retrain, schedule, mine, look)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    described = argparse.ArgumentParser(
+    described = Parser(
         prog="python -m training", description="Train, evaluate and publish sentence encoders."
     )
     commands = described.add_subparsers(required=True, metavar="COMMAND")

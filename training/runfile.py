@@ -22,6 +22,7 @@ Identity = dict[str, Any]
 _WORDS = {
     "recipe": "another recipe",
     "corpus": "another corpus",
+    "rows": "other rows, mined anew from the same text",
     "base": "another base model",
     "seed": "another seed",
     "steps": "another number of steps",
@@ -29,7 +30,23 @@ _WORDS = {
 }
 
 
-_KEYS = ("method", *_WORDS, "texts", "base_name", "parent", "code")  # what export has to know
+_SINCE = {"rows"}  # keys that a run of an earlier release lacks
+_KEYS = (
+    "method",
+    *(_WORDS.keys() - _SINCE),
+    "texts",
+    "base_name",
+    "parent",
+    "code",
+)  # what export has to know
+
+
+class OtherRun(TrainingError):
+    """The run in a folder is not the one that is asked for, or cannot go on; `why` says no more than that."""
+
+    def __init__(self, why: str, advice: str = "") -> None:
+        super().__init__(f"{why} {advice}".rstrip())
+        self.why = why
 
 
 def claim(out: Path, identity: Identity, *, resume: bool) -> None:
@@ -52,10 +69,10 @@ def check(out: Path, identity: Identity, *, resume: bool) -> dict[str, Any]:
         return identity
     found = read_run(out)
     for key, words in _WORDS.items():
-        if found.get(key) != identity[key]:
-            raise TrainingError(
-                f"{out} holds a run with {words} ({found.get(key)}, not {identity[key]}). "
-                f"Give the same to resume it, or name another --out without --resume."
+        if (key in found or key not in _SINCE) and found.get(key) != identity[key]:
+            raise OtherRun(
+                f"{out} holds a run with {words} ({found.get(key)}, not {identity[key]}).",
+                "Give the same to resume it, or name another --out without --resume.",
             )
     return found
 
@@ -67,9 +84,9 @@ def read_run(out: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise TrainingError(f"{out} holds no run of `python -m training train`.") from None
     except ValueError as error:
-        raise TrainingError(f"{out / FILE_NAME} is not JSON: {error}") from None
+        raise OtherRun(f"{out / FILE_NAME} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise TrainingError(f"{out / FILE_NAME} holds no JSON object.")
+        raise OtherRun(f"{out / FILE_NAME} holds no JSON object.")
     missing = [key for key in _KEYS if key not in found]
     finished = found.get("finished", {"done": 0, "loss": 0.0, "dev": {}})
     if not isinstance(finished, dict) or not isinstance(finished.get("dev"), dict):
@@ -77,9 +94,7 @@ def read_run(out: Path) -> dict[str, Any]:
     else:
         missing += [f"finished.{key}" for key in ("done", "loss") if key not in finished]
     if missing:
-        raise TrainingError(
-            f"{out / FILE_NAME} is not of a run of this release: it lacks {', '.join(missing)}."
-        )
+        raise OtherRun(f"{out / FILE_NAME} is not of a run of this release: it lacks {', '.join(missing)}.")
     return found
 
 

@@ -7,12 +7,13 @@
 
 The head is the vector that the text has without passages, so a search over heads alone is a search without
 them. The others begin and end where sentences do, as far as there are any in reach, and share about an eighth
-of their tokens with the one before.
+of their tokens with the one before; the last one shares more, because a short rest says too little of what it
+is about. A title goes in front of each passage, because it often names what the
+passage only speaks of. Places are those of the text.
 
 Not here: where vectors are kept, how one document is found by its best passage (service/).
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,18 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
+from models.search.content import Content
+from models.tokens.sentences import sentence_ends
 
-# No mark is repeated here: with a `+` a row of dots took time with the square of its length, and the GIL.
-# After a full stop and what closes quotes and brackets, if white space follows; after a full stop of Chinese
-# or Japanese; at the end of a line.
-_BORDER = re.compile(r"[.!?…][\"'”’)\]»]*\s+|[。！？｡][」』”’）]*\s*|\n\s*")  # noqa: RUF001  meant as they are
 # Shares of what a passage holds. One begins at the last sentence that repeats more than LEAST of it, and at
 # most MOST; where no sentence begins there it repeats USUAL, and begins in the middle of one.
 MAX_PASSAGES = 1 << 16  # of one text: the index has 16 bits to name one
+LEAD = 1 / 4  # that a title may take of a passage behind the head: only so much of a longer one goes there
 LEAST_ROOM = 8  # tokens; a prompt that leaves less makes no sense of a text
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # of a passage that ends with a sentence rather than with the last token that fits
-PIECE = 1 << 16  # characters that are searched for sentences in one call
 SPARE_TOKENS = 2  # a passage cut out of a text may begin with other tokens than it has within the text
 
 
@@ -45,69 +44,72 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The head of a long text, the passages behind it, and whether they reach its end."""
+    """The head of a long text, the passages behind it, and whether they show all of title and text.
+
+    lead: goes in front of each of `others`, as the whole title does in front of the head. The head is empty
+    where the title alone is longer than the model reads.
+    """
 
     head: Span
     others: Sequence[Span]
     complete: bool
+    lead: str
 
 
 def split(
-    text: str, encoder: Encoder, prompt: str = "", wanted: Callable[[], bool] = lambda: True
+    content: Content, encoder: Encoder, prompt: str = "", wanted: Callable[[], bool] = lambda: True
 ) -> Split | None:
-    """The places of the passages of `text`, None when the model sees the whole of it.
+    """The places of a text's passages, None when the model sees the whole of it behind its title.
 
     Tokenizes all of it: some hundred milliseconds for a megabyte, so not on the event loop.
 
     Args:
-        text: without the prompt, which goes before each passage.
+        content: without the prompt, which goes before each passage.
         encoder: whose tokens count.
         prompt: of documents.
         wanted: asked from time to time; once it is false the answer means nothing.
 
     """
-    tokens = encoder.spans(text, wanted)
+    tokens = encoder.spans(content.text, wanted)
+    titled = encoder.spans(content.lead, wanted) if content.title else tokens[:0]
     if not wanted():
         return None
     room = encoder.room - len(encoder.spans(prompt))
-    if len(tokens) <= room or room < LEAST_ROOM:
+    if len(titled) + len(tokens) <= room or room < LEAST_ROOM:
         return None
+    most = int(LEAD * room)
+    lead = content.lead if len(titled) <= most else Content("", content.title[: titled[most - 1, 1]]).lead
     starts, ends = tokens[:, 0], tokens[:, 1]
-    borders = _borders(text, starts)
-    head = Span(0, int(ends[room - 1]))
+    borders = _borders(content.text, starts)
+    unseen, fits = max(room - len(titled), 0), room - min(len(titled), most) - SPARE_TOKENS
+    head = Span(0, int(ends[unseen - 1]) if unseen else 0)
     others: list[Span] = []
-    unseen, fits = room, room - SPARE_TOKENS
     while unseen < len(tokens) and len(others) < MAX_PASSAGES - 1:
         begin = _begin(borders, unseen, fits)
         unseen = _end(borders, begin, fits, len(tokens))
+        if unseen == len(tokens):
+            begin = _last(borders, begin, len(tokens) - fits)
         others.append(Span(int(starts[begin]), int(ends[unseen - 1])))
-    return Split(head, others, unseen >= len(tokens))
+    return Split(head, others, unseen >= len(tokens) and len(titled) <= room, lead)
 
 
 def _borders(text: str, starts: NDArray[np.int64]) -> NDArray[np.intp]:
-    """The tokens behind which a sentence ends, rising; `starts` are those of the tokens.
-
-    Found in pieces, because a search holds the interpreter. They end behind a letter or a digit, which no
-    border has in it.
-    """
-    found = [np.empty(0, np.intp)]
-    at = 0
-    while at < len(text):
-        end = min(at + PIECE, len(text))
-        most = min(end + PIECE, len(text))
-        while end < most and not text[end - 1].isalnum():
-            end += 1
-        ends = [border.end() for border in _BORDER.finditer(text, at, end)]
-        found.append(np.searchsorted(starts, ends))
-        at = end
-    rising = np.concatenate(found)
+    """The tokens behind which a sentence ends, rising; `starts` are those of the tokens."""
+    found = [np.searchsorted(starts, ends) for ends in sentence_ends(text)]
+    rising = np.concatenate([np.empty(0, np.intp), *found])
     return rising[np.diff(rising, prepend=-1) > 0]  # np.unique would hold the interpreter for seconds
 
 
 def _begin(borders: NDArray[np.intp], unseen: int, fits: int) -> int:
     """The token that a passage begins with, when `unseen` is the first one that no passage has yet."""
     within = borders[(borders >= unseen - int(MOST * fits)) & (borders < unseen - int(LEAST * fits))]
-    return int(within[-1]) if len(within) else unseen - max(1, int(USUAL * fits))
+    return int(within[-1]) if len(within) else max(0, unseen - max(1, int(USUAL * fits)))
+
+
+def _last(borders: NDArray[np.intp], begin: int, earliest: int) -> int:
+    """The token that the last passage begins with: a sentence from which all the rest fits, the first."""
+    within = borders[(borders >= earliest) & (borders <= begin)]
+    return int(within[0]) if len(within) else max(0, earliest)
 
 
 def _end(borders: NDArray[np.intp], begin: int, fits: int, count: int) -> int:

@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
-from annotated_types import Ge, Le
 from fastapi import Request
 from pydantic import BaseModel, RootModel, ValidationError
 
+from models.refusals import MAX_CHARACTERS, no_field, sentence
 from service import memory
 from service.errors import MediaType, Validation
 from service.http.body_budget import NDJSON
@@ -29,8 +30,7 @@ M = TypeVar("M", bound=BaseModel)
 LARGE_BYTES = 1 << 18  # smaller bodies are parsed at once: in microseconds to 60 ms
 SLICE_SECONDS = 0.005  # a few bodies may be worked on at once, and an answer needs some rounds of the loop
 MAX_FIELDS = 100  # of an object of ours; none has as many
-MAX_NAME_CHARACTERS = 80  # of a field's name, in a refusal
-_OUTSIDE = {"greater_than_equal", "less_than_equal"}  # pydantic's names of these problems
+MAX_IGNORED = 10  # names of ignored fields that an answer repeats
 # Weights of what counts for more than a number, by the time that the parser takes.
 CONTAINER_VALUES = 4  # a list or an object
 KEY_VALUES = 2
@@ -62,13 +62,13 @@ async def parsed_body(request: Request, model: type[M]) -> AsyncIterator[M]:
     require_json(request)
     content = await request.body()
     if len(content) < LARGE_BYTES:
-        yield validated(model, _parse(content))
+        yield _read(request, model, _parse(content))
         return
     runtime = request.app.state.runtime
     await runtime.large_bodies.acquire()
     parsing = asyncio.ensure_future(asyncio.to_thread(_parse_large, content, runtime.settings.max_values))
     try:
-        yield validated(model, await asyncio.shield(parsing))
+        yield _read(request, model, await asyncio.shield(parsing))
     finally:
         # A thread that parses for a request that was given up keeps the turn until it is done.
         parsing.add_done_callback(lambda _: runtime.large_bodies.release())
@@ -82,27 +82,43 @@ def validated(model: type[M], value: object, name: str = "") -> M:
         Validation: a field is wrong.
 
     """
-    reads_all = model.model_config.get("extra") == "forbid" or issubclass(model, RootModel)
-    if reads_all and isinstance(value, dict) and len(value) > MAX_FIELDS:
+    if refuses_unknown(model) and isinstance(value, dict) and len(value) > MAX_FIELDS:
         # One error would be made of each: of a million in 5 s and 1.5 GiB.
         raise Validation(f"{name or 'the body'} has {len(value)} fields, far more than there are.")
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        parts = [str(part)[:MAX_NAME_CHARACTERS] for part in (name, *first["loc"]) if part != ""]
-        where = ".".join(parts) or "the body"
-        words = _limits_of(model, first) or f": {first['msg']}"
-        raise Validation(f"{where}{words}.", param="".join(parts[:1]) or None) from error
+        first = error.errors(include_url=False)[0]
+        where = _path(name, first["loc"])
+        param = str((name, *first["loc"])[0 if name else 1])[:MAX_CHARACTERS] if where else None
+        raise Validation(sentence(first, model, where or "the body"), param=param) from error
 
 
-def _limits_of(model: type[BaseModel], problem: Mapping[str, Any]) -> str | None:
-    """The refusal of a number outside of a field with two limits; None for another problem."""
-    field = model.model_fields.get(str(problem["loc"][0])) if problem["type"] in _OUTSIDE else None
-    limits: dict[type, Any] = {type(kind): kind for kind in field.metadata} if field is not None else {}
-    if Ge not in limits or Le not in limits:
-        return None
-    return f" must be between {limits[Ge].ge} and {limits[Le].le}, not {problem['input']}"
+def refuses_unknown(model: type[BaseModel]) -> bool:
+    """True for bodies of our own routes; those of other APIs may have fields that are not known here."""
+    return model.model_config.get("extra") == "forbid" or issubclass(model, RootModel)
+
+
+def _path(name: str, loc: tuple[int | str, ...]) -> str:
+    """A field's place as people write it: documents[0].text."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part[:MAX_CHARACTERS]}" for part in loc)
+    return (name + "".join(parts)).removeprefix(".")
+
+
+def _read(request: Request, model: type[M], value: Any) -> M:
+    """`value` as `model`; names of ignored fields go to the answer's header, by way of the scope."""
+    body = validated(model, value)
+    if not refuses_unknown(model) and (ignored := list(islice(_ignored(body, value), MAX_IGNORED))):
+        request.scope["ignored_fields"] = ignored
+    return body
+
+
+def _ignored(body: BaseModel, value: Mapping[str, Any]) -> Iterator[str]:
+    for name, member in value.items():
+        if name not in type(body).model_fields:
+            yield name
+        elif isinstance(read := getattr(body, name), BaseModel):
+            yield from (f"{name}.{inner}" for inner in _ignored(read, member))
 
 
 def require_json(request: Request) -> None:
@@ -195,7 +211,6 @@ def known_parameters(request: Request, *names: str) -> None:
     given = request.query_params.multi_items()
     for name, _ in given:
         if name not in names:
-            there_are = f"there are {', '.join(names)}" if names else "there is none"
-            raise Validation(f"There is no parameter {name[:80]!r} here; {there_are}.")
+            raise Validation(no_field(name, names, "parameter"))
     if len(given) > len(request.query_params):
         raise Validation("A parameter comes more than once. Give each of them once.")

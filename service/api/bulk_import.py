@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from service.corpus.corpus import Corpus, Stored
 from service.errors import Backend, Overloaded, ServiceError, Tokenizer, Unhealthy, Validation
 from service.http.body_budget import StreamedBody
-from service.lifecycle.builder import HARMLESS_TEXT
+from service.lifecycle.builder import HARMLESS
 from service.store.values import Document
 
 GROUP_DOCUMENTS = 64  # of one commit
@@ -183,7 +183,7 @@ class Import:
                 return
             if isinstance(error, Backend):  # is it this text, or the model?
                 with self._corpus.live.borrow() as generation:
-                    await self._corpus.embed(generation, [HARMLESS_TEXT])
+                    await self._corpus.embed(generation, [HARMLESS])
             self.tally.fail(rows[0][0], error.message)
         else:
             self.tally.add(len(rows), stored)

@@ -123,7 +123,7 @@ async def embed(request: Request) -> Response:
     texts = texts_of(_given(body), runtime.settings.max_inputs, "inputs" if body.texts is None else "texts")
     asked: list[Kind] = body.embedding_types or ["float"]
     kinds = list(dict.fromkeys(asked))
-    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         manifest = generation.manifest
         check_dimensions(body.output_dimension, manifest.dimension, "output_dimension")
         for kind in kinds:

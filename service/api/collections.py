@@ -1,6 +1,6 @@
 """Collections: documents that are searched apart from all others. The plain routes are the default one's.
 
-    /collections/{collection}/documents  /search  /feedback      as the plain routes
+    /collections/{collection}/documents  /search  /feedback  /events      as the plain routes
     GET /collections   DELETE /collections/{collection}
 
 A collection is there from its first document until it is deleted. All of them are embedded by one model and
@@ -128,7 +128,7 @@ async def list_collections(request: Request) -> Response:
     **describe(Role.WRITE, None, Dropped, raises=[NotFound, Storage], parameters=[_DESCRIBED]),
 )
 async def delete_collection(request: Request) -> Response:
-    """Delete a collection with its documents and judgements; the default one is emptied.
+    """Delete a collection with its documents, judgements and events; the default one is emptied.
 
     In steps, as `DELETE /documents`: what is written to it meanwhile stays, and so does the collection then.
     """

@@ -12,6 +12,7 @@ from pydantic import BaseModel, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from service import errors
+from service.api.body import refuses_unknown
 from service.api.json_schemas import HOLDS, NAMED, SHAPES
 from service.auth.keys import Role as Role  # noqa: PLC0414  routes take it from here, beside describe()
 from service.errors import ServiceError
@@ -33,7 +34,7 @@ _ANY = (
 _WITH_A_BODY = (errors.Empty, errors.TooLarge, errors.MediaType, errors.Overloaded)
 # When there are keys; Forbidden also for what a page of another site sends.
 _WITH_A_ROLE = (errors.Unauthorized, errors.Forbidden, errors.RateLimited)
-EMBEDS = (errors.Empty, errors.Conflict, errors.Tokenizer, errors.Backend, errors.Overloaded)
+EMBEDS = (errors.Empty, errors.NotFound, errors.Conflict, errors.Tokenizer, errors.Backend, errors.Overloaded)
 
 _TEXT = {"schema": {"type": "string"}}
 COUNT: dict[str, Any] = {"required": True, "schema": {"type": "integer", "minimum": 0}}
@@ -51,6 +52,7 @@ TIMED = {
     **dict.fromkeys(("x-compute-tokens", "x-compute-characters"), COUNT),
     "x-truncated": {"description": "How many inputs were cut, if any", "schema": COUNT["schema"]},
 }
+_IGNORED = {"x-ignored-fields": {"description": "Fields of the body that this route does not know", **_TEXT}}
 
 
 class Refusal(BaseModel):
@@ -130,7 +132,8 @@ def describe(
         schemas = {"application/json": schema, **(reads or {})}
         content = {kind: {"schema": schema} for kind, schema in schemas.items()}
         extra["requestBody"] = {"required": True, "content": content}
-    said: dict[str, Any] = {"description": "What was asked for", "headers": {**_ALWAYS, **(headers or {})}}
+    always = _ALWAYS if body is None or refuses_unknown(body) else {**_ALWAYS, **_IGNORED}
+    said: dict[str, Any] = {"description": "What was asked for", "headers": {**always, **(headers or {})}}
     said["content"] = {kind: {"schema": _raw(kind)} for kind in also}
     if answer is not None:
         said["model"] = answer

@@ -58,6 +58,7 @@ SMALL_CHARACTERS = 512
 class DocumentIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: StrictStr | None = Field(None, min_length=1, max_length=MAX_ID_CHARACTERS)
+    title: StrictStr | None = Field(None, description="Embedded and indexed together with the text")
     text: Annotated[StrictStr, WithJsonSchema(TEXT)]
     metadata: Annotated[dict[str, Any], WithJsonSchema(METADATA)] = {}
 
@@ -80,6 +81,7 @@ class Upserted(BaseModel):
 
 class DocumentOut(BaseModel):
     id: str
+    title: str = Field("", description="Absent when the document has none")
     text: str
     metadata: dict[str, Any]
 
@@ -154,7 +156,7 @@ async def _documents(request: Request, settings: Settings) -> tuple[list[Documen
         check_count(values, settings.max_inputs, "documents")
         for at, value in enumerate(values):
             metadata = _metadata(value, f"documents[{at}].metadata", settings.max_metadata_kb)
-            given = validated(DocumentIn, value, f"documents.{at}")
+            given = validated(DocumentIn, value, f"documents[{at}]")
             documents.append(_document(given, metadata, f"documents[{at}]."))
             every_id = every_id and given.id is not None
             await slices.rest()
@@ -176,9 +178,11 @@ def _document(given: DocumentIn, metadata: str, name: str = "") -> Document:
     """`name`: of `given`, as a refusal begins."""
     if not given.text or given.text.isspace():
         raise Empty(f"{name}text is empty, or white space only. Leave the document out.")
-    # No id: the text's own hash, so that sending it twice stores it once.
-    id = given.id or hashlib.sha256(given.text.encode()).hexdigest()[:32]
-    return Document(_anew(id), _anew(given.text), metadata)
+    title = (given.title or "").strip()
+    # No id: the hash of its content, so that sending it twice stores it once.
+    named = f"{title}\0{given.text}" if title else given.text
+    id = given.id or hashlib.sha256(named.encode()).hexdigest()[:32]
+    return Document(_anew(id), _anew(given.text), metadata, _anew(title))
 
 
 def _anew(text: str) -> str:
@@ -273,4 +277,6 @@ async def delete_document(request: Request) -> Response:
 def _as_json(record: Record) -> Iterator[bytes]:
     """A document as parts of JSON."""
     yield b'{"id":' + orjson.dumps(record.id)
+    if record.title_json:
+        yield b',"title":' + record.title_json
     yield from (b',"text":', record.text_json, b',"metadata":', record.metadata_json, b"}")

@@ -7,22 +7,30 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool, Strict
 from starlette.responses import Response
 
 from service.api.body import parameters, read_body, validated
-from service.api.collections import existing, existing_named
+from service.api.collections import existing
 from service.api.contract import Role, describe
 from service.api.inference import check_count, runtime_of
-from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count, Limit
+from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT, Count
 from service.api.responses import json_response
+from service.api.selected import (
+    SELECTS,
+    Forgetting,
+    Forgotten,
+    Listing,
+    Selected,
+    key_name,
+    own_only,
+    selection_of,
+    to_forget,
+)
 from service.auth.audit import audit
-from service.errors import Conflict, Empty, NotFound, Storage, Validation
+from service.errors import Conflict, Empty, NotFound, ServiceError, Storage, Validation, release_frames
 from service.http.routing import Direct
-from service.runtime.runtime import Runtime
-from service.store.values import COLLECTION_NAME, NO_KEY, Judgement, Limits, Selection
+from service.store.values import MAX_QUERY_CHARACTERS, Judgement, Limits
 
 router = APIRouter(prefix="/feedback", route_class=Direct, tags=["feedback"])
 
-# Percent-encoded, so long a query still fits a URL of 64 KiB: what can be stored can be deleted.
-MAX_QUERY_CHARACTERS = 4096
-INT64 = 2**63
+NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgement out."
 
 
 class JudgementIn(BaseModel):
@@ -48,9 +56,15 @@ class FeedbackRequest(
     """A judgement, or a list of them as `feedback`."""
 
 
+class Refused(BaseModel):
+    index: int = Field(description="Its place in the list, from 0")
+    error: str
+
+
 class Judged(BaseModel):
     stored: int
     sequence: int
+    refused: list[Refused] = Field([], description="Of a list, when some were refused")
 
 
 class JudgementOut(BaseModel):
@@ -67,36 +81,6 @@ class FeedbackPage(BaseModel):
     next: int | None
 
 
-class Forgotten(BaseModel):
-    deleted: int
-
-
-_Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
-# A text that no key's name and no collection's name can be.
-WITHOUT_KEY, EVERY_COLLECTION = "-", "*"
-
-
-class Selected(BaseModel):
-    key: _Name = Field(
-        None, description=f"The name of the key that judged; {WITHOUT_KEY} for judgements without one"
-    )
-    collection: str | None = Field(
-        None,
-        description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
-        json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
-    )
-
-
-class Listing(Selected):
-    after: int = Field(0, ge=0, le=INT64 - 1)
-    limit: Limit = 100
-
-
-class Forgetting(Selected):
-    query: _Name = None
-    id: _Name = None
-
-
 @router.post("", **describe(Role.WRITE, FeedbackRequest, Judged, raises=[NotFound, Conflict, Storage]))
 async def judge(request: Request) -> Response:
     """Store one judgement or many: on disk when this answers 200.
@@ -104,26 +88,46 @@ async def judge(request: Request) -> Response:
     A judgement carries the name of the key that sent it, and replaces that key's earlier one of the same
     query and document. One of a document that is not there, for example because it was deleted since the
     search, is 404: nothing could be learnt from it. More than a key may have, in all, of one query or of one
-    document, is 409. Of a list, all are stored or none; the 404 names the ids to leave out.
+    document, is 409, and nothing is stored. Of a list, `refused` says which judgements are malformed or of a
+    document that is not there, and the others are stored; when none is left, the first refusal is the answer.
     """
     runtime = runtime_of(request)
     body = await read_body(request, FeedbackRequest)
-    judgements = _judgements(body.root, runtime.settings.max_inputs)
+    given = _judgements(body.root, runtime.settings.max_inputs)
     collection = await existing(request, runtime)
-    key, settings = _key(request), runtime.settings
+    key, settings = key_name(request), runtime.settings
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
-    sequence = await runtime.corpus.store.judge(judgements, collection, key, limits)
-    for judgement in judgements:
+    well_formed = [judgement for judgement in given if isinstance(judgement, Judgement)]
+    if not well_formed and isinstance(given[0], ServiceError):
+        raise given[0]
+    sequence, unknown = await runtime.corpus.store.judge(well_formed, collection, key, limits)
+    stored = [judgement for judgement in well_formed if judgement.id not in unknown]
+    for judgement in stored:
         runtime.metrics.feedback.labels(str(judgement.relevant).lower()).inc()
-    return json_response({"stored": len(judgements), "sequence": sequence})
+    refused = [
+        {"index": at, "error": NOT_THERE.format(id=said.id) if isinstance(said, Judgement) else said.message}
+        for at, said in enumerate(given)
+        if not isinstance(said, Judgement) or said.id in unknown
+    ]
+    answer: dict[str, Any] = {"stored": len(stored), "sequence": sequence}
+    return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgements(body: dict[str, Any], limit: int) -> list[Judgement]:
+def _judgements(body: dict[str, Any], limit: int) -> list[Judgement | ServiceError]:
+    """The judgements of a request; in a list, an error stands in the place of one that is malformed."""
     if "feedback" not in body:
         return [_judgement(body, "")]
     many = validated(JudgementsIn, body).feedback
     check_count(many, limit, "feedback")
-    return [_judgement(value, f"feedback[{at}]") for at, value in enumerate(many)]
+    return [_judgement_or_error(value, f"feedback[{at}]") for at, value in enumerate(many)]
+
+
+def _judgement_or_error(value: object, name: str) -> Judgement | ServiceError:
+    try:
+        return _judgement(value, name)
+    except (Empty, Validation) as error:
+        release_frames(error)
+        return error
 
 
 def _judgement(value: object, name: str) -> Judgement:
@@ -134,39 +138,7 @@ def _judgement(value: object, name: str) -> Judgement:
     return Judgement(given.query, given.id, given.relevant)
 
 
-def _key(request: Request) -> str:
-    """The name of the key that a request carries."""
-    account = request.scope.get("account")
-    return NO_KEY if account is None else str(account.key.name)
-
-
-async def _selected(request: Request, runtime: Runtime, asked: Selected) -> Selection:
-    """The judgements that query parameters select.
-
-    Raises:
-        Empty: a parameter that names nothing.
-        NotFound: there is no such collection.
-
-    """
-    for name in asked.model_fields_set:
-        # An unset variable of the caller's: by the other name alone, more would go than was meant.
-        if getattr(asked, name) == "":
-            raise Empty(f"{name} is empty, and no judgement is of that. Leave it out, or name one.")
-    collection: str | None = None
-    if asked.collection is None:
-        collection = await existing(request, runtime)
-    elif asked.collection != EVERY_COLLECTION:
-        collection = await existing_named(asked.collection, runtime)
-    key = NO_KEY if asked.key == WITHOUT_KEY else asked.key
-    if isinstance(asked, Forgetting):
-        return Selection(collection, asked.query, asked.id, key)
-    return Selection(collection, None, None, key)
-
-
-_SELECTS = (Empty, NotFound, Storage)
-
-
-@router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=_SELECTS))
+@router.get("", **describe(Role.READ, None, FeedbackPage, query=Listing, raises=SELECTS))
 async def list_feedback(request: Request) -> Response:
     """Judgements in the order in which they came, from the one behind the number `after`.
 
@@ -176,7 +148,7 @@ async def list_feedback(request: Request) -> Response:
     runtime = runtime_of(request)
     asked = parameters(request, Listing)
     after, limit = asked.after, asked.limit
-    selection = await _selected(request, runtime, asked)
+    selection = await selection_of(request, runtime, asked)
     found = await runtime.corpus.store.judgements(after, limit + 1, selection)
     shown = found[:limit]
     following = shown[-1][0] if len(found) > limit else None
@@ -194,16 +166,16 @@ async def list_feedback(request: Request) -> Response:
     return json_response({"feedback": rows, "next": following})
 
 
-@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=_SELECTS))
+@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=SELECTS))
 async def count_feedback(request: Request) -> Response:
     """Number of judgements that are listed in all."""
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime, parameters(request, Selected))
+    selection = await selection_of(request, runtime, parameters(request, Selected))
     found = await runtime.corpus.store.count_judgements(selection)
     return json_response({"count": found})
 
 
-@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=_SELECTS))
+@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
 async def delete_feedback(request: Request) -> Response:
     """Delete the judgements of a query, of a document's id, of a key, or of these together.
 
@@ -211,11 +183,7 @@ async def delete_feedback(request: Request) -> Response:
     them, all stay and the answer is 403. A key of role admin deletes any.
     """
     runtime = runtime_of(request)
-    selection = await _selected(request, runtime, parameters(request, Forgetting))
-    if selection.query is None and selection.id is None and selection.key is None:
-        raise Validation("Deleting needs a query, an id or a key: DELETE /feedback?query=…&id=…&key=….")
-    account = request.scope.get("account")
-    own = None if account is None or Role.ADMIN in account.allows else account.key.name
-    deleted = await runtime.corpus.store.forget_judgements(selection, own)
+    selection = await to_forget(request, runtime, parameters(request, Forgetting))
+    deleted = await runtime.corpus.store.forget_judgements(selection, own_only(request))
     audit("delete-feedback", request.scope, deleted=deleted)
     return json_response({"deleted": deleted})

@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Container, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,9 +10,11 @@ from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, StrictInt, WithJsonSchema
 
+from models.manifest import is_version
+from models.refusals import did_you_mean
 from service.api.json_schemas import DIMENSIONS, INPUTS
 from service.batching.request import Answer
-from service.errors import Empty, Unhealthy, Validation
+from service.errors import Empty, NotFound, Unhealthy, Validation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 
@@ -144,15 +146,25 @@ def with_prompt(rows: Rows, name: str | None, prompts: Mapping[str, str]) -> Row
     return [prompt + text for text in texts]
 
 
-def pinned(request: Request, model: str | None, published: Container[str]) -> str | None:
+def pinned(request: Request, model: str | None, runtime: Runtime) -> str | None:
     """The version that must answer, None for the one in service.
 
-    A `model` that names no version is accepted and ignored, as TEI does; the header must name one.
+    A `model` that is no version's name is accepted and ignored, as TEI does; the header must name one.
+
+    Raises:
+        NotFound: `model` looks like a version's name, and there is no such version.
+
     """
     header = request.headers.get(VERSION_HEADER)
     if header is not None:
         return header
-    return model if model in published else None
+    if model is None or not is_version(model):
+        return None
+    loaded = [generation.version for generation in runtime.live.generations]
+    if model in runtime.controller.published or model in loaded:
+        return model
+    hint = did_you_mean(model, {*runtime.controller.published, *loaded})
+    raise NotFound(f"There is no version {model[:100]!r}.{hint} GET /models lists them.", param="model")
 
 
 def shorten(

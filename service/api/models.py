@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
-from models.retrainings import read_runs
+from models.retrainings import read_runs, schedule_state
 from models.store import Kind, Store
 from service.api.contract import Role, describe
 from service.api.inference import runtime_of
@@ -79,7 +80,8 @@ async def models(request: Request) -> Response:
     `canary` is how alike the version answered when it was ready: the number of queries asked, and the mean
     share of common ids in the first ten hits of it and of the version then live, over all collections and in
     each of the 20 in which it is lowest. Null: not compared.
-    `schedule` is what the schedule of retrainings did last and does next; null where there is none.
+    `schedule` is what the schedule of retrainings did last and does next, with its `state` (running, waiting,
+    stopped or overdue) and the same as a sentence, `says`; null where there is none.
     """
     runtime = runtime_of(request)
     store = runtime.store
@@ -97,7 +99,7 @@ async def models(request: Request) -> Response:
         if version not in there and state["state"] in _IN_MEMORY
     ]
     answer = {"active": runtime.live.generation.version, "wanted": found.wanted, "models": listed}
-    return json_response(answer | {"schedule": found.schedule or None})
+    return json_response(answer | {"schedule": schedule_state(found.schedule, datetime.now(UTC))})
 
 
 class _Found(NamedTuple):

@@ -38,6 +38,7 @@ class EmbeddingsRequest(BaseModel):
     encoding_format: Literal["float", "base64"] | None = "float"  # null is the default, as there
     dimensions: Annotated[StrictInt, Field(ge=0)] | None = None  # 0, too, is the model's own
     truncate: bool | None = Field(None, strict=True)
+    user: Any = None  # taken, and not used
 
 
 class Embedding(BaseModel):
@@ -82,7 +83,7 @@ async def embeddings(request: Request) -> Response:
     body = await read_body(request, EmbeddingsRequest)
     rows = rows_of(body.input, runtime.settings, "input")
     dimensions = body.dimensions or None
-    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         version = generation.version
         check_dimensions(dimensions, generation.encoder.dimension)
         try:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -16,21 +17,21 @@ from service.api.contract import EMBEDS, TIMED, Role, describe
 from service.api.inference import VERSION_HEADER, inference_headers, pinned, runtime_of
 from service.api.json_schemas import FILTER, TEXT, VECTOR, FilterText
 from service.api.responses import JsonChunks
+from service.api.search_hits import MAX_FIELDS, shown_of
 from service.api.search_params import (
-    MAX_FIELDS,
     Options,
     answered,
     check_characters,
     queries_of,
     query_of,
-    shown_of,
     where_of,
 )
 from service.corpus.search import Hit, Query, Search
 from service.errors import NotFound, Storage, Validation
 from service.http.routing import Direct
+from service.live import Generation
 from service.runtime.runtime import Runtime
-from service.store.values import TooMuch
+from service.store.values import MAX_SHOWN, TooMuch
 
 router = APIRouter(route_class=Direct, tags=["search"])
 
@@ -44,10 +45,10 @@ _LIKE: dict[str, Any] = {
 _QUERIES: dict[str, Any] = {
     "anyOf": [{"type": "array", "items": kind, "minItems": 1} for kind in (TEXT, VECTOR, _LIKE)]
 }
-_PATH = r"text|metadata(\.[^.,]+)*"
+_PATH = r"title|text|metadata(\.[^.,]+)*"
 _FIELDS: dict[str, Any] = {
     "type": "array",
-    "items": {"type": "string", "pattern": r"^(text|metadata(\.[^.]+)*)$"},
+    "items": {"type": "string", "pattern": r"^(title|text|metadata(\.[^.]+)*)$"},
     "maxItems": MAX_FIELDS,
 }
 _PASSAGES = "False: compare with the head of each document alone, as if no text were split"
@@ -61,7 +62,7 @@ class SearchParameters(Options):
     )
     fields: str | None = Field(
         None,
-        description=f"{_SHOWS}, separated by commas: text, metadata, metadata.NAME; absent: all",
+        description=f"{_SHOWS}, separated by commas: title, text, metadata, metadata.NAME; absent: all",
         json_schema_extra={"pattern": rf"^(({_PATH})(,({_PATH}))*)?$"},
     )
     filter: FilterText = None
@@ -72,7 +73,7 @@ class SearchRequest(Options):
     model_config = ConfigDict(extra="forbid", strict=True)
     queries: Annotated[list[Any], WithJsonSchema(_QUERIES)]
     fields: Annotated[list[StrictStr], Field(fail_fast=True), WithJsonSchema(_FIELDS)] | None = Field(
-        None, description=f"{_SHOWS}: text, metadata, metadata.NAME; null: all"
+        None, description=f"{_SHOWS}: title, text, metadata, metadata.NAME; null: all"
     )
     filter: Annotated[dict[str, Any], WithJsonSchema(FILTER)] | None = None
     passages: bool = Field(True, description=_PASSAGES)
@@ -80,13 +81,14 @@ class SearchRequest(Options):
 
 
 class PassageFound(BaseModel):
-    start: int = Field(description="Its first character (Unicode code points)")
+    start: int = Field(description="Its first character of the text (Unicode code points)")
     end: int = Field(description="The one behind its last")
 
 
 class Found(BaseModel):
     id: str
     score: float
+    title: str = Field("", description="Absent when the document has none, or `fields` leaves it out")
     text: str = Field("", description="Absent when `fields` leaves it out")
     metadata: dict[str, Any] = Field({}, description="Absent when `fields` leaves it out")
     passage: PassageFound | SkipJsonSchema[None] = Field(None, description="The best one of a split text")
@@ -98,11 +100,13 @@ class SearchAnswer(BaseModel):
     model: str
     mode: str
     took_ms: float
+    search_id: str = Field("", description="For POST /events; absent with SIMILE_EVENTS=0")
     hits: list[Found] = Field(description="Best first")
 
 
 class SearchAnswers(BaseModel):
     model: str
+    search_ids: list[str] = Field([], description="Of each query; absent with SIMILE_EVENTS=0")
     results: list[list[Found]] = Field(description="Of each query, in their order; best first")
 
 
@@ -116,21 +120,25 @@ async def search_one(request: Request) -> Response:
     started = time.perf_counter()
     asked = parameters(request, SearchParameters)
     split = asked.passages == "true"
-    asked.settle(runtime.settings.search_mode, of_words=asked.q is not None, passages=split)
-    query = query_of(asked.q, asked.id, asked)
+    query = query_of(asked.q, asked.id)
     check_characters([query], runtime.settings.max_query_characters)
     shown = shown_of(None if asked.fields is None else [field for field in asked.fields.split(",") if field])
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
-    search = asked.search(runtime.settings, collection, where, shown, passages=split)
-    version = pinned(request, None, ())
-    hits, headers = await _found(runtime, [query], asked, search, version, shown.one_list, started)
+    version = pinned(request, None, runtime)
+    with runtime.live.borrow(version) as generation:
+        search = asked.search(runtime.settings, generation, collection, where, shown, [query], passages=split)
+        hits, headers, ids = await _found(
+            runtime, generation, [query], asked, search, shown.one_list, started, kept=version is not None
+        )
     found: dict[str, Any] = {"query": asked.q} if asked.id is None else {"id": asked.id}
     found |= {
         "model": headers[VERSION_HEADER],
-        "mode": asked.mode,
+        "mode": search.mode,
         "took_ms": round((time.perf_counter() - started) * 1000, 3),
     }
+    if ids:
+        [found["search_id"]] = ids
     return JsonChunks([orjson.dumps(found)[:-1] + b',"hits":', *hits, b"}"], headers)
 
 
@@ -140,59 +148,84 @@ async def search_many(request: Request) -> Response:
     runtime = runtime_of(request)
     started = time.perf_counter()
     asked = await read_body(request, SearchRequest)
-    of_words = isinstance(next(iter(asked.queries), ""), str)
-    asked.settle(runtime.settings.search_mode, of_words=of_words, passages=asked.passages)
-    queries = queries_of(asked.queries, runtime.settings.max_inputs, asked)
+    queries = queries_of(asked.queries, runtime.settings.max_inputs)
     check_characters(queries, runtime.settings.max_query_characters)
     shown = shown_of(asked.fields)
     where = where_of(runtime, asked.filter)
     collection = await existing(request, runtime)
-    search = asked.search(runtime.settings, collection, where, shown, passages=asked.passages)
-    _check_work(runtime, len(queries), search)
     # Of vectors `model` says who made them: whoever wants another version than the live one says so twice.
     model = None if queries[0].vector is not None else asked.model
-    version = pinned(request, model, runtime.controller.published)
-    results, headers = await _found(
-        runtime, queries, asked, search, version, shown.lists, started, model=asked.model
-    )
-    answered_by = orjson.dumps({"model": headers[VERSION_HEADER]})[:-1]
-    return JsonChunks([answered_by + b',"results":', *results, b"}"], headers)
+    version = pinned(request, model, runtime)
+    with runtime.live.borrow(version) as generation:
+        search = asked.search(
+            runtime.settings, generation, collection, where, shown, queries, passages=asked.passages
+        )
+        _check_work(runtime, len(queries), search)
+        results, headers, ids = await _found(
+            runtime,
+            generation,
+            queries,
+            asked,
+            search,
+            shown.lists,
+            started,
+            kept=version is not None,
+            model=asked.model,
+        )
+    said = {"model": headers[VERSION_HEADER]} | ({"search_ids": ids} if ids else {})
+    return JsonChunks([orjson.dumps(said)[:-1] + b',"results":', *results, b"}"], headers)
 
 
 async def _found(
     runtime: Runtime,
+    generation: Generation,
     queries: list[Query],
     asked: Options,
     search: Search,
-    version: str | None,
     then: Callable[[list[list[Hit]]], list[bytes]],
     started: float,
+    *,
+    kept: bool,
     model: str | None = None,
-) -> tuple[list[bytes], dict[str, str]]:
-    """The hits as chunks of JSON, which `then` makes of them on the reading thread, and the answer's headers.
+) -> tuple[list[bytes], dict[str, str], list[str]]:
+    """The hits as chunks of JSON, which `then` makes of them on the reading thread, headers and search_ids.
 
     Args:
-        version: the pinned one, None for the one in service.
+        generation: the borrowed one that answers.
+        kept: it was pinned, and need not be the one in service.
         model: the version that made the vectors among the queries.
 
     """
-    with runtime.live.borrow(version) as generation:
-        served = generation.version
-        # An index that lacks documents is not searched; words are always those of the store.
-        if asked.mode != "lexical" and version is None:
-            runtime.corpus.check_whole(generation)
-        elif asked.mode != "lexical":
-            await runtime.corpus.check_kept(generation)
-        embedded, answer = await answered(runtime, generation, queries, asked, model)
-        try:
-            chunks = await runtime.corpus.search(generation, embedded, search, then)
-        except TooMuch as error:
-            raise Validation(
-                f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
-                "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
-                "out (fields)."
-            ) from error
-    return chunks, inference_headers(served, answer, [query.text for query in queries], started)
+    shown: list[list[str]] = []
+
+    def noting(found: list[list[Hit]]) -> list[bytes]:
+        shown.extend([hit.document.id for hit in hits[:MAX_SHOWN]] for hits in found)
+        return then(found)
+
+    searches = runtime.searches
+    # An index that lacks documents is not searched; words are always those of the store.
+    if search.mode != "lexical" and not kept:
+        runtime.corpus.check_whole(generation)
+    elif search.mode != "lexical":
+        await runtime.corpus.check_kept(generation)
+    embedded, answer = await answered(runtime, generation, queries, asked, search.mode, model)
+    try:
+        chunks = await runtime.corpus.search(
+            generation, embedded, search, then if searches is None else noting
+        )
+    except TooMuch as error:
+        raise Validation(
+            f"The hits have more than {runtime.settings.max_answer_mb} million bytes together "
+            "(SIMILE_MAX_ANSWER_MB). Ask for fewer hits, send fewer queries at once, or leave their text "
+            "out (fields)."
+        ) from error
+    texts = [query.text for query in queries]
+    if searches is None:
+        ids = []
+    else:
+        note = partial(searches.note, search.collection, search.offset)
+        ids = [note(text, hits) for text, hits in zip(texts, shown, strict=True)]
+    return chunks, inference_headers(generation.version, answer, texts, started), ids
 
 
 def _check_work(runtime: Runtime, queries: int, search: Search) -> None:

@@ -1,32 +1,28 @@
 """Parameters of a search: queries as texts, vectors or ids, options, and the parts of a hit to show."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from models.manifest import Mode, SearchDefaults
+from models.search.fusion import DENSE_WEIGHT
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
-from service.api.responses import in_chunks, json_array
+from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
-from service.corpus.search import Hit, Mode, Query, Search
+from service.corpus.search import Query, Search
 from service.errors import Conflict, Empty, Validation
 from service.live import Generation
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.filters.grammar import FilterError, parse_filter
 from service.store.filters.predicate import Predicate
-from service.store.turns import pause
-from service.store.values import Record
 
 MAX_K = 1000
 MAX_OFFSET = 10_000
-MAX_FIELDS = 100
 TOGETHER = 100  # times as many characters as one query may have, for the queries of a request
-METADATA = "metadata"
 
 
 def where_of(runtime: Runtime, filter: object) -> Predicate | None:
@@ -45,150 +41,100 @@ class Options(BaseModel):
 
     k: int = Field(10, ge=1, le=MAX_K)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Hits to leave out before the first")
-    mode: Mode | None = Field(None, description="Absent: SIMILE_SEARCH_MODE, which is dense unless set")
+    mode: Mode | None = Field(
+        None,
+        description="Absent: SIMILE_SEARCH_MODE, else what the version learned, else dense",
+    )
     min_score: Annotated[float, Field(allow_inf_nan=False)] | None = Field(
         None, description="With mode dense only"
     )
     prompt_name: str | None = None
 
-    def settle(self, default: Mode, *, of_words: bool, passages: bool) -> None:
-        """Take the service's mode where none is named, or dense where that mode cannot do what is asked.
+    def search(
+        self,
+        settings: Settings,
+        generation: Generation,
+        collection: str,
+        where: Predicate | None,
+        shown: Shown,
+        queries: Sequence[Query],
+        *,
+        passages: bool,
+    ) -> Search:
+        """The search that these options describe; what they leave open, `generation` has learned.
 
         Raises:
-            Validation: options contradict each other.
+            Validation: options contradict each other, or the kind of the queries.
 
         """
-        if self.mode is None:
-            dense = not of_words or self.min_score is not None
-            of_vectors = self.prompt_name is not None or not passages
-            self.mode = "dense" if dense or (default == "lexical" and of_vectors) else default
-        if self.min_score is not None and self.mode != "dense":
-            raise Validation(
-                f"min_score is a cosine, and the scores of mode {self.mode} are none. Leave it out."
-            )
-        if not passages and self.mode == "lexical":
+        learned = generation.manifest.search.get(collection)
+        of_words = not queries or (queries[0].vector is None and queries[0].similar_to is None)
+        mode = self.mode or self._default(settings, learned, of_words=of_words, passages=passages)
+        if not of_words:
+            self._check_without_words("document" if queries[0].vector is None else "vector", mode)
+        if self.min_score is not None and mode != "dense":
+            raise Validation(f"min_score is a cosine, and the scores of mode {mode} are none. Leave it out.")
+        if not passages and mode == "lexical":
             raise Validation(
                 "Mode lexical looks for words in whole texts, not in passages. Leave passages out."
             )
-        if self.prompt_name is not None and self.mode == "lexical":
+        if self.prompt_name is not None and mode == "lexical":
             raise Validation("A prompt is for the model, and mode lexical asks none. Leave prompt_name out.")
-
-    def search(
-        self, settings: Settings, collection: str, where: Predicate | None, shown: "Shown", *, passages: bool
-    ) -> Search:
-        """The search that these options describe."""
         return Search(
             collection=collection,
             k=self.k,
             offset=self.offset,
-            mode=self.mode or "dense",  # `settle` was there before
+            mode=mode,
+            weight=DENSE_WEIGHT if learned is None else learned.weight,
             where=where,
             min_score=self.min_score,
             passages=passages,
             max_bytes=settings.max_answer_bytes,
-            with_text=shown.text,
-            with_metadata=shown.metadata,
+            columns=shown.columns,
         )
 
+    def _default(
+        self, settings: Settings, learned: SearchDefaults | None, *, of_words: bool, passages: bool
+    ) -> Mode:
+        """The mode where none is named: the operator's, else the learned one, else dense.
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Parts of a hit that are shown beside its id and its score."""
+        Dense, too, where that mode cannot do what is asked.
+        """
+        wanted = settings.search_mode or (learned.mode if learned else "dense")
+        of_vectors = self.prompt_name is not None or not passages
+        dense = not of_words or self.min_score is not None or (wanted == "lexical" and of_vectors)
+        return "dense" if dense else wanted
 
-    text: bool = True
-    metadata: bool = True
-    paths: tuple[tuple[str, ...], ...] = ()  # of the metadata these alone, when there are any
-
-    def one_list(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
-        """The hits of the one query as chunks of JSON; for a reading thread."""
-        [hits] = found
-        return in_chunks(json_array(map(self.of, hits)))
-
-    def lists(self, found: Sequence[Sequence[Hit]]) -> list[bytes]:
-        """The hits of each query as chunks of JSON; for a reading thread."""
-        return in_chunks(json_array(json_array(map(self.of, hits)) for hits in found))
-
-    def of(self, hit: Hit) -> list[bytes]:
-        """A hit as parts of JSON."""
-        pause()
-        head = {"id": hit.document.id, "score": hit.score}
-        parts = [orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]]
-        if self.text:
-            parts += b',"text":', hit.document.text_json
-        if self.metadata:
-            chosen = self._chosen(hit.document) if self.paths else hit.document.metadata_json
-            parts += b',"metadata":', chosen
-        if hit.passage is not None:
-            start, end = hit.passage
-            parts.append(b',"passage":{"start":%d,"end":%d}' % (start, end))
-        parts.append(b"}")
-        return parts
-
-    def _chosen(self, document: Record) -> bytes:
-        metadata = document.metadata
-        chosen: dict[str, Any] = {}
-        for *outer, last in self.paths:
-            source, target = metadata, chosen
-            for name in outer:
-                source = source.get(name, {}) if isinstance(source, dict) else {}
-            if not isinstance(source, dict) or last not in source:
-                continue
-            for name in outer:
-                target = target.setdefault(name, {})
-            target[last] = source[last]
-        return orjson.dumps(chosen)
+    def _check_without_words(self, noun: str, mode: Mode) -> None:
+        """Refuse for a query without words what needs words."""
+        if mode != "dense":
+            raise Validation(f"A {noun} has no words to look for. Use mode dense, or send a text.")
+        if self.prompt_name is not None:
+            raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
 
 
-def shown_of(fields: Sequence[str] | None) -> Shown:
-    """`text`, `metadata`, or `metadata.NAME`, where dots lead into objects; None is all there is.
-
-    Raises:
-        Validation: something else, or too many.
-
-    """
-    if fields is None:
-        return Shown()
-    if len(fields) > MAX_FIELDS:
-        raise Validation(f"fields has {len(fields)} entries; at most {MAX_FIELDS} go in one request.")
-    paths = []
-    for field in fields:
-        first, *names = field.split(".")
-        if (first, bool(names)) not in {("text", False), (METADATA, False), (METADATA, True)} or "" in names:
-            raise Validation(
-                f"fields: {field[:80]!r} is nothing that a hit has. There are text, metadata, and one "
-                "value of the metadata such as metadata.topic; id and score always come."
-            )
-        if names:
-            paths.append(tuple(names))
-    whole = METADATA in fields
-    return Shown("text" in fields, whole or bool(paths), () if whole else tuple(paths))
-
-
-def query_of(q: str | None, id: str | None, asked: Options) -> Query:
+def query_of(q: str | None, id: str | None) -> Query:
     """The one query of `GET /search`: a text, or a document by its id."""
     if (q is None) == (id is None):
         raise Validation("Give q, a text to look for, or id, a document whose like to look for; not both.")
     if id is None:
         [text] = texts_of([q], 1, "q")
         return Query(text)
-    check_kind("document", asked)
     return Query(similar_to=given_id(id, "id"))
 
 
-def queries_of(given: Sequence[Any], limit: int, asked: Options) -> list[Query]:
+def queries_of(given: Sequence[Any], limit: int) -> list[Query]:
     """Texts, vectors or `{"id": …}`, all of one kind; `answered` looks into the vectors.
 
     Raises:
         Empty: no query, or an empty one.
-        Validation: a mixture, something else, too many, or a kind that the mode cannot do with.
+        Validation: a mixture, something else, or too many.
 
     """
     check_count(given, limit, "queries")
     if isinstance(given[0], list):
-        check_kind("vector", asked)
         return [Query(vector=vector) for vector in given]
     if isinstance(given[0], dict):
-        check_kind("document", asked)
         return [Query(similar_to=_id_of(query, at)) for at, query in enumerate(given)]
     return [Query(text) for text in texts_of(given, limit, "queries")]
 
@@ -226,16 +172,13 @@ def given_id(id: str, name: str) -> str:
     return id
 
 
-def check_kind(noun: str, asked: Options) -> None:
-    """Refuse for a query without words what needs words."""
-    if asked.mode != "dense":
-        raise Validation(f"A {noun} has no words to look for. Use mode dense, or send a text.")
-    if asked.prompt_name is not None:
-        raise Validation("A prompt goes before a text; vectors take none. Leave prompt_name out.")
-
-
 async def answered(
-    runtime: Runtime, generation: Generation, queries: list[Query], asked: Options, model: str | None
+    runtime: Runtime,
+    generation: Generation,
+    queries: list[Query],
+    asked: Options,
+    mode: Mode,
+    model: str | None,
 ) -> tuple[list[Query], Answer]:
     """`queries` with the vectors that the mode needs, and what the batcher says of them.
 
@@ -250,7 +193,7 @@ async def answered(
     if queries[0].vector is not None:
         vectors = vectors_of([query.vector for query in queries], model, generation)
         return [Query(vector=vector) for vector in vectors], none
-    if asked.mode == "lexical" or queries[0].similar_to is not None:
+    if mode == "lexical" or queries[0].similar_to is not None:
         return queries, none
     texts: Any = [query.text for query in queries]
     manifest = generation.encoder.manifest

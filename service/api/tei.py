@@ -137,7 +137,7 @@ async def root(request: Request) -> Response:
 async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started: float) -> Response:
     options = _options(body)
     rows = rows_of(body.inputs, runtime.settings)
-    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         manifest = generation.manifest
         for given in (options, body.parameters or options):  # also one that does not count
             check_dimensions(given.dimensions, manifest.dimension)
@@ -166,7 +166,7 @@ async def _similarity(
     left, right = _sides(body, runtime.settings.max_inputs)
     texts = [*left, *right]
     options = body.parameters or Parameters()
-    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         rows = with_prompt(texts, options.prompt_name, generation.manifest.prompts)
         answer = await _encode(runtime, generation.encoder, rows, options, normalize=True)
         version = generation.version

@@ -28,12 +28,12 @@ from service.api.inference import (
     texts_of,
 )
 from service.api.json_schemas import IDS, TEXTS
-from service.errors import Conflict, ServiceError, Tokenizer, Validation
+from service.errors import Conflict, NotFound, ServiceError, Tokenizer, Validation
 from service.http.routing import Direct
 from service.settings import Settings
 
 router = APIRouter(route_class=Direct, tags=["embedding"])
-_SAYS: dict[str, Any] = {"raises": (Conflict, Tokenizer), "headers": VERSIONED}
+_SAYS: dict[str, Any] = {"raises": (NotFound, Conflict, Tokenizer), "headers": VERSIONED}
 
 _SLICE = 4096  # tokens made into JSON in one go: the interpreter does nothing else meanwhile
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tokens")
@@ -77,7 +77,7 @@ async def tokenize(request: Request) -> Response:
     if not isinstance(inputs, list):
         raise Validation("inputs must be a text, or a list of texts.")
     texts = texts_of(inputs, runtime.settings.max_inputs, "inputs")
-    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         encoder = generation.encoder
         prompt = prompt_of(body.prompt_name, encoder.prompts)
         _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
@@ -91,7 +91,7 @@ async def decode(request: Request) -> Response:
     runtime = runtime_of(request)
     body = await read_body(request, DecodeRequest)
     settings = runtime.settings
-    with runtime.live.borrow(pinned(request, body.model, runtime.controller.published)) as generation:
+    with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         encoder = generation.encoder
         content = await _aside(_texts(encoder, body.ids, settings, body.skip_special_tokens))
         return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")

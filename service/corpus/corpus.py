@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from models.search.content import Content
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
@@ -74,7 +75,7 @@ class Corpus:
         return self._batcher.single_text.threads
 
     async def put(self, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION) -> Stored:
-        """Store `documents` (distinct ids); a text that is stored unchanged is not embedded again.
+        """Store `documents` (distinct ids); title and text that are stored unchanged are not embedded again.
 
         What changed is embedded by the live generation. Those that follow it embed it at the same time, and
         no write waits for them or fails with them: what they lack at the commit is filled in later.
@@ -122,7 +123,7 @@ class Corpus:
         """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
         rows = embedded[generation.number]
         lacking = sorted(changed - rows.keys())
-        fresh = await self.embed(generation, [documents[at].text for at in lacking])
+        fresh = await self.embed(generation, [documents[at].content for at in lacking])
         # In one assignment, since the writer's thread may be reading it.
         embedded[generation.number] = rows | dict(zip(lacking, fresh, strict=True))
 
@@ -184,8 +185,8 @@ class Corpus:
         """Embed nothing more."""
         self._encoder.close()
 
-    async def embed(self, generation: Generation, documents: Sequence[str]) -> list[Embedding]:
-        """Embed documents' texts with the model's document prompt, in the lane of its generation."""
+    async def embed(self, generation: Generation, documents: Sequence[Content]) -> list[Embedding]:
+        """Embed documents with the model's document prompt, in the lane of its generation."""
         return await self._encoder.embed(generation, documents, self._lane(generation))
 
     def _lane(self, generation: Generation) -> Lane:

@@ -1,4 +1,4 @@
-"""Documents' texts become vectors: the head of each, and of a long one its passages."""
+"""Documents' titles and texts become vectors: the head of each, and of a long text its passages."""
 
 import asyncio
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from models.search.content import Content
 from models.search.passages import Split, split
 from service import memory
 from service.batching.batcher import Batcher
@@ -35,34 +36,34 @@ class DocumentEncoder:
         for pool in self._splitting.values():
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def embed(self, generation: Generation, texts: Sequence[str], lane: Lane) -> list[Embedding]:
-        """Embeddings, one for each of `texts`.
+    async def embed(self, generation: Generation, contents: Sequence[Content], lane: Lane) -> list[Embedding]:
+        """Embeddings, one for each of `contents`.
 
-        The heads come first, and say which texts are too long; only those are looked at again.
+        The heads come first, and say which are too long; only those are looked at again.
 
         Raises:
-            ServiceError: as `Batcher.embed`. Nothing of `texts` is embedded then.
+            ServiceError: as `Batcher.embed`. Nothing of `contents` is embedded then.
 
         """
         prompt = generation.manifest.document_prompt
-        heads = await self._forward(generation, [prompt + text for text in texts], lane)
+        heads = await self._forward(generation, [prompt + each.whole for each in contents], lane)
         found = [
             Embedding(vector, cut, tokens)
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
         ]
         if self.passages and any(heads.truncated):
-            await self._split(generation, texts, prompt, found, lane)
+            await self._split(generation, contents, prompt, found, lane)
         return found
 
     async def _split(
         self,
         generation: Generation,
-        texts: Sequence[str],
+        contents: Sequence[Content],
         prompt: str,
         found: list[Embedding],
         lane: Lane,
     ) -> None:
-        """Put passages behind the heads in `found` that are not the whole of their texts.
+        """Put passages behind the heads in `found` that are not the whole of their contents.
 
         The thread ends soon after the request does.
         """
@@ -73,13 +74,11 @@ class DocumentEncoder:
 
         def places() -> dict[int, Split]:
             cut = [at for at, embedding in enumerate(found) if embedding.truncated]
-            split_texts = (
-                (at, split(texts[at], generation.encoder, prompt, wanted)) for at in cut if wanted()
-            )
+            each = ((at, split(contents[at], generation.encoder, prompt, wanted)) for at in cut if wanted())
             try:
-                return {at: where for at, where in split_texts if where is not None}
+                return {at: where for at, where in each if where is not None}
             finally:
-                if sum(len(texts[at]) for at in cut) > LONG_CHARACTERS:
+                if sum(len(contents[at].whole) for at in cut) > LONG_CHARACTERS:
                     memory.give_back()  # the request may have ended before
 
         try:
@@ -87,7 +86,7 @@ class DocumentEncoder:
         finally:
             left.set()
         spans = [(at, span) for at, where in split_at.items() for span in where.others]
-        parts = [prompt + texts[at][slice(*span)] for at, span in spans]
+        parts = [prompt + split_at[at].lead + contents[at].text[slice(*span)] for at, span in spans]
         answer = await self._forward(generation, parts, lane)
         others: dict[int, list[Passage]] = {at: [] for at in split_at}
         tokens = dict.fromkeys(split_at, 0)

@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.fusion import fuse
+from models.manifest import Mode
+from models.search.fusion import DENSE_WEIGHT, fuse
 from service.errors import Conflict, NotFound
 from service.index.index import Index
 from service.index.index_set import Indexes
@@ -29,13 +30,12 @@ from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, revisions_of
 from service.store.protocol import Snapshot
 from service.store.turns import SLICE_SECONDS, pause
-from service.store.values import DEFAULT_COLLECTION, Record
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Record
 
 log = logging.getLogger(__name__)
 clock = time.perf_counter
 
 T = TypeVar("T")
-Mode: TypeAlias = Literal["dense", "lexical", "hybrid"]
 
 ATTEMPTS, PAUSE_SECONDS = 400, 0.0005  # to find index and store at one moment
 # What hybrid search takes of each ranking. The first thousand hits come from the same candidates, so that
@@ -61,20 +61,20 @@ class Search:
     """Options of a search: hits number `offset` to `offset` + `k` of those that pass `where`.
 
     Without `passages` a document is compared by its head alone. `min_score` is for dense search.
-    `max_bytes`: bytes of all hits together. Without `with_text` their texts are not read, nor without
-    `with_metadata` their metadata.
+    `weight`: of the vectors in hybrid search. `max_bytes`: bytes of all hits together. Of their documents
+    only `columns` are read.
     """
 
     collection: str = DEFAULT_COLLECTION
     k: int = 10
     offset: int = 0
     mode: Mode = "dense"
+    weight: float = DENSE_WEIGHT
     where: Predicate | None = None
     min_score: float | None = None
     passages: bool = True
     max_bytes: float = inf
-    with_text: bool = True
-    with_metadata: bool = True
+    columns: Sequence[Column] = COLUMNS
 
     @property
     def reach(self) -> int:
@@ -139,9 +139,7 @@ def find(
         _page(snapshot, ranking, search, excluded) for ranking, excluded in zip(rankings, own, strict=True)
     ]
     wanted = Counter(ranked.revision for page in pages for ranked in page)
-    documents = snapshot.answered(
-        wanted, search.max_bytes, text=search.with_text, metadata=search.with_metadata
-    )
+    documents = snapshot.answered(wanted, search.max_bytes, search.columns)
     rows = [ranked.row for page in pages for ranked in page if ranked.row]
     split = moment is not None and moment.view.rows > moment.view.documents
     places = snapshot.passages(generation.number, rows) if split else {}
@@ -249,7 +247,7 @@ def _rankings(
         pause()
         if hybrid:
             worded = _lexical(snapshot, query, depth, allowed, search.collection)
-            yield _fused(ranking[:depth], worded[:depth])
+            yield _fused(ranking[:depth], worded[:depth], search.weight)
         else:
             yield [ranked for ranked in ranking if least is None or float(ranked.score) >= least]
 
@@ -284,8 +282,8 @@ def _lexical(
     return [Ranked(int(revision), score) for revision, score in zip(revisions, scores, strict=True)]
 
 
-def _fused(near: list[Ranked], worded: list[Ranked]) -> list[Ranked]:
+def _fused(near: list[Ranked], worded: list[Ranked], weight: float) -> list[Ranked]:
     dense, lexical = ({ranked.revision: float(ranked.score) for ranked in part} for part in (near, worded))
-    scores = fuse(dense, lexical)
+    scores = fuse(dense, lexical, weight)
     rows = {ranked.revision: ranked.row for ranked in near}
     return [Ranked(revision, score, rows.get(revision, 0)) for revision, score in scores.items()]

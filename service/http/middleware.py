@@ -38,6 +38,7 @@ DRAIN_SECONDS = 10.0
 WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
 NOSNIFF = (b"x-content-type-options", b"nosniff")  # a browser takes an answer for what it is called
+MAX_NAME_CHARACTERS = 80  # of a field that was ignored
 GONE = 499  # the status of a request whose client left before an answer began
 
 
@@ -97,6 +98,12 @@ class Edge:
         if not (asked_ms.isascii() and asked_ms.isdigit() and len(asked_ms) <= 12 and int(asked_ms)):
             raise Validation(f"x-timeout-ms must be a number of milliseconds above 0, not {asked_ms[:20]!r}.")
         return min(own, int(asked_ms) / 1000)
+
+
+def _as_header(names: Sequence[str]) -> bytes:
+    """Names of fields as a header's value: whatever is not printable ASCII becomes a question mark."""
+    shown = (name[:MAX_NAME_CHARACTERS].encode("ascii", "replace").decode() for name in names)
+    return ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in shown).encode()
 
 
 class Exchange:
@@ -208,7 +215,9 @@ class Exchange:
             account: Account | None = self._scope.get("account")
             if account is not None:
                 account.charge(message["headers"])
-            own = (b"x-request-id", self._request_id.encode("latin-1")), NOSNIFF
+            own = [(b"x-request-id", self._request_id.encode("latin-1")), NOSNIFF]
+            if ignored := self._scope.get("ignored_fields"):
+                own.append((b"x-ignored-fields", _as_header(ignored)))
             message["headers"] = [*message.get("headers", ()), *own]
         else:
             self.sent_bytes += len(message.get("body", b""))

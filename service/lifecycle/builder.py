@@ -1,7 +1,8 @@
 """Make a generation whole: its index from the stored vectors, then whatever those lack.
 
     load()    every stored vector into the index          at start, or when a build goes on after a restart
-    embed()   every text that has no vector yet           in the background lane, a step at a time
+    embed()   every text that has no vector yet           in the background lane, a step at a time; those that
+                                                          the same model made for another version are taken
 
 Writes go on meanwhile. Both work through the revisions in rising order, and a new or changed document always
 has a higher one, so the end is reached however much is written. Each step is on disk before the next begins:
@@ -13,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
 from service.lifecycle.progress import Progress
@@ -26,7 +28,7 @@ STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
 STORE_ROWS = 1024  # of one job; a document's passages stay together
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
-HARMLESS_TEXT = "A short sentence."
+HARMLESS = Content("A short sentence.")
 
 Tell = Callable[[int, int], None]  # documents done, and of how many
 
@@ -60,7 +62,7 @@ class Builder:
 
     async def warm(self) -> None:
         """Run one forward pass. A failure here is the model's, and the caller deals with it."""
-        await self._corpus.embed(self._generation, [HARMLESS_TEXT])
+        await self._corpus.embed(self._generation, [HARMLESS])
 
     async def embed(self) -> None:
         """Embed and index every document that lacks a vector, those written meanwhile included.
@@ -81,7 +83,7 @@ class Builder:
                 raise Hung(generation.fault)
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, skipped = await self._store.next_texts(
+            step, last, skipped = await self._store.next_lacking(
                 generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
@@ -95,7 +97,8 @@ class Builder:
                 generation.complete_through, generation.missing = last, skipped
                 return
             started = time.monotonic()
-            await self._embed(step)
+            shared = await self._store.share_vectors(generation.number, [*step])
+            await self._embed({revision: step[revision] for revision in step if revision not in shared})
             generation.complete_through = max(step)
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
@@ -105,11 +108,13 @@ class Builder:
         """Documents of one step: a slow pace keeps its pauses short."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
-    async def _embed(self, documents: Mapping[int, tuple[str, str]]) -> None:
-        """Store the vectors of some documents: their ids and texts, by revision."""
+    async def _embed(self, documents: Mapping[int, tuple[str, Content]]) -> None:
+        """Store the vectors of some documents: their ids and contents, by revision."""
+        if not documents:
+            return
         corpus, generation = self._corpus, self._generation
         try:
-            embedded = await corpus.embed(generation, [text for _, text in documents.values()])
+            embedded = await corpus.embed(generation, [content for _, content in documents.values()])
         except Hung as error:
             if generation is not corpus.live.generation:
                 generation.fault = error.message

@@ -27,7 +27,7 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 K = 10
-_TOP = Search(k=K, with_text=False, with_metadata=False)
+_TOP = Search(k=K, columns=())
 WORDS, CHARACTERS = 12, 100
 LEAST_WORDS = 3  # before a full stop is the end of a sentence: "Dr. Who" goes on
 ATTEMPTS, RETRY_SECONDS = 5, 2.0  # while the background lane is full

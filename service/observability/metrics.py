@@ -133,6 +133,10 @@ class Metrics:
         self.feedback = self._counter(
             "simile_feedback", "Judgements of searches that were stored", ["relevant"]
         )
+        self.events = self._counter("simile_events", "Events of searches that were stored", ["type"])
+        self.events_refused = self._counter(
+            "simile_events_refused", "Events of searches that could not be stored"
+        )
 
     def _make_models(self) -> None:
         labels = ["version", "fingerprint", "form"]
@@ -218,6 +222,8 @@ class Metrics:
             self.swaps.labels(outcome)
         for relevant in ("true", "false"):
             self.feedback.labels(relevant)
+        for type in ("click", "open", "convert", "skip"):
+            self.events.labels(type)
         self.build_eta.set(math.nan)
         self.canary.set(math.nan)
 

@@ -19,6 +19,7 @@ from service.batching.planner import sizes_on
 from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
+from service.corpus.recent_searches import RecentSearches
 from service.errors import ServiceError
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
@@ -31,7 +32,7 @@ from service.live import Live
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
-from service.runtime import gauges
+from service.runtime import gauges, retention
 from service.runtime.data_lock import DataDirLock
 from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
@@ -60,6 +61,7 @@ class Runtime:
         self.large_bodies = asyncio.Lock()  # one is parsed at a time
         self.beat: Callable[[], None] = lambda: None  # for whoever watches the supervisor
         self.store = Store(settings.models_dir)
+        self.searches = RecentSearches() if settings.events else None
         cache_bytes = settings.cache_mb * MEGABYTE
         self.batcher = Batcher(
             self.metrics,
@@ -158,6 +160,8 @@ class Runtime:
             log.warning("The model fails: %s", error.message)
         self._keep("Looking after the health", self.health.run)
         self._keep("Noting how far the store is", self._documents.keep_noting)
+        seconds = self.settings.events_seconds
+        self._keep("Deleting old events", lambda: retention.keep_expiring(self._documents, seconds))
         self._keep("Making the index whole", self._index.keep_whole)
 
     async def stop(self) -> None:

@@ -1,20 +1,23 @@
 """Vectors that a generation lacks, and the jobs that fill them in."""
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import orjson
 
 from service.store import vectors
-from service.store.documents import collections, last_revision, sequence, sizes, texts
-from service.store.generations import go_live, kept_numbers
+from service.store.documents import collections, contents, last_revision, sequence, sizes
+from service.store.generations import DROPPED, go_live, kept_numbers
 from service.store.ids import row_of
 from service.store.protocol import VectorSink
-from service.store.values import Embedding, Lacking
+from service.store.values import Column, Embedding, Lacking
 from service.store.vectors import is_sound
 from service.store.writer import Transaction
+
+EMBEDDED: tuple[Column, ...] = ("title", "text")
 
 
 def add_vectors(transaction: Transaction, generation: int, rows: Mapping[int, Embedding]) -> int:
@@ -95,12 +98,32 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
     )
 
 
-def next_texts(
+def share(transaction: Transaction, generation: int, revisions: Sequence[int]) -> set[int]:
+    """Take vectors over that another generation of the same model and form has; the revisions that have some.
+
+    So a version that changes nothing but its search is not embedded again.
+    """
+    execute = transaction.connection.execute
+    others = execute(
+        "SELECT other.number FROM generations g JOIN generations other USING (fingerprint, form) "
+        "WHERE g.number = ? AND other.number <> g.number AND other.state <> ?",
+        (generation, DROPPED),
+    ).fetchall()
+    found: dict[int, Embedding] = {}
+    for revision, (other,) in product(revisions, others):
+        embedding = vectors.stored(transaction, other, revision)
+        if embedding is not None:
+            found[revision] = embedding
+    add_vectors(transaction, generation, found)
+    return {*found}
+
+
+def next_lacking(
     connection: sqlite3.Connection, generation: int, after: int, limit: int, most_bytes: int
 ) -> Lacking:
     """The first documents after the revision `after` that a generation lacks, within both bounds, or one."""
     revisions = lacking(connection, generation, after, limit)
-    found, left = sizes(connection, dict.fromkeys(revisions, 1), metadata=False), most_bytes
+    found, left = sizes(connection, dict.fromkeys(revisions, 1), columns=EMBEDDED), most_bytes
     for at, revision in enumerate(revisions):
         left -= found[revision]
         if left < 0 and at:
@@ -108,7 +131,7 @@ def next_texts(
             break
     sql = "SELECT count(*) FROM skipped WHERE generation = ?"
     [skipped] = connection.execute(sql, (generation,)).fetchone()
-    return Lacking(texts(connection, revisions), last_revision(connection), skipped)
+    return Lacking(contents(connection, revisions), last_revision(connection), skipped)
 
 
 def swap(

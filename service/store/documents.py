@@ -1,8 +1,8 @@
 """Queries of the durable document store (SQLite): the truth that every index is derived from.
 
-A document's text is an immutable revision: an upsert deletes the old revision and puts a new one, in one
-transaction with its vectors and its entry in the operation log. Sizes are counted in SQL before texts are
-read, and metadata is handed on as the JSON that it is stored as.
+A document's title and text are an immutable revision: an upsert deletes the old revision and puts a new
+one, in one transaction with its vectors and its entry in the operation log. Sizes are counted in SQL before
+texts are read, and metadata is handed on as the JSON that it is stored as.
 
 Not here: the threads that read (turns.py), the writes (writes.py), embedding, the index, what a filter
 means (grammar.py).
@@ -17,15 +17,17 @@ from typing import Any
 
 import orjson
 
+from models.search.content import Content
 from service.store.filters.planner import matching, scoped
 from service.store.filters.predicate import Predicate
 from service.store.turns import pause, reads
-from service.store.values import DEFAULT_COLLECTION, Document, Record, TooMuch
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Document, Record, TooMuch
 
 SAMPLE_IDS = 1000  # looked at in one go: about a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
 # SQLite counts characters of a text, and bytes of a blob. octet_length() needs 3.43.
-_BYTES = "length(CAST(text AS BLOB)) + length(CAST(metadata AS BLOB))"
+_BYTES_OF = "length(CAST({} AS BLOB))"
+_BYTES = " + ".join(map(_BYTES_OF.format, COLUMNS))
 
 
 def collections(connection: sqlite3.Connection) -> list[str]:
@@ -45,7 +47,7 @@ def has_collection(connection: sqlite3.Connection, name: str) -> bool:
 
 def get(connection: sqlite3.Connection, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:
     row = connection.execute(
-        "SELECT id, text, CAST(metadata AS BLOB) FROM documents WHERE collection = ? AND id = ?",
+        "SELECT id, title, text, CAST(metadata AS BLOB) FROM documents WHERE collection = ? AND id = ?",
         (collection, id),
     ).fetchone()
     return None if row is None else _record(row)
@@ -113,15 +115,18 @@ def count(
 def unchanged(
     connection: sqlite3.Connection, documents: Sequence[Document], collection: str = DEFAULT_COLLECTION
 ) -> set[int]:
-    """The positions of those of `documents` whose text is stored under their ids. SQLite compares them."""
+    """The positions of those of `documents` whose title and text are stored under their ids.
+
+    SQLite compares them.
+    """
     same = (
-        "SELECT 1 FROM documents WHERE collection = ?1 AND id = ?2 "
-        "AND length(CAST(text AS BLOB)) = length(CAST(?3 AS BLOB)) AND text = ?3"
+        "SELECT 1 FROM documents WHERE collection = ?1 AND id = ?2 AND title = ?3 "
+        "AND length(CAST(text AS BLOB)) = length(CAST(?4 AS BLOB)) AND text = ?4"
     )
     return {
         at
         for at, document in enumerate(documents)
-        if connection.execute(same, (collection, document.id, document.text)).fetchone()
+        if connection.execute(same, (collection, document.id, document.title, document.text)).fetchone()
     }
 
 
@@ -129,49 +134,45 @@ def answered(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
     max_bytes: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
+    columns: Sequence[Column] = COLUMNS,
 ) -> dict[int, Record]:
     """The documents of one answer: `times` says how often each revision is in it.
 
-    text, metadata: else it is not read, and is empty here.
+    columns: what else they have is not read, and is empty here.
 
     Raises:
         TooMuch: the answer would have more than `max_bytes` bytes; then nothing is read.
         Overloaded: with other answers it would have more than all together may have.
 
     """
-    found = sizes(connection, times, max_bytes, text=text, metadata=metadata)
+    found = sizes(connection, times, max_bytes, columns)
     reads(sum(times[revision] * size for revision, size in found.items()))
-    return records(connection, times, max_bytes, text=text, metadata=metadata)
+    return records(connection, times, max_bytes, columns)
 
 
 def sample(
     connection: sqlite3.Connection, count: int, characters: int, collection: str = DEFAULT_COLLECTION
 ) -> list[str]:
-    """The first `characters` of the texts of `count` documents: those whose ids have the smallest hashes."""
+    """The first `characters` of `count` documents, titles first: those whose ids have the smallest hashes."""
     chosen: list[tuple[bytes, str]] = []
     rows = connection.execute("SELECT id FROM documents WHERE collection = ? ORDER BY id", (collection,))
     while ids := rows.fetchmany(SAMPLE_IDS):
         hashed = [(blake2b(id.encode(), digest_size=8).digest(), id) for (id,) in ids]
         chosen = heapq.nsmallest(count, [*chosen, *hashed])
         pause()
-    head = "SELECT substr(text, 1, ?) FROM documents WHERE collection = ? AND id = ?"
-    return [connection.execute(head, (characters, collection, id)).fetchone()[0] for _, id in chosen]
+    head = "SELECT substr(text, 1, ?1), substr(title, 1, ?1) FROM documents WHERE collection = ?2 AND id = ?3"
+    found = (connection.execute(head, (characters, collection, id)).fetchone() for _, id in chosen)
+    return [Content(*row).whole[:characters] for row in found]
 
 
 def sizes(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
     max_bytes: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
+    columns: Sequence[Column] = COLUMNS,
 ) -> dict[int, int]:
-    """Bytes of text, metadata or both of the documents whose current revision is one of `times`."""
-    columns = (*(["text"] if text else []), *(["metadata"] if metadata else []))
-    total = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns) or "0"
+    """Bytes of these columns of the documents whose current revision is one of `times`."""
+    total = " + ".join(map(_BYTES_OF.format, columns)) or "0"
     rows = connection.execute(
         f"SELECT revision, {total} FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps([*times]).decode(),),
@@ -189,14 +190,12 @@ def records(
     connection: sqlite3.Connection,
     times: Mapping[int, int],
     max_bytes: float = inf,
-    *,
-    text: bool = True,
-    metadata: bool = True,
+    columns: Sequence[Column] = COLUMNS,
 ) -> dict[int, Record]:
     """The documents whose current revision is one of `times`; a revision that is gone is absent."""
-    text_column, metadata_column = "text" if text else "NULL", "metadata" if metadata else "NULL"
+    title, text, metadata = (column if column in columns else "NULL" for column in COLUMNS)
     rows = connection.execute(
-        f"SELECT revision, id, {text_column}, CAST({metadata_column} AS BLOB) FROM documents "
+        f"SELECT revision, id, {title}, {text}, CAST({metadata} AS BLOB) FROM documents "
         "WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps([*times]).decode(),),
     )
@@ -210,13 +209,13 @@ def records(
     return found
 
 
-def texts(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, str]]:
-    """The id and the text of those of `revisions` that are current."""
+def contents(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, Content]]:
+    """The id and the content of those of `revisions` that are current."""
     rows = connection.execute(
-        "SELECT revision, id, text FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        "SELECT revision, id, text, title FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps(revisions).decode(),),
     )
-    return {revision: (id, text) for revision, id, text in rows}
+    return {revision: (id, Content(text, title)) for revision, id, text, title in rows}
 
 
 def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:
@@ -254,5 +253,5 @@ def fact(connection: sqlite3.Connection, name: str) -> str | None:
 
 
 def _record(row: Sequence[Any]) -> Record:
-    id, text, metadata = row
-    return Record(id, orjson.dumps(text or ""), metadata or b"{}")
+    id, title, text, metadata = row
+    return Record(id, orjson.dumps(text or ""), metadata or b"{}", orjson.dumps(title) if title else b"")

@@ -19,7 +19,9 @@ Here are queries, and jobs for the writer.
 import sqlite3
 from collections.abc import Sequence
 
-from service.errors import Conflict, Forbidden, NotFound
+from service.errors import Conflict, NotFound
+from service.store import selected
+from service.store.selected import condition_of
 from service.store.values import NO_KEY, Judgement, Limits, Selection
 from service.store.writer import Transaction
 
@@ -34,26 +36,28 @@ def store(
     collection: str,
     key: str = NO_KEY,
     limits: Limits | None = None,
-) -> int:
-    """Store `judgements` as `key`'s, all or none; of two about the same query and document the last wins.
+) -> tuple[int, set[str]]:
+    """Store `judgements` as `key`'s; of two about the same query and document the last wins.
 
     Returns:
-        The number of the last one.
+        The number of the last one, and the ids of documents that are not there: theirs are not stored.
 
     Raises:
-        NotFound: some are of documents that are not there; the ids are named.
+        NotFound: all are of documents that are not there; the ids are named.
         Conflict: the key would have more than a limit allows.
 
     """
     connection = transaction.connection
     distinct = dict.fromkeys(judgement.id for judgement in judgements)
     unknown = [id for id in distinct if not _exists(connection, id, collection)]
-    if unknown:
+    if len(unknown) == len(distinct):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
             f"There is no document {', '.join(map(repr, unknown[:NAMED]))}{more}: never stored, or deleted "
             "since the search. Nothing was stored; leave out what was said of it."
         )
+    absent = set(unknown)
+    judgements = [given for given in judgements if given.id not in absent]
     more_than_before = [given for given in judgements if not _judged(connection, given, collection, key)]
     connection.executemany(
         "INSERT OR REPLACE INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
@@ -61,7 +65,7 @@ def store(
     )
     if limits is not None and more_than_before:  # a refusal takes back what the job has written
         _refuse_too_many(connection, more_than_before, collection, key, limits)
-    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0])
+    return int(connection.execute("SELECT max(sequence) FROM feedback").fetchone()[0]), absent
 
 
 def _refuse_too_many(
@@ -87,7 +91,7 @@ def _refuse_too_many(
         (limits.per_document, "DOCUMENT", of_documents),
     ):
         for what, selection in counted if limit else ():
-            condition, parameters = _condition(selection)
+            condition, parameters = condition_of(selection)
             sql = f"SELECT 1 FROM feedback WHERE {condition} LIMIT 1 OFFSET ?"
             if connection.execute(sql, [*parameters, limit]).fetchone() is not None:
                 raise Conflict(
@@ -98,26 +102,8 @@ def _refuse_too_many(
 
 
 def forget(transaction: Transaction, selection: Selection, own: str | None = None) -> int:
-    """Delete judgements. Returns how many there were.
-
-    own: the name of the key that asks and may delete no other's; None: it may delete all.
-
-    Raises:
-        Forbidden: some are another key's. Nothing was deleted.
-
-    """
-    condition, parameters = _condition(selection)
-    execute = transaction.connection.execute
-    if own is not None:
-        others = execute(
-            f"SELECT 1 FROM feedback WHERE {condition} AND key <> ? LIMIT 1", [*parameters, own]
-        ).fetchone()
-        if others is not None:
-            raise Forbidden(
-                f"Some of these judgements are not of the key {own!r}, and deleting another's needs a key of "
-                f"role admin. Nothing was deleted; key={own} deletes your own."
-            )
-    return execute(f"DELETE FROM feedback WHERE {condition}", parameters).rowcount
+    """Delete judgements, as `selected.forget` does."""
+    return selected.forget(transaction, "feedback", selection, own)
 
 
 def page(
@@ -144,25 +130,8 @@ def count(connection: sqlite3.Connection, selection: Selection) -> int:
 
 
 def _listed(selection: Selection) -> tuple[str, list[str]]:
-    condition, parameters = _condition(selection, in_order=True)
+    condition, parameters = condition_of(selection, in_order=True)
     return f"{condition} AND {_LIVING}", parameters
-
-
-def _condition(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
-    """SQL over the table `feedback`, and what fills its question marks.
-
-    in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection, after
-    which every page would sort all judgements.
-    """
-    collection = "+collection" if in_order else "collection"
-    columns = {
-        collection: selection.collection,
-        "query": selection.query,
-        "id": selection.id,
-        "key": selection.key,
-    }
-    given = {name: value for name, value in columns.items() if value is not None}
-    return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
 
 
 def _judged(connection: sqlite3.Connection, given: Judgement, collection: str, key: str) -> bool:

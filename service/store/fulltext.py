@@ -1,9 +1,9 @@
 """Search by words in the document store's own file and transactions: BM25 over SQLite's FTS5.
 
-models/search/words.py says what a word is. The tables are contentless, because documents hold the texts
-already: 100,000 sentences of Wikipedia take 9 MB, and 24 with content. Who removes a document must therefore
-cut its text once more by the rules that it was indexed by; secondary_indexes.py indexes all anew where they
-changed.
+A document's words are those of its title and its text. models/search/words.py says what a word is. The tables
+are contentless, because documents hold the texts already: 100,000 sentences of Wikipedia take 9 MB, and 24
+with content. Who removes a document must therefore cut its text once more by the rules that it was indexed
+by; secondary_indexes.py indexes all anew where they changed.
 
 Each collection has a table of its own, named by the collection's number, so how rare a word is and how long a
 text usually is are counted within the collection. Making one takes 5 ms and dropping one 8 ms when there are

@@ -15,19 +15,24 @@ from models.manifest import Manifest
 from service.store.filters.predicate import Predicate
 from service.store.ids import Revisions, RowNames
 from service.store.values import (
+    COLUMNS,
     DEFAULT_COLLECTION,
     MAX_COLLECTIONS,
     NO_KEY,
     Active,
     Changes,
+    Column,
     Document,
     Embedding,
+    Event,
+    EventLimits,
     Judgement,
     Known,
     Lacking,
     Limits,
     Put,
     Record,
+    Recorded,
     Selection,
     Step,
     Vector,
@@ -63,7 +68,7 @@ class Snapshot(Protocol):
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
-        self, times: Mapping[int, int], max_bytes: float = inf, *, text: bool = True, metadata: bool = True
+        self, times: Mapping[int, int], max_bytes: float = inf, columns: Sequence[Column] = COLUMNS
     ) -> dict[int, Record]: ...
 
     def vector_of(self, generation: int, id: str, collection: str) -> tuple[int, Vector | None] | None: ...
@@ -123,7 +128,7 @@ class Feedback(Protocol):
         key: str = NO_KEY,
         limits: Limits | None = None,
         /,
-    ) -> int: ...
+    ) -> tuple[int, set[str]]: ...
 
     async def judgements(
         self, after: int, limit: int, selection: Selection, /
@@ -131,6 +136,18 @@ class Feedback(Protocol):
 
     async def count_judgements(self, selection: Selection, /) -> int: ...
     async def forget_judgements(self, selection: Selection, own: str | None = None, /) -> int: ...
+
+
+class Events(Protocol):
+    """Events of searches."""
+
+    async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded: ...
+    async def list_events(
+        self, after: int, limit: int, selection: Selection, /
+    ) -> list[tuple[int, Event]]: ...
+    async def count_events(self, selection: Selection, /) -> int: ...
+    async def forget_events(self, selection: Selection, own: str | None = None, /) -> int: ...
+    async def expire_events(self, before: float, /) -> bool: ...
 
 
 class Generations(Protocol):
@@ -159,9 +176,10 @@ class Generations(Protocol):
     async def keep_canary(self, version: str, canary: Mapping[str, Any], /) -> None: ...
     async def lacking(self, generation: int, after: int, limit: int, /) -> list[int]: ...
 
-    async def next_texts(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
+    async def next_lacking(self, generation: int, after: int, limit: int, most_bytes: int, /) -> Lacking: ...
 
     async def add_vectors(self, generation: int, rows: Mapping[int, Embedding], /) -> int: ...
+    async def share_vectors(self, generation: int, revisions: Sequence[int], /) -> set[int]: ...
     async def add_stored(self, generation: int, after: int, limit: int, /) -> int | None: ...
     async def skip(self, generation: int, revision: int, reason: str, /) -> None: ...
     async def forget_skipped(self, generation: int, /) -> None: ...
@@ -169,21 +187,21 @@ class Generations(Protocol):
     def reload(self, generation: int, indexes: VectorSink, /) -> bool: ...
 
 
-class Store(Documents, Feedback, Generations, Protocol):
+class Store(Documents, Feedback, Events, Generations, Protocol):
     """The store of one service.
 
-    Writes are durable when they return: put, delete_*, drop_*, judge, forget_*, begin, abandon, go_live,
-    keep_*, add_*, skip, load, tidy, examples_loaded. Each happens whole or not at all, and `on_commit` is
-    told of its rows before it returns. They run one after another, in the order in which they came. A
-    caller that is cancelled before its write's turn takes the write back. Storage or Unhealthy is raised
-    where the disk or the machine fails; nothing of that write was stored.
+    Writes are durable when they return: put, delete_*, drop_*, judge, record_events, forget_*, expire_events,
+    begin, abandon, go_live, keep_*, add_*, skip, load, tidy, examples_loaded. Each happens whole or not at
+    all, and `on_commit` is told of its rows before it returns. They run one after another, in the order in
+    which they came. A caller that is cancelled before its write's turn takes the write back. Storage or
+    Unhealthy is raised where the disk or the machine fails; nothing of that write was stored.
 
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, sample, search, judgements, count_judgements. The other reads are short, and never
-    wait for those. Nothing blocks the event loop but active, activate, indexed and close, which belong to
-    a start and an end.
+    count, passing, sample, search, judgements, count_judgements, list_events, count_events. The other reads
+    are short, and never wait for those. Nothing blocks the event loop but active, activate, indexed and
+    close, which belong to a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
@@ -193,18 +211,22 @@ class Store(Documents, Feedback, Generations, Protocol):
     vector_of        a document's revision, and its vector of that one generation: never another's
     nearest_words    the `depth` best documents by their words and all that tie with the last, best first
     put              NeedsVectors unless each document has a vector of the generation that is live at the
-                     commit; a text that is stored unchanged keeps its vectors
+                     commit; title and text that are stored unchanged keep their vectors
     passing          the revisions that pass a filter; `delete_some` deletes the first of them, as many as one
                      write should
     go_live          one transaction: unless a living revision after `complete_through` lacks a vector of the
                      generation, or it `may` not, its state and the others' change together. `then` is called
                      with the last revision behind the commit, before any other write
-    next_texts       the next documents that a generation lacks, by rising revision; revisions only grow
+    next_lacking     the next documents that a generation lacks, by rising revision; revisions only grow
     add_vectors      vectors of revisions that still live; of others nothing is stored
+    share_vectors    vectors of these revisions that another generation of the same model and form has become
+                     this one's, too; the revisions that have some
     add_stored       stored vectors into indexes, a step at a time through `on_commit`; what is damaged is
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
     after_writes     `work` behind every write that came before
+    record_events    each event by itself: stored, or refused and said why
+    expire_events    delete some of those before a Unix time; True when there are more
     tidy             delete some rows of dropped generations and of the log; True when there is more
     """
 

@@ -1,7 +1,7 @@
 """The tables of the document store, and how an older file becomes today's.
 
     collections  their names and numbers; one is there from its first document until it is deleted
-    documents    one row per living document; its text is an immutable revision
+    documents    one row per living document; its title and text are an immutable revision
     vectors      one row per generation, revision and passage, written in the transaction of its document
     operations   what happened, in order: its last number is the moment that an index has to be at
     generations  which model version made which vectors, and which of them is live
@@ -9,6 +9,7 @@
     history      the versions in the order in which they came to live; the last one is live
     verdicts     versions that failed or were rolled back from: not chosen again by themselves
     feedback     what users said of their hits: one judgement per query, document's id and key's name
+    events       what users did with their hits: one row per key, collection and event_id
     lexical_N    the words of the documents of collection number N, for search by words (fulltext.py)
     fields       the values of declared metadata fields, for filters
     facts        single values, such as whether the example corpus was loaded
@@ -152,6 +153,28 @@ MIGRATIONS = (
     ALTER TABLE judgements RENAME TO feedback;
     CREATE INDEX feedback_of_document ON feedback (collection, id, key);
     CREATE INDEX feedback_of_key ON feedback (key);
+    """,
+    """
+    CREATE TABLE events (
+        sequence   INTEGER PRIMARY KEY AUTOINCREMENT,
+        collection TEXT NOT NULL,
+        key        TEXT NOT NULL,     -- the name of the key that reported it; empty without keys
+        event_id   TEXT NOT NULL,
+        search_id  TEXT NOT NULL,
+        query      TEXT NOT NULL,
+        id         TEXT NOT NULL,     -- a living document's
+        type       TEXT NOT NULL,
+        position   INTEGER,           -- of the hit among all, from 1; NULL: not known
+        shown      TEXT NOT NULL,     -- a JSON array of ids
+        at         REAL NOT NULL,     -- seconds of Unix time
+        UNIQUE (key, collection, event_id)
+    );
+    CREATE INDEX events_of_document ON events (collection, id, key);
+    CREATE INDEX events_of_time ON events (at);
+    """,
+    # Empty: no title, as in every document of before, whose vectors and words stay as they are.
+    """
+    ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 
+from models.search.content import Content
 from models.search.words import RULES
 from service.store import fulltext
 from service.store.documents import fact, number_of
@@ -29,15 +30,15 @@ SAY_SECONDS = 5.0
 
 def add(connection: sqlite3.Connection, revision: int) -> None:
     """A document was stored under `revision`."""
-    number, text = _placed(connection, revision)
-    fulltext.add(connection, number, revision, text)
+    number, whole = _placed(connection, revision)
+    fulltext.add(connection, number, revision, whole)
     field_index.add(connection, _declared(connection), (revision, revision))
 
 
 def remove(connection: sqlite3.Connection, revision: int) -> None:
     """The document of `revision` is about to be deleted, and is still there."""
-    number, text = _placed(connection, revision)
-    fulltext.remove(connection, number, revision, text)
+    number, whole = _placed(connection, revision)
+    fulltext.remove(connection, number, revision, whole)
     field_index.remove(connection, _declared(connection), revision)
 
 
@@ -145,12 +146,12 @@ def _each_step(connection: sqlite3.Connection, noun: str, add: Callable[[int, in
 
 def _add_words(connection: sqlite3.Connection, first: int, last: int) -> None:
     rows = connection.execute(
-        "SELECT number, revision, text FROM documents JOIN collections ON name = collection "
+        "SELECT number, revision, text, title FROM documents JOIN collections ON name = collection "
         "WHERE revision BETWEEN ? AND ?",
         (first, last),
     )
-    for number, revision, text in rows:
-        fulltext.add(connection, number, revision, text)
+    for number, revision, text, title in rows:
+        fulltext.add(connection, number, revision, Content(text, title).whole)
 
 
 def _declared(connection: sqlite3.Connection) -> list[str]:
@@ -169,9 +170,9 @@ def _collections(connection: sqlite3.Connection) -> list[tuple[int, str]]:
 
 
 def _placed(connection: sqlite3.Connection, revision: int) -> tuple[int, str]:
-    """The number of the collection that holds a document, and the document's text."""
-    [number, text] = connection.execute(
-        "SELECT number, text FROM documents JOIN collections ON name = collection WHERE revision = ?",
+    """The number of the collection that holds a document, and the document's title and text in one."""
+    [number, text, title] = connection.execute(
+        "SELECT number, text, title FROM documents JOIN collections ON name = collection WHERE revision = ?",
         (revision,),
     ).fetchone()
-    return int(number), str(text)
+    return int(number), Content(text, title).whole

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from models.manifest import Manifest
-from service.store import backfill, documents, feedback, generations, last_known, operation_log, writes
+from service.store import (
+    backfill,
+    documents,
+    events,
+    feedback,
+    generations,
+    last_known,
+    operation_log,
+    writes,
+)
 from service.store.filters.grammar import compile_filter, indexed_fields
 from service.store.filters.predicate import Predicate
 from service.store.protocol import VectorSink
@@ -143,6 +152,14 @@ class SqliteStore:
     count_judgements = _reads(feedback.count)
     forget_judgements = _writes(feedback.forget)
 
+    # Events of searches.
+
+    record_events = _writes(events.store)
+    list_events = _reads(events.page)
+    count_events = _reads(events.count)
+    forget_events = _writes(events.forget)
+    expire_events = _writes(events.expire)
+
     # Generations: what they lack, and which of them is live.
 
     known = _reads_itself(generations.known)
@@ -153,9 +170,10 @@ class SqliteStore:
     keep_verdict = _writes(generations.judge)
     keep_canary = _writes(generations.remember_canary)
     lacking = _reads_itself(backfill.lacking)
-    next_texts = _reads_itself(backfill.next_texts)
+    next_lacking = _reads_itself(backfill.next_lacking)
     add_vectors = _writes(backfill.add_vectors)
     add_stored = _writes(backfill.add_stored)
+    share_vectors = _writes(backfill.share)
     skip = _writes(backfill.skip)
     forget_skipped = _writes(backfill.forget)
     load = _writes(backfill.load)

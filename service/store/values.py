@@ -3,19 +3,27 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from models.search.content import Content
+from service.errors import ServiceError
+
 Vector = NDArray[np.float32]
 
+Column: TypeAlias = Literal["title", "text", "metadata"]  # parts of a document that an answer may leave out
+COLUMNS: tuple[Column, ...] = ("title", "text", "metadata")
 DEFAULT_COLLECTION = "default"
 COLLECTION_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")  # also the name of a folder
 DELETE_DOCUMENTS = 128  # of one job, so that other writes wait some tens of milliseconds and no longer
 MAX_COLLECTIONS = 1000  # SIMILE_MAX_COLLECTIONS unless it is set
 NO_KEY = ""  # the name that stands for no key
+# Of a query in a judgement or an event. Percent-encoded it still fits a URL of 64 KiB, so it can be deleted.
+MAX_QUERY_CHARACTERS = 4096
+MAX_SHOWN = 20  # ids of hits that an event keeps; people look at few more
 FAILED, ROLLED_BACK = "failed", "rolled back"  # states of a verdict
 
 
@@ -36,11 +44,19 @@ class NeedsVectors(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it."""
+    """A document to be stored. `metadata_json` is a JSON object, as `json_of` writes it.
+
+    title: empty where there is none.
+    """
 
     id: str
     text: str
     metadata_json: str = "{}"
+    title: str = ""
+
+    @property
+    def content(self) -> Content:
+        return Content(self.text, self.title)
 
 
 def json_of(metadata: dict[str, Any]) -> str:
@@ -50,16 +66,20 @@ def json_of(metadata: dict[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A stored document as it is sent: text and metadata are JSON, and not parsed."""
+    """A stored document as it is sent: title, text and metadata are JSON, and not parsed.
+
+    title_json: no byte where there is no title.
+    """
 
     id: str
     text_json: bytes
     metadata_json: bytes
+    title_json: bytes = b""
 
     @property
     def size(self) -> int:
-        """Bytes of both in an answer."""
-        return len(self.text_json) + len(self.metadata_json)
+        """Bytes of title, text and metadata in an answer."""
+        return len(self.title_json) + len(self.text_json) + len(self.metadata_json)
 
     @property
     def text(self) -> str:
@@ -125,12 +145,12 @@ class Step(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """The next documents that a generation has no vector of, by rising revision: their ids and texts.
+    """The next documents that a generation has no vector of, by rising revision: their ids and contents.
 
     Of the same moment: the last revision there is, and how many texts were skipped.
     """
 
-    texts: dict[int, tuple[str, str]]
+    contents: dict[int, tuple[str, Content]]
     last_revision: int
     skipped: int
 
@@ -206,9 +226,43 @@ class Limits:
     per_document: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A use of a search: someone met the document `id` among the hits of `query`, as `key` reported.
+
+    position: the rank of its hit among all, from 1. shown: ids of hits around it, best first. at: Unix time.
+    """
+
+    search_id: str
+    query: str
+    id: str
+    type: str
+    event_id: str
+    at: float
+    position: int | None = None
+    shown: tuple[str, ...] = ()
+    key: str = NO_KEY
+    collection: str = DEFAULT_COLLECTION
+
+
+class EventLimits(NamedTuple):
+    """Bounds on stored events: of one key, of one key about one document, of all. 0: no bound."""
+
+    per_key: int = 0
+    per_document: int = 0
+    in_all: int = 0
+
+
+class Recorded(NamedTuple):
+    """What came of a list of events, by their positions in it; those in neither were stored before."""
+
+    new: list[int]
+    refused: dict[int, ServiceError]
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The judgements that have all of these; None: whichever."""
+    """The judgements or events that have all of these; None: whichever."""
 
     collection: str | None = None
     query: str | None = None

@@ -1,16 +1,16 @@
 """Writes of documents: jobs for the writer, each inside one transaction.
 
-A document's text is an immutable revision. An upsert removes the old revision and puts a new one, with a
-vector of the live generation and, where they are at hand, of the one that is being built or kept for a
-rollback; a builder's vector is stored only while its revision lives, so it can never undo an update or a
-delete that came after it.
+A document's title and text are an immutable revision. An upsert removes the old revision and puts a new
+one, with a vector of the live generation and, where they are at hand, of the one that is being built or kept
+for a rollback; a builder's vector is stored only while its revision lives, so it can never undo an update or
+a delete that came after it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from service.errors import Conflict
-from service.store import secondary_indexes, vectors
+from service.store import events, secondary_indexes, vectors
 from service.store.documents import collections, number_of, sequence
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
@@ -92,27 +92,32 @@ def delete(
     """Delete what passes `where`. Returns how many there were, and the operation sequence."""
     revisions = matching(transaction.connection, where, collection).tolist()
     for revision in revisions:
+        [id] = transaction.connection.execute(
+            "SELECT id FROM documents WHERE revision = ?", (revision,)
+        ).fetchone()
         _remove(transaction, revision, collection)
+        events.forget_document(transaction, collection, id)
     return len(revisions), _sequence(transaction)
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:
     """Delete the first of `revisions`, as many as one job should; those that are gone already are passed by.
 
-    The text and the metadata of a revision never change, so what a filter passed once is right for as long as
-    the revision lives.
+    What a revision holds never changes, so what a filter passed once is right for as long as the revision
+    lives.
     """
-    done = deleted = characters = 0
+    done = deleted = characters = forgotten = 0
     for revision in revisions[:DELETE_DOCUMENTS]:
         row = transaction.connection.execute(
-            "SELECT length(text) FROM documents WHERE revision = ?", (revision,)
+            "SELECT length(title) + length(text), id FROM documents WHERE revision = ?", (revision,)
         ).fetchone()
         if row is not None:
             _remove(transaction, revision, collection)
             deleted += 1
             characters += row[0]
+            forgotten += events.forget_document(transaction, collection, row[1])
         done += 1
-        if characters >= DELETE_CHARACTERS:
+        if characters >= DELETE_CHARACTERS or forgotten >= events.EXPIRE_ROWS:
             break
     return Step(done, deleted, _sequence(transaction))
 
@@ -160,13 +165,13 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     execute = transaction.connection.execute
     metadata = document.metadata_json
     old = execute(
-        "SELECT revision, text, metadata FROM documents WHERE collection = ? AND id = ?",
+        "SELECT revision, text, title, metadata FROM documents WHERE collection = ? AND id = ?",
         (job.collection, document.id),
     ).fetchone()
-    same_text = old is not None and old[1] == document.text
+    same_content = old is not None and old[1:3] == document.content
     embeddings: dict[int, Embedding] = {}
     for number in (job.live, *job.others):
-        found = given.get(number) or (_kept(job, number, old[0]) if same_text else None)
+        found = given.get(number) or (_kept(job, number, old[0]) if same_content else None)
         if found is None:
             job.gaps.add(number)
         else:
@@ -174,7 +179,7 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     if job.live not in embeddings:
         return None
     cut = embeddings[job.live].truncated
-    if same_text and old[2] == metadata:
+    if same_content and old[3] == metadata:
         for number, embedding in embeddings.items():
             if _kept(job, number, old[0]) is None:  # or damaged: sending it again mends it
                 vectors.add(transaction, number, old[0], embedding, job.collection)
@@ -182,8 +187,8 @@ def _put(job: _Upsert, document: Document, given: Mapping[int, Embedding]) -> bo
     if old is not None:
         _remove(transaction, old[0], job.collection)
     revision = execute(
-        "INSERT INTO documents (collection, id, text, metadata) VALUES (?, ?, ?, ?)",
-        (job.collection, document.id, document.text, metadata),
+        "INSERT INTO documents (collection, id, text, metadata, title) VALUES (?, ?, ?, ?, ?)",
+        (job.collection, document.id, document.text, metadata, document.title),
     ).lastrowid
     assert revision is not None  # noqa: S101  an INSERT always has one
     secondary_indexes.add(transaction.connection, revision)

@@ -43,10 +43,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     if isinstance(case.body, dict):
         case.body = _whole(case.body)
         _fit(case.body)
-        judgements = case.body.get("feedback")
-        for judgement in [case.body, *(judgements if isinstance(judgements, list) else ())]:
-            if isinstance(judgement, dict) and "relevant" in judgement and "id" in judgement:
-                judgement["id"] = _now_and_then(judgement["id"], FACTS["ids"])
+        _fit_said(case.body)
         if isinstance(case.body.get("parameters"), dict):
             _fit(case.body["parameters"])
             if _is_rows(case.body.get("inputs")):  # token ids take no prompt
@@ -59,6 +56,27 @@ def after_call(context: Any, case: Any, response: Any) -> None:
 
 
 atexit.register(lambda: Path(FACTS["counts"]).write_text(json.dumps(counted), encoding="utf-8"))
+
+
+def _fit_said(body: dict[str, Any]) -> None:
+    """Let judgements and events be of documents that are there, now and then.
+
+    An event's position fits its page, and its time has no leap second: no document can say either.
+    """
+    for said in [body, *_listed(body, "feedback"), *_listed(body, "events")]:
+        if not isinstance(said, dict) or not {"relevant", "search_id"} & said.keys():
+            continue
+        if "id" in said:
+            said["id"] = _now_and_then(said["id"], FACTS["ids"])
+        if _is_count(said.get("position")) and isinstance(said.get("shown"), list):
+            said["position"] = max(said["position"], len(said["shown"]))
+        if isinstance(said.get("at"), str):
+            said["at"] = said["at"].replace(":60", ":59")
+
+
+def _listed(body: dict[str, Any], name: str) -> list[Any]:
+    found = body.get(name)
+    return found if isinstance(found, list) else []
 
 
 def _fit(options: dict[str, Any]) -> None:
@@ -85,7 +103,7 @@ def _fit(options: dict[str, Any]) -> None:
 
 def _fit_query(operation: str, query: dict[str, Any]) -> None:
     """Of two parameters one is needed, and neither by itself, which no document can say."""
-    if operation == "DELETE /feedback" and not {"query", "id", "key"} & query.keys():
+    if operation in ("DELETE /feedback", "DELETE /events") and not {"query", "id", "key"} & query.keys():
         query["id"] = "none"
     if isinstance(query.get("collection"), str):
         query["collection"] = _now_and_then(query["collection"], [FACTS["collection"], "*"])

@@ -42,9 +42,13 @@ def test_the_list_marks_what_is_wanted_and_live_and_names_what_is_not_served(
     store.write_state({"live": version})
     (root / "20200101T000000-broken-00000000").mkdir()
     assert _run(root, "list") == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == f"{version}  32 dimensions, 64 tokens, fp32  [wanted, live]"
-    assert second.startswith("20200101T000000-broken-00000000  not served: manifest.json cannot be read")
+    heads, first, second = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["VERSION", "PUBLISHED", "STATE", "SCORE", "VERDICT"]
+    assert first.split()[0] == version
+    assert first.split()[-3:] == ["live", "no", "gate"]
+    assert second.startswith("20200101T000000-broken-00000000")
+    assert "damaged" in second
+    assert "manifest.json cannot be read" in second
 
 
 def test_show_prints_the_manifest(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +101,9 @@ def test_wrong_usage_is_exit_2(root: Path, arguments: list[str], capsys: pytest.
     with pytest.raises(SystemExit) as caught:
         _run(root, *arguments)
     assert caught.value.code == 2
-    assert "usage: python -m models" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("python -m models")
+    assert said.count("\n") == 1
 
 
 def test_the_models_folder_follows_the_settings() -> None:

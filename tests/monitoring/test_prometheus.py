@@ -60,6 +60,8 @@ def talk(service: Service, round: int) -> None:
     assert service.client.get("/search", params={"q": f"a red river {round}"}).status_code == 200
     judged = {"query": "a red river", "id": f"{round}-1", "relevant": True}
     assert service.client.post("/feedback", json=judged).status_code == 200
+    clicked = {"search_id": f"s{round}", "query": "a red river", "id": f"{round}-1", "type": "click"}
+    assert service.client.post("/events", json=clicked).status_code == 200
     assert service.client.get("/documents/nowhere").status_code == 404
 
 

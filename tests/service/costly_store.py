@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from service.api.feedback import MAX_QUERY_CHARACTERS
 from service.api.metadata import MAX_DEPTH
 from service.api.search_params import MAX_K, MAX_OFFSET, TOGETHER
 from service.corpus.search import CANDIDATES
 from service.store.filters.grammar import MAX_CONDITIONS
 from service.store.filters.operands import MAX_VALUES
+from service.store.values import MAX_QUERY_CHARACTERS
 from tests.service.costly import (
     LINE,
     LONG,
@@ -238,6 +238,28 @@ def judgements() -> Iterator[Case]:
     yield got("DELETE /feedback", "a query of marks", f"/feedback?id=d-1&query={longest}")
 
 
+def events() -> Iterator[Case]:
+    route = "POST /events"
+
+    def used(unit: str, size: int, shown: int) -> object:
+        """2,048 events with queries of so many bytes, each with so many ids of hits."""
+        event = {"query": sized(unit, size)[:MAX_QUERY_CHARACTERS], "type": "click"}
+        hits = [f"j-{at}" for at in range(shown)]
+        return {
+            "events": [
+                event | {"search_id": f"s-{at}", "id": f"j-{at % MANY}", "shown": hits} for at in range(MANY)
+            ]
+        }
+
+    yield posted(route, "2,048 long queries", used, UNITS["words"], SHARE - 200, 0)
+    yield posted(route, "2,048 pages of a hundred hits", used, "red ", 100, 100)
+    yield posted(route, "empty objects", lambda: filled(b'{"events":[', b"{}", b"]}"), expected=REFUSED)
+    yield got("GET /events", "all that a page holds", "/events?limit=1000")
+    yield got("GET /events/count", "it", "/events/count")
+    longest = quote(of(UNITS["marks"], MAX_QUERY_CHARACTERS), safe="")
+    yield got("DELETE /events", "a query of marks", f"/events?id=d-1&query={longest}")
+
+
 def collections() -> Iterator[Case]:
     path = f"/collections/{DOOMED}"
     full = got(f"DELETE {COLLECTION}", "a full one", path)
@@ -256,6 +278,7 @@ def cases() -> list[Case]:
         *searches(),
         *documents(),
         *judgements(),
+        *events(),
         *others(),
     ]
     return [*plain, *_in_a_collection(plain), *collections()]
@@ -265,7 +288,7 @@ def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
     seen: set[str] = set()
     for case in plain:
         method, path = case.route.split()
-        if path.startswith(("/search", "/documents", "/feedback")) and case.route not in seen:
+        if path.startswith(("/search", "/documents", "/feedback", "/events")) and case.route not in seen:
             seen.add(case.route)
             route = f"{method} {COLLECTION}{path}"
             yield case._replace(route=route, make=_placed(case.make), at=PLACE)

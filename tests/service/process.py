@@ -79,7 +79,9 @@ class Service:
         deadline = time.monotonic() + seconds
         while not is_ready(self.client):
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
+            if time.monotonic() > deadline:
+                self.kill()  # `__exit__` is not called when `__enter__` fails
+                raise AssertionError(self.log.read_text())
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:

@@ -139,7 +139,7 @@ def test_a_mistyped_name_is_refused_with_the_nearest_one(monkeypatch: pytest.Mon
 
 
 def test_a_value_that_does_not_parse_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(monkeypatch, SIMILE_PORT="eighty").startswith("SIMILE_PORT=eighty: ")
+    assert refusal(monkeypatch, SIMILE_PORT="eighty") == "SIMILE_PORT must be a whole number, not 'eighty'."
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])

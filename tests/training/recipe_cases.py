@@ -10,9 +10,10 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.tiny import WIDTH, tiny_source
+from training.methods.crops import Cloze, Crops
 from training.methods.recipe import Recipe
 from training.methods.sources import DocumentSpans
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, Corpus, Kind
+from training.text.corpus import LISTED, LISTS, PAIRS, RELATIONS, TEXTS, Corpus, Kind
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
 
@@ -52,6 +53,11 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
     if isinstance(recipe.source, DocumentSpans):
         random = np.random.default_rng(0)
         return Corpus.of((" ".join(random.choice(WORDS, 300)) for _ in range(count)), "documents")
+    if isinstance(recipe.source, Crops | Cloze):  # two words of its own say a document in each sentence
+        random = np.random.default_rng(0)
+        names = itertools.islice(itertools.combinations(WORDS, 2), count)
+        parts = ([" ".join([*name, *name, random.choice(WORDS)]) for _ in range(4)] for name in names)
+        return Corpus.of((". ".join(each) for each in parts), "documents")
     return corpus_of(recipe.source.kind, count)
 
 
@@ -59,6 +65,12 @@ def corpus_of(kind: Kind, count: int = 64) -> Corpus:
     rows = triples(count)
     if kind is TEXTS:
         return Corpus.of((row[0] for row in rows), "texts")
+    if kind is LISTS:  # its own text first and best, then others, ever farther
+        scores = tuple(1 - 0.2 * rank for rank in range(LISTED))
+        others = [tuple(rows[at - rank][1] for rank in range(LISTED)) for at in range(len(rows))]
+        return Corpus.of_rows(
+            (((row[0], *listed), scores) for row, listed in zip(rows, others, strict=True)), "lists"
+        )
     if kind is RELATIONS:
         others = [(row[0], (row[0], row[2], rows[at - 1][0])[at % 3]) for at, row in enumerate(rows)]
         return Corpus.of_rows(((row, at % 3) for at, row in enumerate(others)), "relations")

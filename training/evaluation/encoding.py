@@ -12,6 +12,8 @@ from training.errors import TrainingError
 
 Vectors = NDArray[np.float32]  # (n, dimension)
 Encode = Callable[[list[str]], Vectors]
+# From the encoders of queries and of documents to a figure of each search, in their order; more is better.
+Choose = Callable[[Encode, Encode], NDArray[np.float64]]
 
 _CHUNK = 1024  # sentences between two steps of the progress bar
 

@@ -10,17 +10,17 @@ Exact, where the service's index may be approximate.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.manifest import Mode
 from models.search.fusion import DENSE_WEIGHT, fuse
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
 from training.evaluation.words import WordIndex
 
-Mode = Literal["dense", "lexical", "hybrid"]
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
 Split = Callable[[str], list[str]]  # a text's passages, at least one
@@ -67,15 +67,26 @@ def find(
     weight: float = DENSE_WEIGHT,
 ) -> Iterator[Found]:
     """The rankings of each query, cut to the first `depth`; its vector is that of the same row."""
-    most = max(depth, CANDIDATES)
+    for near, worded in candidates(queries, vectors, passages, words, max(depth, CANDIDATES)):
+        yield Found(_first(near, depth), _first(worded, depth), fused(near, worded, weight, depth))
+
+
+def candidates(
+    queries: Sequence[str], vectors: Vectors, passages: Passages, words: WordIndex, depth: int = CANDIDATES
+) -> Iterator[tuple[Scores, Scores]]:
+    """The best `depth` documents of each query, by vectors and by words: what hybrid search fuses."""
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
     for start in range(0, len(queries), _QUERIES):
         cosines = _cosines(units[start : start + _QUERIES], passages)
         for query, row in zip(queries[start : start + _QUERIES], cosines, strict=True):
-            near, worded = _best(row, most), words.nearest(query, most)
-            fused = {place: float(score) for place, score in fuse(near, worded, weight).items()}
-            order = sorted(fused, key=lambda place: (-fused[place], place))[:depth]
-            yield Found(_first(near, depth), _first(worded, depth), {place: fused[place] for place in order})
+            yield _best(row, depth), words.nearest(query, depth)
+
+
+def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:
+    """Both rankings as one, with the `weight` of the vectors, cut to the first `depth`."""
+    scores = {place: float(score) for place, score in fuse(near, worded, weight).items()}
+    order = sorted(scores, key=lambda place: (-scores[place], place))[:depth]
+    return {place: scores[place] for place in order}
 
 
 def _cosines(queries: Vectors, passages: Passages) -> NDArray[np.float64]:

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from models.manifest import Mode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
-from training.evaluation.modes import DENSE, MODES, Mode, Split, find, passages_of
+from training.evaluation.modes import DENSE, MODES, Split, find, passages_of
 from training.evaluation.rankings import DEPTH, Ranking, judge, mean
 from training.evaluation.words import WordIndex
 from training.text.lines import read_records, text_of

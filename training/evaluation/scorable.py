@@ -27,6 +27,7 @@ from models.engines.opening import form_for
 from models.publishing.default import publish_named
 from models.publishing.publish import Say, silent
 from models.seal import check
+from models.search.content import Content
 from models.search.passages import split
 from models.store import Store, models_dir
 from training.errors import TrainingError
@@ -93,7 +94,7 @@ def scorable_of(encoder: Encoder) -> Scorable:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
     def passages(text: str) -> list[str]:
-        found = split(text, encoder, manifest.document_prompt)
+        found = split(Content(text), encoder, manifest.document_prompt)
         return [text] if found is None else [text[slice(*span)] for span in (found.head, *found.others)]
 
     return Scorable(

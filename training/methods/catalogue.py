@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from training.errors import TrainingError
-from training.methods.fit import Unfit, check_fit
+from training.methods.fit import Unfit, check_fit, columns_of
 from training.methods.recipe import RECIPE, Recipe
+from training.methods.sources import Triples
+from training.methods.views import stands_aside
 from training.validation import refusal
 
 
@@ -39,6 +42,23 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
         return read_recipe(file.read_text(encoding="utf-8"), file.stem, changes)
     except UnicodeDecodeError:
         raise TrainingError(f"{file} is not UTF-8.") from None
+
+
+def fitted(recipe: Recipe, columns: int) -> Recipe:
+    """The recipe with a view for each of the `columns` texts of a row of its corpus.
+
+    Further negatives are seen as the first one is. Raise TrainingError when it has no use for so many.
+    """
+    if not isinstance(recipe.source, Triples) or not recipe.objectives or columns_of(recipe) == columns:
+        return recipe
+    aside = [view for view in recipe.views if stands_aside(view)]
+    of_row = [view for view in recipe.views if not stands_aside(view)][:columns]
+    changed = replace(recipe, views=(*of_row, *[of_row[-1]] * (columns - len(of_row)), *aside))
+    try:
+        check_fit(changed)
+    except Unfit as error:
+        raise TrainingError(f"The recipe {recipe.name}: {error}") from None
+    return changed
 
 
 def read_recipe(text: str, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:

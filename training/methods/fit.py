@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from training.methods.distillation import KlTeacher
 from training.methods.heads import BatchNorm
 from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.recipe import Recipe
-from training.methods.sources import DocumentSpans, LabelledPairs, Triples
+from training.methods.sources import DocumentSpans, LabelledPairs, ScoredLists, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
-from training.methods.views import Mask, Same, Template, View, stands_aside
+from training.methods.views import Mask, Repeat, Same, Template, View, stands_aside
 
 
 class Unfit(Exception):
@@ -23,8 +24,10 @@ def check_fit(recipe: Recipe) -> None:
     if recipe.objectives and not contrasted:
         raise Unfit("all views stand aside, and one at least must not.")
     _check_columns(recipe, contrasted)
+    _check_whole(recipe)
     _check_further_views(recipe)
     for objective in recipe.objectives:
+        _check_scores(recipe, objective)
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
     _check_templates(recipe, contrasted)
@@ -37,9 +40,10 @@ def check_fit(recipe: Recipe) -> None:
 
 
 def columns_of(recipe: Recipe) -> int:
-    """The number of texts that a row of the recipe's source has."""
-    source = recipe.source
-    return 1 + source.positives if isinstance(source, DocumentSpans) else len(source.kind.columns)
+    """The number of texts that a row of the recipe's source has: of triples, as many as it has views of."""
+    if isinstance(recipe.source, Triples):
+        return max(recipe.source.columns, sum(not stands_aside(view) for view in recipe.views))
+    return recipe.source.columns
 
 
 def column_of_each_view(recipe: Recipe) -> list[int]:
@@ -63,6 +67,15 @@ def _check_columns(recipe: Recipe, contrasted: list[View]) -> None:
         raise Unfit(f"the source has {columns} texts in a row, and more views than that stand aside.")
 
 
+def _check_whole(recipe: Recipe) -> None:
+    """Check that what is drawn from whole documents, up to the longest row, stays as long as it is."""
+    longer = [view.name for view in recipe.views if isinstance(view, Repeat | Template)]
+    if recipe.source.whole and longer:
+        raise Unfit(
+            f'the source "{recipe.source.name}" fills its rows, which a view `{longer[0]}` would make longer.'
+        )
+
+
 def _check_further_views(recipe: Recipe) -> None:
     """Check the views after the second: they are negatives for some objectives, and positives for others."""
     source = recipe.source
@@ -74,15 +87,23 @@ def _check_further_views(recipe: Recipe) -> None:
             raise Unfit("further spans of a document are positives: nt_xent takes them for such.")
 
 
+def _check_scores(recipe: Recipe, objective: object) -> None:
+    scored = isinstance(recipe.source, ScoredLists)
+    if isinstance(objective, KlTeacher) and not scored:
+        raise Unfit('kl_teacher needs the source "lists", whose documents have scores.')
+    if scored and isinstance(objective, InfoNCE | NTXent | Triplet):
+        raise Unfit("documents of a list are neither right nor wrong: kl_teacher learns from their scores.")
+
+
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
     if isinstance(objective, InfoNCE | NTXent | Triplet) and isinstance(recipe.source, LabelledPairs):
         raise Unfit("labelled pairs contradict each other as well: only pair_softmax can learn from them.")
     there = f"there are {len(contrasted)}."
+    if isinstance(objective, Triplet):
+        _check_triplet(objective, len(contrasted))
     aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, InfoNCE | NTXent | PairSoftmax) and len(contrasted) < 2:
         raise Unfit(f"{type(objective).__name__} compares two views; {there}")
-    if isinstance(objective, Triplet) and len(contrasted) < (2 if objective.mine else 3):
-        raise Unfit(f"triplet compares an anchor, a positive and a negative; {there}")
     if isinstance(objective, PairSoftmax) and not isinstance(recipe.source, LabelledPairs):
         raise Unfit('pair_softmax needs the source "labelled_pairs".')
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
@@ -95,6 +116,14 @@ def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) 
         raise Unfit("rtd compares masked views with what they hide: the contrasted views must be `same`.")
     if isinstance(objective, Denoise) and (not aside or not isinstance(aside[-1], Same)):
         raise Unfit('denoise needs the whole text as its last view: { name = "same", aside = true }.')
+
+
+def _check_triplet(objective: Triplet, count: int) -> None:
+    """Check the number of views that are contrasted."""
+    if count < (2 if objective.mine else 3):
+        raise Unfit(f"triplet compares an anchor, a positive and a negative; there are {count}.")
+    if count > 3 and not objective.mine:
+        raise Unfit("triplet without `mine` reads one negative of a row: give --negatives 1, or set `mine`.")
 
 
 def _check_negatives(recipe: Recipe) -> None:

@@ -6,7 +6,8 @@
     pair_softmax   how two texts relate, from u, v and |u - v| (SBERT)
 
 Each is computed in float32 whatever autocast says: at τ = 0.05 similarities in bf16 move the gradient by
-3 % (measured). Not here: objectives over tokens (token_objectives.py), extra negatives (negatives.py).
+3 % (measured). Not here: objectives over tokens (token_objectives.py), a teacher's scores
+(distillation.py), extra negatives (negatives.py).
 """
 
 # ruff: noqa: N803, N806  shapes live in names
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     from training.text.lexicon import Lexicon
 
 
+NO_TEXT = -1  # the number of what fills up a row that has fewer negatives than others
+
+
 class Reps(NamedTuple):
     """Input of an objective in one step. Vectors are of the whole batch, tokens of this process."""
 
     z: Tensor  # (N, V, P), after the head
-    texts: Tensor  # int64 (N, V): equal numbers are equal texts
-    labels: Tensor | None = None  # int64 (N,)
+    texts: Tensor  # int64 (N, V): equal numbers are equal texts; NO_TEXT is none
+    labels: Tensor | None = None  # int64 (N,), or a teacher's scores, float32 (N, V - 1)
     extra: Tensor | None = None  # (K, P): negatives of every text
     views: tuple[Tokens, ...] = ()  # contrasted ones first, then those that stand aside
     hidden: tuple[Tensor, ...] = ()  # of each view that was encoded, (all its tokens, D)
@@ -96,8 +100,8 @@ def same_texts(texts_NV: Tensor) -> Tensor:
     """Bool (N, N (V - 1)): which candidates are no negatives, as they are the query or its positive again.
 
     Candidates are the second view of every text, then the third … A query's own ones are never left out,
-    unless its hard negative is the very text of the query or of its positive. A text that stands twice in
-    the batch as a query has two positives, and neither is a negative of the other.
+    unless a hard negative is the very text of the query or of its positive, or none. A text that stands
+    twice in the batch as a query has two positives, and neither is a negative of the other.
     """
     N, V = texts_NV.shape
     own_NN = torch.eye(N, dtype=torch.bool, device=texts_NV.device)
@@ -108,6 +112,8 @@ def same_texts(texts_NV: Tensor) -> Tensor:
         same_NN = (candidate_1N == query_N1) | (candidate_1N == positive_N1)
         if view == 1:
             same_NN = (same_NN | (query_N1 == query_N1.T)) & ~own_NN
+        else:
+            same_NN = same_NN | (candidate_1N == NO_TEXT)
         parts.append(same_NN)
     return torch.cat(parts, dim=1)
 
@@ -122,8 +128,8 @@ class InfoNCEModule(nn.Module):
         keys_MP = reps.z[:, 1:].transpose(0, 1).flatten(0, 1)
         same_NM = same_texts(reps.texts)
         bonus_NM = torch.zeros(same_NM.shape, device=reps.z.device)
-        if V > 2:
-            bonus_NM[:, N : 2 * N].diagonal().fill_(math.log(self.recipe.hard_weight))
+        for view in range(1, V - 1):
+            bonus_NM[:, view * N : (view + 1) * N].diagonal().fill_(math.log(self.recipe.hard_weight))
         if reps.extra is not None and len(reps.extra):
             keys_MP = torch.cat([keys_MP, reps.extra.to(keys_MP.dtype)])
             more = (0, len(reps.extra))
@@ -135,7 +141,8 @@ class InfoNCEModule(nn.Module):
 class InfoNCE(Objective):
     """From the first view to the second; further views are hard negatives.
 
-    hard_weight: of a text's own hard negative; its logarithm is added to the logit (SimCSE, equation 8).
+    hard_weight: of each of a text's own hard negatives; its logarithm is added to the logit (SimCSE,
+    equation 8).
     """
 
     tau: AboveZero

@@ -16,22 +16,30 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from models.graph.head import POOLINGS
+from training.methods.crops import Cloze, Crops
+from training.methods.distillation import KlTeacher
 from training.methods.heads import BatchNorm, Plain, Tanh
 from training.methods.negatives import Noise, Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
 from training.methods.postprocess import DropPcs, Whiten
 from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
-from training.methods.sources import DocumentSpans, LabelledPairs, Lines, TextPairs, Triples
+from training.methods.sources import DocumentSpans, LabelledPairs, Lines, ScoredLists, TextPairs, Triples
 from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import Ema
 from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
 
 Named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
 Chosen = Field(discriminator="name")
-AnySource = Annotated[Lines | TextPairs | Triples | LabelledPairs | DocumentSpans, Chosen, Named]
+AnySource = Annotated[
+    Lines | TextPairs | Triples | LabelledPairs | ScoredLists | DocumentSpans | Crops | Cloze,
+    Chosen,
+    Named,
+]
 AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template, Chosen, Named]
 AnyHead = Annotated[Plain | Tanh | BatchNorm, Chosen, Named]
-AnyObjective = Annotated[InfoNCE | NTXent | Triplet | PairSoftmax | Mlm | Rtd | Denoise, Chosen, Named]
+AnyObjective = Annotated[
+    InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | Mlm | Rtd | Denoise, Chosen, Named
+]
 AnyNegatives = Annotated[Queue | Noise, Chosen, Named]
 AnyPost = Annotated[Whiten | DropPcs, Chosen, Named]
 if TYPE_CHECKING:
@@ -51,7 +59,9 @@ class Optim:
     epsilon: Rate
     clip: AboveZero  # the largest norm of a gradient
     decay: Literal["linear", "constant"] = "linear"
+    table_lr: Rate | None = None  # of the word table, where its rows are new and the layers are not
     epochs: Count = 1  # how often each row is seen, unless the number of steps is given
+    train_layers: Count | None = None  # the last ones, and the head; with it embeddings and the others stay
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,11 @@ class Recipe:
     def described(self) -> dict[str, Any]:
         """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
         found: dict[str, Any] = RECIPE.dump_python(self, mode="json", exclude={"name", "seed"})
+        # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
+        if found["source"].get("queries") is False:
+            del found["source"]["queries"]
+        if self.optim.train_layers is None:
+            del found["optim"]["train_layers"]
         return found
 
     def reads(self, what: str) -> bool:

@@ -24,18 +24,20 @@ from torch import Tensor
 
 from models.tokens.tokenizer import Tokenizer
 from training.errors import NothingToLearn, TrainingError
-from training.methods.ranges import Count
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
+from training.methods.objectives import NO_TEXT
+from training.methods.ranges import Count, Flag
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
 from training.text.token_file import Shelf, tokenise
 from training.text.tokens import Tokens, tokens_of
 
-_ORDER, _SPANS = 0, 2  # beside the seed, so that no other use of it draws the same numbers
+_NEGATIVE = 2  # the first column of negatives
+_ORDER, DRAWN = 0, 2  # beside the seed, so that no other use of it draws the same numbers
 
 
 class Batch(NamedTuple):
     columns: tuple[Tokens, ...]  # of N texts each
-    texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens
-    labels: Tensor | None = None  # int64 (N,)
+    texts: Tensor  # int64 (N, columns); equal numbers are texts of equal tokens, NO_TEXT fills up a row
+    labels: Tensor | None = None  # int64 (N,), or scores, float32 (N, columns - 1)
 
 
 class Source(Protocol):
@@ -44,6 +46,10 @@ class Source(Protocol):
 
     def distinct(self) -> int:
         """The number of texts that differ, and so could be negatives of each other."""
+
+    @property
+    def remark(self) -> str:
+        """What a reader of the recipe may not expect of these texts; empty without any."""
 
 
 class Given(NamedTuple):
@@ -54,7 +60,8 @@ class Given(NamedTuple):
     batch: int
     steps: int  # only what they will see is tokenised
     seed: int
-    prompt: str = ""  # before every text, as the served model will have it
+    prompt: str = ""  # before every text but a query, as the served model will have it
+    search_prompt: str = ""  # before a query
     threads: int = 1
     folder: Path | None = None  # where the tokens are kept, so that neither memory nor a resumed run pays
     longest: int = 1 << 20  # tokens of a row, special ones too: what is drawn from whole documents fits it
@@ -63,19 +70,23 @@ class Given(NamedTuple):
 class Rows:
     """Rows that have nothing to do with each other, in a random order."""
 
-    def __init__(self, given: Given) -> None:
+    remark = ""
+
+    def __init__(self, given: Given, *, queries: bool = False) -> None:
+        """queries: the first text of a row is a search."""
         corpus = given.corpus
-        seen = _order(given.seed, 0, len(corpus))[: given.batch * given.steps]
+        seen = order_of(given.seed, 0, len(corpus))[: given.batch * given.steps]
         self._columns = corpus.columns
-        self._rounds = _Rounds(len(seen), given.batch, given.seed)
-        self._shelf = _shelf(given, seen)
+        self._special = sum(map(len, given.tokenizer.affixes))
+        self._rounds = Rounds(len(seen), given.batch, given.seed)
+        self._shelf = _shelf(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
 
     def __len__(self) -> int:
         return self._rounds.count
 
     def distinct(self) -> int:
-        return len(set(self._numbers.tolist()))
+        return len(set(self._numbers.tolist()) - {NO_TEXT})
 
     def batch(self, step: int) -> Batch:
         rows = torch.from_numpy(self._rounds.rows(step))
@@ -89,7 +100,9 @@ class Rows:
         first: dict[bytes, int] = {}
         ids, starts = self._shelf.ids, self._shelf.starts.tolist()
         spans = enumerate(itertools.pairwise(starts))
-        return torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
+        numbers = torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
+        further = torch.arange(len(numbers)) % self._columns > _NEGATIVE
+        return numbers.where((self._shelf.starts.diff() > self._special) | ~further, NO_TEXT)
 
 
 class Spans:
@@ -104,8 +117,8 @@ class Spans:
                 f"{room} beside the special ones. Lower `shortest`, or raise `max_length`."
             )
         self._recipe, self._seed = replace(recipe, longest=min(recipe.longest, room)), given.seed
-        seen = _order(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
-        self._shelf = _shelf(given, seen)
+        seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
+        self._shelf = _shelf(given, seen, given.prompt)
         lengths = self._shelf.starts.diff() - len(self._before) - len(self._after)
         self._long_enough = (lengths >= recipe.least()).nonzero()[:, 0]
         if len(self._long_enough) < 2:
@@ -113,8 +126,9 @@ class Spans:
                 f"{len(self._long_enough)} of {len(seen)} documents have the {recipe.least()} tokens that "
                 f"{recipe.anchors} anchors of {recipe.shortest} tokens need. Lower the recipe's `shortest`."
             )
-        self.too_short = len(seen) - len(self._long_enough)
-        self._rounds = _Rounds(len(self._long_enough), given.batch, given.seed)
+        too_short = len(seen) - len(self._long_enough)
+        self.remark = f"{too_short:,} documents too short for spans are left out" if too_short else ""
+        self._rounds = Rounds(len(self._long_enough), given.batch, given.seed)
 
     def __len__(self) -> int:
         return self._rounds.count
@@ -123,7 +137,7 @@ class Spans:
         return len(self)
 
     def batch(self, step: int) -> Batch:
-        random = np.random.default_rng([self._seed, _SPANS, step])
+        random = np.random.default_rng([self._seed, DRAWN, step])
         columns: list[list[list[int]]] = [[] for _ in range(1 + self._recipe.positives)]
         for row in self._long_enough[torch.from_numpy(self._rounds.rows(step))].tolist():
             ids = self._shelf.document(row)[len(self._before) :]
@@ -142,8 +156,18 @@ class _RowSource:
     kind: ClassVar[Kind]
     whole: ClassVar[bool] = False  # whether texts are not cut at the training length
 
+    @property
+    def columns(self) -> int:
+        """The number of texts in a row."""
+        return len(self.kind.columns)
+
+    @property
+    def searches(self) -> bool:
+        """True if the first text of a row asks for the second: a search says what a model is worth."""
+        return bool(getattr(self, "queries", False))
+
     def build(self, given: Given) -> Source:
-        return Rows(given)
+        return Rows(given, queries=self.searches)
 
 
 @dataclass(frozen=True)
@@ -156,16 +180,18 @@ class Lines(_RowSource):
 
 @dataclass(frozen=True)
 class TextPairs(_RowSource):
-    """Two texts that mean the same."""
+    """Two texts that mean the same; with `queries` a query and a document that answers it."""
 
+    queries: Flag = False
     name: Literal["pairs"] = "pairs"
     kind: ClassVar[Kind] = PAIRS
 
 
 @dataclass(frozen=True)
 class Triples(_RowSource):
-    """A text, one that means the same, and one that does not although it looks alike."""
+    """A text, one that means the same, and some that only look alike; with `queries`, as for pairs."""
 
+    queries: Flag = False
     name: Literal["triples"] = "triples"
     kind: ClassVar[Kind] = TRIPLES
 
@@ -176,6 +202,15 @@ class LabelledPairs(_RowSource):
 
     name: Literal["labelled_pairs"] = "labelled_pairs"
     kind: ClassVar[Kind] = RELATIONS
+
+
+@dataclass(frozen=True)
+class ScoredLists(_RowSource):
+    """A query and documents, each with the score that a teacher gives it (mining/teacher.py)."""
+
+    name: Literal["lists"] = "lists"
+    kind: ClassVar[Kind] = LISTS
+    queries: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -196,6 +231,12 @@ class DocumentSpans:
 
     kind: ClassVar[Kind] = TEXTS
     whole: ClassVar[bool] = True
+    searches: ClassVar[bool] = False
+
+    @property
+    def columns(self) -> int:
+        """The number of texts in a row."""
+        return 1 + self.positives
 
     def build(self, given: Given) -> Source:
         return Spans(given, self)
@@ -227,7 +268,7 @@ def steps_of_a_round(rows: int, batch: int) -> int:
     return -(-rows // batch)
 
 
-class _Rounds:
+class Rounds:
     """The rows that a step sees: all of them once, in an order of its own, before any is seen again."""
 
     def __init__(self, count: int, batch: int, seed: int) -> None:
@@ -238,18 +279,21 @@ class _Rounds:
     def rows(self, step: int) -> NDArray[np.int64]:
         number, within = divmod(step, steps_of_a_round(self.count, self._batch))
         if number != self._number:
-            order = np.arange(self.count) if number == 0 else _order(self._seed, number, self.count)
+            order = np.arange(self.count) if number == 0 else order_of(self._seed, number, self.count)
             self._number, self._order = number, order
         return self._order[within * self._batch : (within + 1) * self._batch]
 
 
-def _order(seed: int, number: int, count: int) -> NDArray[np.int64]:
+def order_of(seed: int, number: int, count: int) -> NDArray[np.int64]:
     """numpy's, since its generators give the same numbers in every release and on every machine."""
     return np.random.default_rng([seed, _ORDER, number]).permutation(count)
 
 
-def _shelf(given: Given, rows: NDArray[np.int64]) -> Shelf:
+def _shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
+    """first_prompt: before the first text of a row."""
     corpus = given.corpus
     places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()
-    texts = (given.prompt + corpus.texts[place] for place in places)
+    prompts = (first_prompt, *[given.prompt] * (corpus.columns - 1))
+    found = ((prompts[place % corpus.columns], corpus.texts[place]) for place in places)
+    texts = (text and prompt + text for prompt, text in found)  # what fills up a row stays empty
     return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)

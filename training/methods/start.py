@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,6 +45,8 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
             "(--set 'pool=\"mean\"' leaves the base its own.)"
         )
     backbone = load_backbone(source.backbone, attention_of(source.config))
+    if recipe.optim.train_layers is not None:
+        _freeze_but_last(backbone, recipe.optim.train_layers, source)
     dense = dense_layers(source.head)
     head: nn.Module = nn.Identity()
     if raw:
@@ -52,6 +55,20 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         if recipe.head.keep:
             dense, head = nn.Sequential(head), nn.Identity()
     return TrainedEncoder(source, backbone, dense, template).to(device), head.to(device)
+
+
+def _freeze_but_last(backbone: nn.Module, count: int, source: Source) -> None:
+    """Leave the weights of the last `count` layers alone to be trained. Raise TrainingError for too many."""
+    config: Any = backbone.config
+    layers = int(config.num_hidden_layers)
+    stacks = (part for part in backbone.modules() if isinstance(part, nn.ModuleList) and len(part) == layers)
+    stack = next(stacks, None)
+    if source.head.tokens == "static" or stack is None:
+        raise TrainingError("optim.train_layers is for a base with layers of its own, and this one has none.")
+    if count > layers:
+        raise TrainingError(f"optim.train_layers is {count}, and the base has {layers} layers. Lower it.")
+    backbone.requires_grad_(requires_grad=False)
+    stack[layers - count :].requires_grad_(requires_grad=True)
 
 
 def _template(recipe: Recipe) -> str:

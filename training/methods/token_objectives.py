@@ -77,7 +77,8 @@ class RtdModule(nn.Module):
                 "Take a pre-trained BERT as it was released, or pre-train one with the recipe mlm."
             )
         self.language.requires_grad_(requires_grad=False)
-        self.discriminator: Any = copy.deepcopy(encoder.backbone)
+        # It ends with the run, so it trains whole where the encoder does not.
+        self.discriminator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=True)
         self.classifier = nn.Linear(encoder.source.width, 2)
         nn.init.normal_(self.classifier.weight, std=_SPREAD, generator=materials.generator)
         nn.init.zeros_(self.classifier.bias)

@@ -5,6 +5,7 @@ Nothing here refuses a corpus: these are reasons to look. Not here: how the figu
 
 from __future__ import annotations
 
+from models.tokens.reading import TOKENS_PER_WORD, UNKNOWN
 from training.mining.figures import OPENINGS, SHORT_TOKENS, Figures
 
 # Chosen by us where no source is named.
@@ -15,13 +16,15 @@ SHORT = 0.1  # of the texts
 BATCHES = 10  # of one pass over the corpus
 OVER_MAX_LENGTH = 0.5  # of the texts
 FOR_SPANS = 0.5  # of the texts
-UNKNOWN = 0.01  # of the tokens; a WordPiece vocabulary has a letter for nearly all of its own language
-TOKENS_PER_WORD = 3.0  # what Rust et al. 2021 call fertility; English has 1.3 with BERT's vocabulary
 FOREIGN = 0.2  # of the letters are of one script other than Latin
 ENTRIES = 1000  # of a vocabulary that knows words of a script, and not its letters alone
 # Of the texts, by the ten most frequent pairs of first words. Measured: premises of NLI 0.14, those of SNLI
 # alone 0.43; sentences of Wikipedia 0.07, of film reviews 0.08. SimCSE is known to go wrong on NLI premises.
 HOMOGENEOUS = 0.12
+_TEACH = (
+    "choose one whose vocabulary covers this language (--base), or teach it this one's words by "
+    "`python -m training train adapt`."
+)
 
 
 def warnings(figures: Figures, batch: int, max_length: int, *, alone: bool) -> list[str]:
@@ -62,13 +65,12 @@ def _all(f: Figures, batch: int, max_length: int, alone: bool) -> list[str]:
         _if(f.over_max_length > OVER_MAX_LENGTH, _long(f, max_length)),
         _if(
             f.unknown > UNKNOWN,
-            f"{f.unknown:.1%} of the tokens are unknown to the base model: choose one whose vocabulary "
-            "covers this language (--base).",
+            f"{f.unknown:.1%} of the tokens are unknown to the base model: {_TEACH}",
         ),
         _if(
             f.tokens_per_word > TOKENS_PER_WORD,
             f"A word takes {f.tokens_per_word:.1f} tokens, so the base model spells it rather than reads it: "
-            "choose one for this language (--base).",
+            + _TEACH,
         ),
         *(
             f"{share:.1%} of the letters are {script}, and {f.vocabulary[script]:,} entries of the base "

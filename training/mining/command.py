@@ -1,4 +1,4 @@
-"""`python -m training mine negatives | pairs | dedupe`: text in, text out; what was dropped is said."""
+"""`python -m training mine negatives | pairs | lists | dedupe`: text in, text out, and what was dropped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from training.errors import NothingToLearn, TrainingError
 from training.evaluation.scorable import open_scorable
 from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.labelled import Labelled, read_beir, read_labelled_pairs
-from training.mining.negatives import MOST, Counts, Rules, Triple, mine_negatives
+from training.mining.negatives import Counts, Mined, Rules, in_rows, mine_negatives
 from training.mining.pairs import MIN_SCORE, Pair, neighbour_pairs, title_pairs
-from training.mining.write import lines, read_documents, writing
-from training.text.corpus import read_corpus
-from training.text.lines import layout, text_of
+from training.mining.queries import queries_of
+from training.mining.teacher import Listed, lists
+from training.mining.write import FileTexts, lines, read_documents, writing
+from training.text.corpus import LISTED, MOST_NEGATIVES, read_corpus
+from training.text.lines import layout, valid
+from training.text.titles import title_of
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -45,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=int,
         default=defaults.count,
         metavar="N",
-        help=f"of each pair, 1 to {MOST} (%(default)s)",
+        help=f"of each pair, 1 to {MOST_NEGATIVES} (%(default)s)",
     )
     negatives.add_argument(
         "--margin",
@@ -65,6 +68,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     _model(pairs)
     _scores(pairs, MIN_SCORE)
+    teacher = _command(of, "lists", _lists, "make queries of text, with documents that hybrid search scored")
+    teacher.add_argument("--corpus", required=True, metavar="FILE", help="texts; titles need .jsonl or .tsv")
+    _model(teacher)
     dedupe = _command(of, "dedupe", _dedupe, "drop texts that nearly repeat an earlier one")
     dedupe.add_argument("--corpus", required=True, metavar="FILE")
     dedupe.add_argument(
@@ -106,13 +112,14 @@ def _negatives(options: argparse.Namespace) -> int:
     with open_scorable(options.model, os.environ, _say) as model, writing(out) as write:
         _say("encoding and comparing")
         triples = mine_negatives(labelled, model.encode_queries, model.encode_documents, rules, counts)
-        _write(write, triples)
-        if not counts.triples:
+        rows = _write(write, in_rows(triples))
+        if not rows:
             raise NothingToLearn(
                 "No pair has a negative. Give more candidates, or a smaller --margin or --skip."
             )
     _print(
-        f"{counts.triples:,} triples of {counts.pairs:,} pairs; candidates: {len(labelled.candidates):,}",
+        f"{counts.triples:,} negatives of {rows:,} of {counts.pairs:,} pairs; "
+        f"candidates: {len(labelled.candidates):,}",
         f"pairs with fewer than {rules.count}: {counts.short:,}; with none, left out: {counts.none:,}",
         f"pairs dropped: {labelled.blank:,} blank, {labelled.repeated:,} repeated or of equal texts",
         f"candidates dropped as likely answers: {counts.above_margin:,} above the margin, "
@@ -147,11 +154,7 @@ def _pairs(options: argparse.Namespace) -> int:
     corpus = expanded(options.corpus)
     out = _lines_of_json(target(options.out, corpus))
     documents = read_documents(corpus)
-    titled = [
-        (text_of(record, ["title"]), text)
-        for record, text in zip(documents.records, documents.texts, strict=True)
-        if record.fields.get("title")
-    ]
+    titled = [(title, text) for title, text in _titled(documents) if title]
     if options.source == "titles" and not titled:
         raise TrainingError(f"{corpus} has no titles: they are the field `title` of .jsonl or .tsv.")
     titles = list(title_pairs(titled)) if options.source != "neighbours" else []
@@ -167,6 +170,28 @@ def _pairs(options: argparse.Namespace) -> int:
             raise NothingToLearn(f"{corpus} has no pair. Try a lower --min-score.")
     _print(f"{len(titles):,} titles with their text, {found:,} pairs of mutual nearest neighbours")
     return 0
+
+
+def _lists(options: argparse.Namespace) -> int:
+    corpus = expanded(options.corpus)
+    out = _lines_of_json(target(options.out, corpus))
+    documents = read_documents(corpus)
+    queries = queries_of(_titled(documents))
+    if not queries:
+        raise NothingToLearn(f"{corpus} has no title, heading or first sentence to make a query of.")
+    with open_scorable(options.model, os.environ, _say) as model, writing(out) as write:
+        _say("encoding and comparing")
+        count = _write(write, lists(documents.texts, queries, model))
+    _print(f"{count:,} lists of {LISTED} documents, from {len(documents.texts):,} texts")
+    return 0
+
+
+def _titled(documents: FileTexts) -> list[tuple[str, str]]:
+    """(title, text) of each; the title is empty where there is none."""
+    return [
+        (valid(title_of(record.fields)[0], record.at), text)
+        for record, text in zip(documents.records, documents.texts, strict=True)
+    ]
 
 
 def _dedupe(options: argparse.Namespace) -> int:
@@ -193,10 +218,11 @@ def _dedupe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(write: Callable[[str], object], found: Iterable[Triple | Pair]) -> int:
+def _write(write: Callable[[str], object], found: Iterable[Mined | Pair | Listed]) -> int:
     count = 0
     for row in found:
-        write(json.dumps(row._asdict(), ensure_ascii=False))
+        line = row._asdict() if isinstance(row, Pair) else row.line()
+        write(json.dumps(line, ensure_ascii=False))
         count += 1
     return count
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from models.tokens.normalize import normalized
+from models.tokens.reading import WORD
 from models.tokens.tokenizer import Tokenizer
 from training.mining.dedupe import near_duplicates
 from training.text.corpus import Corpus
@@ -30,11 +30,6 @@ _OPENING_WORDS = 2
 _SEED = 1
 _WHOLE = 1 << 20  # tokens: no text of a corpus has more
 _CHUNK = 2000  # texts that are tokenised together
-# Scripts that set no space between words: there each character counts as a word, as BERT does for Chinese.
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
     texts = _sample(corpus.texts)
     lengths, unknown, special = _tokens(texts, tokenizer_file)
     content = lengths - special
-    words = [_WORD.findall(text) for text in texts]
+    words = [WORD.findall(text) for text in texts]
     scripts = _scripts(texts)
     openings = Counter(filter(None, map(_opening, words)))
     return Figures(

@@ -13,8 +13,9 @@ ceiling relative to the positive's score best, at 95 % of it (TopK-PercPos): the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +25,7 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.mining.labelled import Labelled
 from training.mining.neighbours import cosine_blocks, highest, unit_vectors
-
-MOST = 10  # negatives of a pair
+from training.text.corpus import MOST_NEGATIVES
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Rules:
     skip: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= MOST:
-            raise TrainingError(f"--count must be from 1 to {MOST}, not {self.count}.")
+        if not 1 <= self.count <= MOST_NEGATIVES:
+            raise TrainingError(f"--count must be from 1 to {MOST_NEGATIVES}, not {self.count}.")
         if not 0 <= self.margin < 1:
             raise TrainingError(f"--margin must be at least 0 and below 1, not {self.margin:g}.")
         if not -1 <= self.min_score < self.max_score <= 1:
@@ -50,13 +50,42 @@ class Rules:
 
 
 class Triple(NamedTuple):
-    """A line of the output; the names are its keys."""
+    """A pair with one of its negatives. Scores are cosines with the anchor."""
 
     anchor: str
     positive: str
     negative: str
     score_positive: float
     score_negative: float
+
+
+class Mined(NamedTuple):
+    """A pair with all of its negatives, the hardest first."""
+
+    anchor: str
+    positive: str
+    negatives: tuple[str, ...]
+    score_positive: float
+    score_negatives: tuple[float, ...]
+
+    def line(self) -> dict[str, str | float | list[str] | list[float]]:
+        """A line of the output: a single negative as a text, several as a list."""
+        single = len(self.negatives) == 1
+        return {
+            "anchor": self.anchor,
+            "positive": self.positive,
+            "negative": self.negatives[0] if single else [*self.negatives],
+            "score_positive": self.score_positive,
+            "score_negative": self.score_negatives[0] if single else [*self.score_negatives],
+        }
+
+
+def in_rows(triples: Iterable[Triple]) -> Iterator[Mined]:
+    """Triples of a pair, which follow each other, as one row."""
+    for (anchor, positive, score), found in groupby(triples, lambda each: (each[0], each[1], each[3])):
+        of_pair = [(triple.negative, triple.score_negative) for triple in found]
+        negatives, scores = zip(*of_pair, strict=True)
+        yield Mined(anchor, positive, negatives, score, scores)
 
 
 @dataclass

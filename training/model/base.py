@@ -33,8 +33,10 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
         if found.folder.parent == models_dir:  # a copy elsewhere may have been changed on purpose
             check(found.folder)
         yield Base(found.folder, found.name, version_of(found.folder))
-    elif name == "active":
-        raise TrainingError("`active` is for retrain; name a version, as `python -m models list` shows them.")
+    elif name in ("active", "anchor"):
+        raise TrainingError(
+            f"`{name}` is for retrain; name a version, as `python -m models list` shows them."
+        )
     elif is_hub_id(name):
         yield Base(fetch(name), name, None)
     else:

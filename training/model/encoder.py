@@ -99,6 +99,14 @@ class TrainedEncoder(nn.Module):
         unit: NDArray[np.float32] = nn.functional.normalize(vectors, dim=-1).numpy()
         return unit
 
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """As `encode`, with the prompt that the published model will put before a search."""
+        return self.encode([self.source.search_prompt + text for text in texts])
+
+    def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """As `encode`, with the prompt that the published model will put before a document."""
+        return self.encode([self.source.document_prompt + text for text in texts])
+
     @torch.inference_mode()
     def pooled(self, texts: Sequence[str]) -> Tensor:
         """Vectors before they are brought to length 1: float32 (texts, dimension) on the CPU."""

@@ -87,9 +87,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_options(command)
     command.add_argument(
         "--base",
-        default="active",
+        default="anchor",
         metavar="MODEL",
-        help="where to begin: `active`, `default`, a version, a folder or a hub id (%(default)s)",
+        help="where to begin: `anchor` (the imported model that the active one comes from), `active`, "
+        "`default`, a version, a folder or a hub id (%(default)s)",
     )
     command.add_argument(
         "--least",
@@ -129,7 +130,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Retrain; what can be refused is refused before anything is trained."""
-    from training.retraining.one import Interrupted  # noqa: PLC0415  torch
+    from training.retraining.making import Interrupted  # noqa: PLC0415  torch
 
     try:
         if options.config:
@@ -189,7 +190,9 @@ def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
     store = Store(folders(config).models)
     with alone(store), workplace(place) as work:
         job: Job = prepare(config, recipe, store, work, _say)
-        options = Options(precision=train.precision, threads=config.schedule.threads, progress=progress)
+        options = replace(
+            job.options, precision=train.precision, threads=config.schedule.threads, progress=progress
+        )
         return _tell(retrain(replace(job, options=options), _say))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -19,7 +19,7 @@ from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
-_BASES = ("active", "default")  # whatever folder there is of that name
+_BASES = ("anchor", "active", "default")  # whatever folder there is of that name
 
 
 class Table(BaseModel):
@@ -53,9 +53,16 @@ class JudgementsTable(Table):
     trusted: tuple[str, ...] = ()  # names of keys whose word judges; others then only train
 
 
+class EventsTable(Table):
+    use: bool = True  # also what the service was told by POST /events
+    position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
+    least: int = Field(3, ge=1)  # searches that must agree on a document
+    keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
+
+
 class TrainTable(Table):
     recipe: str = "simcse-unsup"
-    base: str = "active"
+    base: str = "anchor"  # the first of the line, so that small losses do not add up
     steps: int | None = Field(None, ge=1)
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
@@ -71,6 +78,7 @@ class GateTable(Table):
     set_fall: float = gate.Thresholds.set_fall
     uniformity_loss: float = gate.Thresholds.uniformity_loss
     own_fall: float = gate.Thresholds.own_fall
+    drift: float = gate.Thresholds.drift
     slower: float = gate.Thresholds.slower
     larger: float = gate.Thresholds.larger
 
@@ -105,6 +113,7 @@ class Config(Table):
 
     corpus: CorpusTable
     judgements: JudgementsTable = Field(default_factory=JudgementsTable)
+    events: EventsTable = Field(default_factory=EventsTable)
     train: TrainTable = Field(default_factory=TrainTable)
     gate: GateTable = Field(default_factory=GateTable)
     schedule: ScheduleTable = Field(default_factory=ScheduleTable)

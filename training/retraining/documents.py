@@ -4,9 +4,9 @@
     .tsv     columns text (or sentence), and id and title where there are any
     else     one text on each line
 
-each also as .gz. A document of a service has its title in `metadata.title`, if it has one. A line of a file
-may name its collection under `collection`. A document without an id is named by its text, so it is the same
-document in the next run.
+each also as .gz. A document of a service has a title of its own or, stored before there were any, one in
+`metadata.title`, which no search looks into. A line of a file may name its collection under `collection`. A
+document without an id is named by its text, so it is the same document in the next run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.corpus import TEXTS
 from training.text.lines import Record, read_records, text_of, valid
 from training.text.service import collections_of, documents_of, shown
 from training.text.service_collections import DEFAULT, ONLY_DEFAULT, is_name, qualified
+from training.text.titles import title_of
 
 _ID = ("id", "_id")
 
@@ -30,11 +32,17 @@ class Document(NamedTuple):
     title: str  # empty: it has none
     text: str
     collection: str = DEFAULT  # where it is found, and looked for
+    title_is_searched: bool = True  # False: it is in the metadata alone
+
+    @property
+    def content(self) -> Content:
+        """Title and text that the service embeds and indexes."""
+        return Content(self.text, self.title if self.title_is_searched else "")
 
     @property
     def whole(self) -> str:
-        """Title and text, as one text: what is searched, and what is compared with others."""
-        return f"{self.title}\n{self.text}" if self.title else self.text
+        """`content` as one text."""
+        return self.content.whole
 
 
 class Documents(NamedTuple):
@@ -93,14 +101,15 @@ def collection_of(record: Record) -> str:
 
 
 def _of_service(document: dict[str, Any], url: str, collection: str) -> Document:
-    id, metadata = qualified(collection, str(document.get("id"))), document.get("metadata")
-    title = metadata.get("title") if isinstance(metadata, dict) else None
+    id = qualified(collection, str(document.get("id")))
+    title, searched = title_of(document)
     where = f"{url}, document {id!r}"
     return Document(
         id,
-        valid(title.strip(), where) if isinstance(title, str) else "",
+        valid(title, where),
         valid(document["text"], where),
         collection,
+        searched,
     )
 
 

@@ -25,24 +25,29 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from models import cpus
 from models.encoder import ONNX
 from models.errors import Damaged, ModelError, ProofFailed
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.manifest import ANCHOR, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.publish import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.encoding import Choose
+from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
+from training.retraining.anchor import anchor_of
 from training.retraining.changed import changed
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
+from training.retraining.gate.drift import drift_of
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import JUDGED, Scores, Verdict
 from training.retraining.gate.words import report
+from training.retraining.making import Making
 from training.retraining.scoring import about_of, scores_of, short
-from training.runs.command import train
-from training.runs.export import export_run
+from training.runfile import FILE_NAME as RUN
+from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.options import Options
 from training.text.corpus import Corpus
 
@@ -57,7 +62,7 @@ class Job:
 
     recipe: Recipe
     corpus: Corpus
-    base: str  # `active`, or what `train --base` takes
+    base: str  # `anchor`, `active`, or what `train --base` takes
     steps: int | None
     store: Store
     work: Path  # the run and its artifact go into a folder of their own in it
@@ -66,11 +71,11 @@ class Job:
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
-    dev: Mapping[str, Collection] = field(default_factory=dict)  # other searches, that may choose settings
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
     folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
     looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    choose: Choose | None = None  # which share of the training is kept; None: all of it
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
@@ -82,29 +87,36 @@ class Outcome(NamedTuple):
     verdict: Verdict | None  # None without a gate
 
 
-class Interrupted(TrainingError):
-    """Ctrl-C. The same job goes on from there when its work folder was kept."""
-
-
 def retrain(job: Job, say: Say = silent) -> Outcome:
     """Raise NothingToLearn when the corpus was learned from before, or TrainingError or ModelError.
 
     What can be refused is refused before anything is trained, so the active version is scored first.
     """
     active = active_version(job.store)
+    job = replace(job, recipe=fitted(job.recipe, job.corpus.columns))  # its digest says how many negatives
     job.store.require_writable()
-    with open_base(active if job.base == "active" else job.base, job.store.root) as base:
+    begin = {"active": active, "anchor": anchor_of(job.store, active)}.get(job.base, job.base)
+    with open_base(begin, job.store.root) as base:
+        anchor = anchor_of(job.store, base.version) if base.version else None  # a new model begins a new line
         _check_new(job, active, base)
         before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
         if job.sweep:
-            _sweep(job.work, place)
+            _sweep(job.work, place, say)
+        making = Making(
+            job.recipe,
+            base.folder,
+            anchor,
+            replace(
+                job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
+            ),
+        )
         crossed: Scores = {}
         try:
             if job.folds and job.mode == "on":
-                judged_before, crossed = _crossed(job, active, base, place, say)
+                judged_before, crossed = _crossed(job, active, making, place, say)
                 before["own"] = {**before.get("own", {}), JUDGED: judged_before}
-            artifacts, candidate = _artifact(job, job.corpus, base, place, say)
+            artifacts, candidate = making.artifact(job.corpus, place, say)
         except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
             return Outcome(None, False, str(error), None)
     return judge(job, active, before, artifacts, candidate, say, crossed)
@@ -146,6 +158,7 @@ def judge(
     about = {
         "candidate": about_of(manifest),
         "active": about_of(served),
+        "anchor": manifest.lineage.get(ANCHOR),
         "base": job.base,
         "recipe": job.recipe.name,
         "corpus": job.corpus.digest,
@@ -164,6 +177,8 @@ def judge(
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
+    if about["anchor"]:
+        after["drift"] = drift_of((job.store, about["anchor"]), (artifacts, candidate), job.corpus.texts)
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
@@ -207,10 +222,12 @@ def _name(job: Job, base: Base) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def _sweep(work: Path, place: Path) -> None:
+def _sweep(work: Path, place: Path, say: Say) -> None:
     """Remove the runs of other jobs: each holds three copies of a model."""
-    for run in work.glob("*/run/run.json"):
+    for run in work.glob(f"*/run/{RUN}"):
         if run.parents[1] != place:
+            if (run.parent / CHECKPOINT).is_file():
+                say("an unfinished run of other text, rows or settings was found; training begins anew")
             shutil.rmtree(run.parents[1])
 
 
@@ -221,39 +238,17 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     return scores_of(store, version, threads, job.data, job.searches, job.evidence, say)
 
 
-def _crossed(job: Job, active: str, base: Base, place: Path, say: Say) -> tuple[Scores, Scores]:
+def _crossed(job: Job, active: str, making: Making, place: Path, say: Say) -> tuple[Scores, Scores]:
     """The judged queries of both halves, as the active version and as the model of the other half answers."""
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     threads = job.options.threads or cpus.available()
     for number, fold in enumerate(job.folds, 1):
         say(f"training without half of the judged queries, {number} of {len(job.folds)}")
-        store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
+        store, version = making.artifact(fold.corpus, place / f"fold-{number}", say)
         for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
             found = scores_of(of, name, threads, None, fold.searches, fold.evidence, say)
             side.append(found["own"][JUDGED])
     return pooled(sides[0]), pooled(sides[1])
-
-
-def _artifact(job: Job, corpus: Corpus, base: Base, place: Path, say: Say) -> tuple[Store, str]:
-    """Train and export; a run that was stopped in `place` goes on. Raise Interrupted or ProofFailed."""
-    result = train(
-        job.recipe,
-        corpus,
-        base.folder,
-        place / "run",
-        replace(
-            job.options,
-            steps=job.steps,
-            data=job.data,
-            base_name=base.name,
-            resume=(place / "run" / "run.json").is_file(),
-            say=say,
-        ),
-    )
-    if result.interrupted:
-        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
-    artifacts = Store(place / "artifact")
-    return artifacts, export_run(place / "run", artifacts, say=say).version
 
 
 def _publish(

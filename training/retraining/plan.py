@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,19 +31,20 @@ from training.evaluation.scorable import Scorable, scorable_of
 from training.mining.look import look_at
 from training.retraining import searches as own
 from training.retraining import sides
+from training.retraining.choosing import CANDIDATES, choose_by, score_of
+from training.retraining.clicks import used_at
 from training.retraining.config import Config, CorpusTable, require_enough
-from training.retraining.crossfit import FEW, Fold, asked
+from training.retraining.crossfit import asked, fold, halves_of, whole
 from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.gate.verdict import JUDGED
-from training.retraining.heldout import JUDGE, TRAIN, Split, hold_out
+from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
 from training.retraining.looks import count_looks
 from training.retraining.one import Job, active_version
 from training.retraining.rows import corpus_of
+from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus
 
 if TYPE_CHECKING:
-    from training.evaluation.encoding import Encode
     from training.methods.recipe import Recipe
 
 
@@ -70,20 +72,21 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     left = "documents that neither judge nor nearly repeat another"
     table, known = config.judgements, _stand_ins(documents, split)
     learned = _learned(store, active)
-    found = judged(_judgements(config), known, table.held_out, table.trusted, learned)
+    found = judged(_judgements(config, say), known, table.held_out, table.trusted, learned)
     split = split.moved(found.parts)
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
     crossing = config.gate.mode == "on" and recipe.source.kind in (PAIRS, TRIPLES)
-    halves = _halves(split, found) if crossing else ()
+    halves = halves_of(split, found) if crossing else ()
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
-        split, found = _whole(split, found)
+        split, found = whole(split, found)
     material = partial(_material, config, recipe, store, active)
-    folds = tuple(_fold(half, config, material) for half in halves)
+    folds = tuple(fold(half, config.corpus.candidates, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches or folds))
     looks = count_looks(store, {**searches, **asked(folds)})
+    dev = own.dev_collections(split, found.dev, CANDIDATES)
     corpus = material(split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
@@ -104,11 +107,12 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         thresholds=config.gate.thresholds(),
         require=config.gate.require,
         searches=searches if config.gate.mode == "on" else {},
-        dev=own.dev_collections(split, found.dev, config.corpus.candidates),
+        choose=choose_by(dev),
         evidence=own.evidence(searches["judged"], found.groups, found.keys) if "judged" in searches else {},
         folds=folds,
         looks=looks.number,
         sweep=True,
+        options=Options(dev=score_of(dev)),
         about={
             "documents": _counts(documents, split, found),
             "collections": dict(Counter(document.collection for document in documents.kept)),
@@ -142,60 +146,45 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
     return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
-def _judgements(config: Config) -> Iterator[Judgement]:
-    table = config.judgements
+def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
+    """Of two about one pair without a key the later counts: the file's word, rather than what events say."""
+    table, events = config.judgements, config.events
+    if events.use and config.corpus.service is not None:
+        bias = None if events.position_bias == "estimate" else events.position_bias
+        used, line = used_at(
+            config.corpus.service, config.corpus.collections, bias, events.least, events.keys
+        )
+        say(line)
+        yield from used
     if table.file is not None:
         yield from judgements_in(table.file)
     if table.feedback and config.corpus.service is not None:
         yield from judgements_at(config.corpus.service, config.corpus.collections)
 
 
-def _halves(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
-    """The two ways to train on one half of the judged queries and ask the other, where they are few.
-
-    Empty where the half that is held out is enough, or both together are too few to show anything.
-    """
-    enough = len({found.groups[query] for query in found.held}) >= FEW
-    both = len(found.held) + len(found.crossed)
-    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
-        return ()
-    turned = split.moved(
-        dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(found.train), JUDGE)
-    )
-    other = found._replace(train=found.held, held=found.crossed)
-    return (split, found), (turned, other)
-
-
-def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Both halves to train on; none of them judges the model that is published."""
-    moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
-    return moved, found._replace(train=found.train | found.held, held={})
-
-
-def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
-    return [id for ids in part.values() for id in ids]
-
-
-def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split, Judged], Corpus]) -> Fold:
-    split, found = half
-    searches = own.collections(split, found.held, config.corpus.candidates, least=1)
-    judged = searches[JUDGED]
-    return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))
-
-
 def _material(
     config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
 ) -> Corpus:
     withheld = own.withheld(split, (*found.held, *found.dev))
-    with _encoders(config, store, active) as encoders:
-        return corpus_of(
-            recipe.source.kind, split.train, found.train, encoders, config.train.negatives, withheld
+    with _active(config, store, active) as model:
+        corpus = corpus_of(
+            recipe.source.kind,
+            split.train,
+            found.train,
+            model,
+            config.train.negatives,
+            withheld,
+            found.negatives,
         )
+    if corpus.digest == corpus.rows:
+        return corpus
+    # Rows that the active model mined: another one finds others, so there is something new to learn.
+    return replace(corpus, digest=sha256(f"{corpus.digest} by {active}".encode()).hexdigest())
 
 
 @contextlib.contextmanager
-def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encode, Encode]]:
-    """The active model's, for queries and for documents; it is opened when one of them is first called."""
+def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], Scorable]]:
+    """The active model; it is opened when it is first asked for."""
     with contextlib.ExitStack() as opened:
 
         @cache
@@ -204,7 +193,7 @@ def _encoders(config: Config, store: Store, active: str) -> Iterator[tuple[Encod
             opened.callback(encoder.close)
             return scorable_of(encoder)
 
-        yield (lambda texts: model().encode_queries(texts)), (lambda texts: model().encode_documents(texts))
+        yield model
 
 
 def _data(config: Config, searches: bool) -> Path | None:
@@ -241,6 +230,7 @@ def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]
         "queries_kept_from_judging": found.kept_from_judging,
         "judgements_of_unknown_documents": found.unknown,
         "judgements_contradicted": found.contradicted,
+        "judged_not_relevant": sum(map(len, found.negatives.values())),
     }
 
 

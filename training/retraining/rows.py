@@ -2,47 +2,54 @@
 
     texts      each document's text
     pairs      a judged query with its document, and a title with its text
-    triples    the same pairs, each with negatives that the active model finds close (mining/negatives.py)
+    triples    the same pairs, each with negatives: first documents that people called not relevant or passed
+               over, then those that the active model finds close (mining/negatives.py)
+    lists      queries made of titles, headings and first sentences, each with documents as hybrid search with
+               the active model scores them (mining/teacher.py)
 
 No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
 
 from training.errors import NothingToLearn, TrainingError
-from training.evaluation.encoding import Encode
+from training.evaluation.scorable import Scorable
 from training.mining.labelled import Labelled, folded
-from training.mining.negatives import Counts, Rules, mine_negatives
+from training.mining.negatives import Counts, Rules, in_rows, mine_negatives
 from training.mining.pairs import body_of, title_pairs
+from training.mining.queries import queries_of
+from training.mining.teacher import lists
 from training.retraining.documents import Document
 from training.retraining.searches import plain
-from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus, Kind
-
-Row = tuple[tuple[str, ...], int | None]
+from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, Kind, Row
 
 
 def corpus_of(
     kind: Kind,
     documents: Sequence[Document],
     judged: Mapping[str, Sequence[str]],
-    encoders: tuple[Encode, Encode],
+    active: Callable[[], Scorable],
     negatives: int,
     withheld: AbstractSet[str] = frozenset(),
+    not_relevant: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """Raise NothingToLearn when there is nothing of that kind.
 
     withheld: texts that judge, as `own.plain` makes them.
-    judged: ids of relevant documents by query, of the queries to train on. encoders: the active model's, for
-    queries and for documents; asked for triples only. negatives: of each pair.
+    judged: ids of relevant documents by query, of the queries to train on. active: gives the active model;
+    called for triples and lists only. negatives: of each pair. not_relevant: ids of documents that do not
+    answer a query.
     """
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
         return Corpus.of(texts, "what may be trained on")
+    if kind is LISTS:
+        return _lists(documents, active, withheld)
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
     kept: dict[str, list[Document]] = {}
@@ -71,13 +78,49 @@ def corpus_of(
         for row in _triples(
             pairs,
             [document for document in kept[collection] if plain(document.text) not in withheld],
-            encoders,
+            active(),
             negatives,
+            not_relevant or {},
         )
     )
     triples = Corpus.of_rows(found, "the triples to train on")
-    # Named by what they are made of: another active model finds other negatives, and that is no new text.
-    return replace(triples, digest=sha256(f"{of_pairs.digest} {negatives} negatives".encode()).hexdigest())
+    # Named by what they are made of: rounding may give other negatives, and that is no new text.
+    said = f" {sorted(not_relevant.items())}" if not_relevant else ""
+    name = f"{of_pairs.digest} {negatives} negatives{said}"
+    return replace(triples, digest=sha256(name.encode()).hexdigest())
+
+
+def _lists(
+    documents: Sequence[Document], active: Callable[[], Scorable], withheld: AbstractSet[str]
+) -> Corpus:
+    """Queries of each collection with its documents; a collection with fewer than a list has gives none."""
+    of_collection: dict[str, list[Document]] = {}
+    for document in documents:
+        if plain(document.text) not in withheld:
+            of_collection.setdefault(document.collection, []).append(document)
+    asked = {
+        collection: [
+            query
+            for query in queries_of([(document.title, document.text) for document in some])
+            if not withheld & {plain(query.text), plain(query.rest)}
+        ]
+        for collection, some in of_collection.items()
+        if len(some) >= LISTED
+    }
+    if not any(asked.values()):
+        raise NothingToLearn(
+            f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
+            "title, headings or two sentences."
+        )
+    found = (
+        each.row()
+        for collection, queries in asked.items()
+        for each in lists([document.text for document in of_collection[collection]], queries, active())
+    )
+    corpus = Corpus.of_rows(found, "the lists to train on")
+    # Named by what they are made of, as triples are.
+    made_of = [(query.text, query.rest) for queries in asked.values() for query in queries]
+    return replace(corpus, digest=sha256(f"lists {sorted(made_of)}".encode()).hexdigest())
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
@@ -93,15 +136,26 @@ def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -
 def _triples(
     pairs: Sequence[tuple[str, str]],
     documents: Sequence[Document],
-    encoders: tuple[Encode, Encode],
+    active: Scorable,
     negatives: int,
+    not_relevant: Mapping[str, Sequence[str]],
 ) -> Iterator[Row]:
+    """Negatives from people come first, and no margin holds for them: nothing about them is a guess."""
     positives: dict[str, list[str]] = {}
     for anchor, positive in pairs:
         positives.setdefault(anchor, []).append(positive)
     candidates = list(dict.fromkeys(folded(document.text) for document in documents))
     labelled = Labelled(positives, candidates, 0, 0)
     wholes = {body_of(folded(each.title), folded(each.text)): folded(each.text) for each in documents}
-    for triple in mine_negatives(labelled, *encoders, Rules(count=negatives), Counts()):
-        if triple.negative != wholes.get(triple.positive):  # its own document, with the title before it
-            yield (triple.anchor, triple.positive, triple.negative), None
+    encoders = active.encode_queries, active.encode_documents
+    mined: dict[tuple[str, str], list[str]] = {}
+    for row in in_rows(mine_negatives(labelled, *encoders, Rules(count=negatives), Counts())):
+        own = wholes.get(row.positive)  # its own document, with the title before it
+        mined[row.anchor, row.positive] = [negative for negative in row.negatives if negative != own]
+    text = {document.id: folded(document.text) for document in documents}
+    for anchor, positive in pairs:
+        said = [text[id] for id in not_relevant.get(anchor, ()) if id in text]
+        both = dict.fromkeys(each for each in said if each not in positives[anchor])
+        found = [*both, *(each for each in mined.get((anchor, positive), ()) if each not in both)]
+        if found:
+            yield (anchor, positive, *found[:negatives]), None

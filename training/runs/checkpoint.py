@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from models.files.fsync import sync
-from training.errors import TrainingError
 from training.model.weights import save_weights
+from training.runfile import OtherRun
 from training.runs.step import Trainer
 
 FILE_NAME = "checkpoint.safetensors"
@@ -49,7 +49,7 @@ def read_checkpoint(file: Path, trainer: Trainer) -> dict[str, Any]:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  no mapping
         _restore(trainer, tensors, state["done"])
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise TrainingError(f"{file} is not a checkpoint of this run: {error}") from None
+        raise OtherRun(f"{file} is not a checkpoint of this run: {error}") from None
     return state
 
 

@@ -23,10 +23,11 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
 from training.runs.options import Options
 from training.text import service_collections
-from training.text.corpus import Corpus, Kind, from_service, read_corpus
+from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_service, read_corpus
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
+    from training.methods.stages import Stages
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
@@ -35,9 +36,11 @@ def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Option
     Ctrl-C and SIGTERM end it after the step that it is in, when it is called from the main thread; the Result
     says so, and `resume` goes on from there. Raise TrainingError or ModelError.
     """
+    from training.methods.catalogue import fitted  # noqa: PLC0415  torch
     from training.runs.loop import run  # noqa: PLC0415  torch
 
     options = options or Options()
+    recipe = fitted(recipe, corpus.columns)
     optim = recipe.optim if options.batch is None else replace(recipe.optim, batch=options.batch)
     recipe = replace(recipe, optim=optim, seed=recipe.seed if options.seed is None else options.seed)
     named = replace(
@@ -62,7 +65,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action="append",
         metavar="FILE",
         help='one text on each line, .jsonl with {"id", "text"}, or .tsv with a column sentence; for pairs '
-        "and triples .jsonl or .tsv with anchor, positive, negative; also as .gz",
+        "and triples .jsonl or .tsv with anchor, positive, negative (several: a list, or negative_1 …); "
+        "also as .gz",
     )
     corpus.add_argument(
         "--from-service", metavar="URL", help="the documents of a running service, e.g. http://127.0.0.1:8000"
@@ -81,6 +85,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         type=arguments.positive,
         metavar="N",
         help="how many steps (default: each text is seen once)",
+    )
+    command.add_argument(
+        "--minutes",
+        type=arguments.positive,
+        metavar="N",
+        help="of training, for a recipe of stages (default: the recipe's)",
     )
     command.add_argument("--seed", type=arguments.seed, metavar="N", help="instead of the recipe's")
     command.add_argument(
@@ -108,6 +118,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="encode N rows at a time (GradCache): an exact large batch in small memory, but slower",
     )
     command.add_argument(
+        "--negatives",
+        type=arguments.positive,
+        metavar="N",
+        help=f"of a row of triples, its first N (default: all that it has, up to {MOST_NEGATIVES})",
+    )
+    command.add_argument(
         "--set",
         action="append",
         default=[],
@@ -132,24 +148,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+    from training.methods.stages import find_stages  # noqa: PLC0415  torch
 
+    stages = find_stages(options.recipe)
+    if stages:
+        return _run_stages(stages, options)
+    if options.minutes is not None:
+        raise TrainingError("--minutes is for a recipe of stages; this one takes --steps.")
     names = options.recipe.split(",")
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
     recipes = [load_recipe(name.strip(), arguments.changes(options.set)) for name in names]
-    given = Options(
-        steps=options.steps,
-        seed=options.seed,
-        batch=options.batch,
-        precision=options.precision,
-        device=options.device,
-        threads=options.threads,
-        chunk=options.chunk,
-        eval_steps=options.eval_steps,
-        data=optional_data_folder(options.data),
-        progress=True,
-        say=_say,
-    )
+    given = _options(options)
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     with contextlib.ExitStack() as opened:
         base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
@@ -170,6 +180,42 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_stages(stages: Stages, options: argparse.Namespace) -> int:
+    from training.runs.stages import run_stages  # noqa: PLC0415  torch
+
+    if options.set or options.steps or not options.corpus:
+        raise TrainingError(
+            f"{stages.name} runs several recipes: give it --corpus FILE and --minutes, and neither --set nor "
+            "--steps. To change a stage, copy its TOML file."
+        )
+    if options.minutes is not None:
+        stages = replace(stages, minutes=float(options.minutes))
+    with open_base(options.base, models_dir(os.environ)) as base:
+        known = replace(_options(options), base_name=base.name, parent=base.version, resume=options.resume)
+        result = run_stages(stages, options.corpus, base.folder, options.out, known)
+    if not result.finished:
+        _say("stopped; the same command with --resume goes on")
+        return 130
+    _say(f"{_done(result)}: {result.best} and {result.last}")
+    return 0
+
+
+def _options(options: argparse.Namespace) -> Options:
+    return Options(
+        steps=options.steps,
+        seed=options.seed,
+        batch=options.batch,
+        precision=options.precision,
+        device=options.device,
+        threads=options.threads,
+        chunk=options.chunk,
+        eval_steps=options.eval_steps,
+        data=optional_data_folder(options.data),
+        progress=True,
+        say=_say,
+    )
+
+
 def _done(result: Result) -> str:
     return f"{result.steps} steps, loss {result.loss:.4f}" if result.steps else "nothing to train"
 
@@ -181,6 +227,9 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
         raise TrainingError(
             f"There are {len(files)} corpora for {len(kinds)} recipes: give one, or one for each."
         )
+    if options.negatives and TRIPLES not in kinds:
+        raise TrainingError("--negatives is for a recipe that reads triples.")
+    negatives = options.negatives or MOST_NEGATIVES
     wanted = service_collections.chosen(options)
     found: dict[tuple[Path | None, Kind], Corpus] = {}
     answer = []
@@ -188,9 +237,11 @@ def _corpora(options: argparse.Namespace, kinds: Sequence[Kind]) -> list[Corpus]
         file = files[place if len(files) > 1 else 0] if files else None
         if (file, kind) not in found:
             _say("reading the corpus")
-            corpus = read_corpus(file, kind) if file else from_service(options.from_service, kind, wanted)
-            _say(str(corpus))
-            found[file, kind] = corpus
+            if file:
+                found[file, kind] = read_corpus(file, kind, negatives)
+            else:
+                found[file, kind] = from_service(options.from_service, kind, wanted)
+            _say(str(found[file, kind]))
         answer.append(found[file, kind])
     return answer
 

@@ -1,19 +1,58 @@
-"""The dev set that a run is watched on: STS-B dev, 1500 pairs of sentences with a score from 0 to 5.
+"""The score that chooses the best step of a run.
 
-Choosing the best step by it uses its labels, so the last step is kept as well (methods, 4.8). Not here: the
-test sets and what else is measured, which is the work of `python -m training evaluate`.
+For sentences it is STS-B dev, 1500 pairs with a score from 0 to 5. A recipe that learns to search is never
+chosen by it: a retraining gives such a run searches of its own, and without any the last step is the best.
+Choosing by labels uses them, so the last step is kept as well (methods, 4.8). Not here: the test sets and
+what else is measured, which is the work of `python -m training evaluate`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from training.errors import TrainingError
 from training.evaluation.data import STSB, Pairs, load
 from training.evaluation.encoding import Encode
 from training.evaluation.sts import similarity
 
-NAME = "stsb_dev"
+if TYPE_CHECKING:
+    from training.methods.recipe import Recipe
+
+STSB_DEV, SEARCH_DEV = "stsb_dev", "search_dev"
+
+
+class Encoder(Protocol):
+    """An encoder in training as it would be served: unit vectors of texts, with the prompts or without."""
+
+    @property
+    def encode(self) -> Encode: ...
+
+    @property
+    def encode_queries(self) -> Encode: ...
+
+    @property
+    def encode_documents(self) -> Encode: ...
+
+
+Score = Callable[[Encoder], float]  # the higher the better; NaN is no score
+
+
+class Dev(NamedTuple):
+    name: str
+    score: Score
+
+
+def dev_of(recipe: Recipe, data: Path | None, given: Score | None) -> Dev | None:
+    """None where nothing says which step is the best. Raise TrainingError for data that cannot be read."""
+    pairs = read_dev(data)
+    if given is not None:
+        return Dev(SEARCH_DEV, given)
+    if pairs is None or recipe.source.searches:
+        return None
+    found = pairs
+    return Dev(STSB_DEV, lambda encoder: spearman(encoder.encode, found))
 
 
 def read_dev(data: Path | None) -> Pairs | None:

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from models.manifest import Manifest
+from models.manifest import ANCHOR, Manifest
 from models.publishing.publish import Say, silent
 from models.store import Store, models_dir
 from training.errors import TrainingError
 from training.runfile import read_run
+from training.runs.dev import STSB_DEV
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,8 +46,12 @@ def add_models_dir(command: argparse.ArgumentParser) -> None:
     )
 
 
-def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent) -> Manifest:
+def export_run(
+    out: Path, store: Store, *, step: str = "best", anchor: str | None = None, say: Say = silent
+) -> Manifest:
     """Publish `best` or `last` of a finished run; the version already there if it is published.
+
+    anchor: the version that its line of retrainings began with, if any.
 
     Raises TrainingError when there is no finished run, ProofFailed or Unsupported when it cannot be one.
     """
@@ -57,20 +62,26 @@ def export_run(out: Path, store: Store, *, step: str = "best", say: Say = silent
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
     if run.get("result", "encoder") != "encoder":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
-    return export(
-        out / step, store, origin=run["method"], parent=run["parent"], lineage=_lineage(run, step), say=say
-    )
+    lineage = _lineage(run, step) | ({} if anchor is None else {ANCHOR: anchor})
+    return export(out / step, store, origin=run["method"], parent=run["parent"], lineage=lineage, say=say)
 
 
 def _lineage(run: dict[str, Any], step: str) -> dict[str, Any]:
     """The lineage in the manifest: where the weights came from."""
-    kept = ("method", "recipe", "corpus", "texts", "seed", "steps", "precision", "code")
-    return {key: run[key] for key in kept} | {
-        "base": run["base_name"],
-        "base_digest": run["base"],
-        "step": step,
-        "stsb_dev": run["finished"]["dev"],
-    }
+    kept = ("method", "recipe", "corpus", "texts", "seed", "precision", "code", "stages")
+    finished = run["finished"]
+    share = {"share": finished["share"]} if step == "best" and "share" in finished else {}
+    return (
+        {key: run[key] for key in kept if key in run}
+        | share
+        | {
+            "steps": finished["done"],
+            "base": run["base_name"],
+            "base_digest": run["base"],
+            "step": step,
+            run.get("dev_name", STSB_DEV): finished["dev"],
+        }
+    )
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -25,23 +25,26 @@ from tqdm import tqdm
 from models import cpus
 from models.publishing.publish import silent
 from training.errors import NothingToLearn, TrainingError
-from training.evaluation.data import Pairs
+from training.evaluation.encoding import Choose
 from training.methods import postprocess
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
+from training.methods.start import load_encoder
 from training.methods.token_objectives import published_language
 from training.runfile import FILE_NAME as RUN_FILE
-from training.runfile import Identity, Result, check, claim, write_run
+from training.runfile import Identity, Result, check, claim, read_run, write_run
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
 from training.runs.collapse import Collapse
-from training.runs.dev import NAME, read_dev, spearman
+from training.runs.dev import Dev, dev_of
 from training.runs.device import deterministic, enough_memory, open_device, use_bf16
 from training.runs.interrupt import interruptible
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.log import Record, machine, versions
+from training.runs.mix import chosen_by, keep_share
 from training.runs.options import Options
 from training.runs.processes import World, join_world, own_device
+from training.runs.saturation import Saturation
 from training.runs.setup import build_trainer, identity_of
 from training.runs.step import Trainer
 from training.text.corpus import Corpus
@@ -54,7 +57,8 @@ class _Job(NamedTuple):
     recipe: Recipe
     corpus: Corpus
     identity: Identity
-    dev: Pairs | None
+    dev: Dev | None
+    base: Path
     out: Path
     options: Options
     world: World
@@ -69,12 +73,12 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     world = join_world(device)
     if not world.leads:
         options = replace(options, say=silent, progress=False)
-    bf16 = use_bf16(options.precision, device)
     a_round = steps_of_a_round(len(corpus), recipe.optim.batch)
     a_run = recipe.optim.epochs * a_round
     steps = (a_run if options.steps is None else options.steps) if recipe.objectives else 0
     with world.together():
-        dev = read_dev(options.data)
+        dev = dev_of(recipe, options.data, options.dev)
+        bf16 = _bf16(out, options, device)
         identity = identity_of(recipe, corpus, base, options, steps, bf16=bf16)
         found = check(out, identity, resume=options.resume)
     if not world.agree(str(identity)):
@@ -82,15 +86,27 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     if "finished" in found:
         options.say(f"{out} is finished already")
         return _result(out, found["finished"], interrupted=False, finished=True)
-    if dev is None:
+    if dev is None and options.choose is None:
         unless = ", unless one was chosen before" if options.resume else ""
-        options.say(f"no STS-B dev set was found, so best will be the last step{unless}")
-    job = _Job(recipe, corpus, identity, dev, out, options, world)
+        missing = "dev searches were given" if recipe.source.searches else "STS-B dev set was found"
+        options.say(f"no {missing}, so best will be the last step{unless}")
+    job = _Job(recipe, corpus, identity, dev, base, out, options, world)
     with enough_memory():
         with _undone_when_refused(job):
             trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
         with Record(out / RECORD if world.leads else None) as record:
             return _Run(job, trainer, record).loop()
+
+
+def _bf16(out: Path, options: Options, device: torch.device) -> bool:
+    """True for bfloat16. With `auto` a run goes on in the precision that it was begun in, on any machine."""
+    here = use_bf16(options.precision, device)
+    if options.precision != "auto" or not options.resume:
+        return here
+    begun = read_run(out)["precision"]
+    if (begun == "bf16") != here:
+        options.say(f"the run was begun in {begun} and goes on in it; a new one would not, on this machine")
+    return bool(begun == "bf16")
 
 
 @contextlib.contextmanager
@@ -116,7 +132,8 @@ class _Run:
         self._job, self._trainer, self._record = job, trainer, record
         self._out, self._options = job.out, job.options
         self._steps: int = job.identity["steps"]
-        self._collapse = Collapse()
+        self._choose = chosen_by(job.options.choose, job.recipe, self._steps)
+        self._collapse, self._saturation = Collapse(), Saturation(job.recipe, self._steps)
         self._state: dict[str, Any] = {"done": 0, "loss": math.nan, "dev": {}}
         self._seconds, self._texts = 0.0, 0  # of the steps since the last line of the record
 
@@ -161,6 +178,11 @@ class _Run:
             raise TrainingError(
                 f"The loss is {step.loss} at step {number + 1}. Lower the recipe's lr, or use fp32."
             )
+        try:
+            self._saturation.seen(number + 1, step.loss)
+        except NothingToLearn:
+            self._record.write("saturated", step=number + 1, loss=step.loss)
+            raise
         self._texts += step.texts
         self._state |= {"done": number + 1, "loss": step.loss}
         warning = self._collapse.seen(step)
@@ -186,14 +208,15 @@ class _Run:
         self._seconds, self._texts = 0.0, 0
 
     def _evaluate(self) -> None:
-        if self._job.dev is None or self._job.recipe.result == "backbone":
-            return
-        score = spearman(self._trainer.encoder.encode, self._job.dev)
+        if self._job.dev is None or self._choose or self._job.recipe.result == "backbone":
+            return  # the share of the training is chosen at its end, and not the step
+        name, score_of = self._job.dev
+        score = score_of(self._trainer.encoder)
         done, dev = self._state["done"], self._state["dev"]
         better = math.isfinite(score) and all(before is None or score > before for before in dev.values())
-        self._say(f"step {done}: {NAME} {score:.4f}{', the best so far' if better else ''}")
+        self._say(f"step {done}: {name} {score:.4f}{', the best so far' if better else ''}")
         dev[str(done)] = score if math.isfinite(score) else None  # NaN is no JSON
-        self._record.write("dev", step=done, **{NAME: dev[str(done)]})
+        self._record.write("dev", step=done, **{name: dev[str(done)]})
         # Of several processes one decides: in the last bit of a score they may differ.
         better = self._job.world.any(self._job.world.leads and better)
         if better and not self._job.recipe.post:
@@ -226,15 +249,30 @@ class _Run:
         if recipe.post or not self._steps:
             self._evaluate()
         self._save("last")
-        if recipe.post or all(score is None for score in self._state["dev"].values()):
+        if self._choose:
+            self._mix(self._choose)
+        if recipe.post or self._choose or all(score is None for score in self._state["dev"].values()):
             self._save("best")  # no step was ever chosen
         with self._job.world.together():
             if self._job.world.leads:
                 loss = self._state["loss"] if self._steps else None
                 self._record.write("end", step=self._steps, loss=loss, dev=self._state["dev"])
-                write_run(self._out, self._job.identity | {"finished": self._state | {"loss": loss}})
+                chosen = {"dev_name": self._job.dev.name} if self._job.dev else {}
+                finished = {"finished": self._state | {"loss": loss}}
+                write_run(self._out, self._job.identity | chosen | finished)
                 (self._out / CHECKPOINT).unlink(missing_ok=True)
                 clear(self._out)
+
+    def _mix(self, choose: Choose) -> None:
+        """Put the chosen share of the training into the encoder."""
+        with self._job.world.together():
+            if self._job.world.leads:
+                encoder = self._trainer.encoder
+                base = load_encoder(self._job.base, self._job.recipe, encoder.device)[0]
+                share, means = keep_share(encoder, base, choose)
+                self._state |= {"share": share, "shares": means}
+                self._say(f"{share:.0%} of the training is kept; of each share nDCG@10 is {means}")
+                self._record.write("share", share=share, shares=means)
 
     def _save(self, name: str) -> None:
         with self._job.world.together():

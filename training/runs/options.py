@@ -10,6 +10,8 @@ from pathlib import Path
 from models.publishing.publish import silent
 from training import arguments
 from training.errors import TrainingError
+from training.evaluation.encoding import Choose
+from training.runs.dev import Score
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,10 @@ class Options:
     checkpoint_steps: int = 100
     record_steps: int = 10
     data: Path | None = None  # the folder that has stsb/dev.tsv.gz, if any
+    dev: Score | None = None  # chooses the best step instead of STS-B dev
     base_name: str = ""  # the folder's, unless given
     parent: str | None = None  # the published version that the base came from, where it is none itself
+    choose: Choose | None = None  # which share of the training is kept; None: all of it
     resume: bool = False
     progress: bool = False
     say: Callable[[str], None] = silent  # told what happens

@@ -12,7 +12,7 @@ import torch
 from models.sources.folder import read_source
 from training.errors import NothingToLearn
 from training.methods.recipe import Recipe
-from training.methods.sources import Given, Source, Spans
+from training.methods.sources import Given, Source
 from training.methods.start import load_encoder
 from training.methods.views import Repeat
 from training.model.encoder import digest_of
@@ -53,6 +53,7 @@ def build_trainer(
             steps=max(steps, 1),
             seed=recipe.seed,
             prompt=encoder.source.document_prompt,  # a corpus is documents: so they will be embedded
+            search_prompt=encoder.source.search_prompt,
             threads=torch.get_num_threads(),
             folder=out,
             longest=min(recipe.max_length, encoder.source.max_length),
@@ -83,8 +84,8 @@ def _remarks(recipe: Recipe, base: Path, trainer: Trainer, source: Source) -> It
     objectives: Any = trainer.model["objectives"]
     if any(not getattr(module, "stored", True) for module in objectives):
         yield "the base has no masked-language head: it begins at random"
-    if isinstance(source, Spans) and source.too_short:
-        yield f"{source.too_short:,} documents are too short for spans, and are not used"
+    if source.remark:
+        yield source.remark
 
 
 def identity_of(
@@ -96,6 +97,7 @@ def identity_of(
         "recipe": recipe.digest(),
         "described": recipe.described(),
         "corpus": corpus.digest,
+        "rows": corpus.rows,
         "texts": len(corpus),
         "base": digest_of(read_source(base)),
         "base_name": options.base_name,

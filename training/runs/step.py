@@ -11,7 +11,7 @@ Not here: how often anything is reported, evaluated or saved (loop.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from training.methods.negatives import Rows
 from training.methods.objectives import Materials, Reps
 from training.methods.recipe import Recipe
 from training.methods.sources import Batch, Source
+from training.methods.token_objectives import word_table
 from training.methods.views import Template, stands_aside
 from training.model.encoder import Encoded, TrainedEncoder
 from training.runs.gradcache import backward_in_chunks, random_state, set_random_state
@@ -66,12 +67,14 @@ class Trainer:
             raise TrainingError(
                 f"The recipe {recipe.name} reads more than vectors: its batch cannot be computed in chunks."
             )
+        self._table = word_table(encoder) if recipe.optim.table_lr else None
         self._objectives, self._negatives = self._build()
         self.model = self._modules(head)
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": list(self._parameters(matrices=True)), "weight_decay": recipe.optim.weight_decay},
                 {"params": list(self._parameters(matrices=False)), "weight_decay": 0.0},
+                *self._table_group(),
             ],
             eps=recipe.optim.epsilon,
             fused=True,
@@ -91,7 +94,7 @@ class Trainer:
         self._world.sum_gradients(self.model.parameters())
         nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(number)
+            group["lr"] = self.rate(number, group.get("highest"))
         self.optimizer.step()
         self._follow(own[0], share, texts)
         return Step(self._world.total(loss).item(), texts, _uniformity(pooled))
@@ -211,13 +214,17 @@ class Trainer:
         for negatives in self._negatives:
             negatives.push(z)
 
-    def rate(self, number: int) -> float:
-        """The learning rate of a step: up over the warmup, then down to 0 after the last, or flat."""
+    def rate(self, number: int, highest: float | None = None) -> float:
+        """The learning rate of a step: up over the warmup, then down to 0 after the last, or flat.
+
+        highest: instead of the recipe's lr.
+        """
         optim = self._recipe.optim
+        lr = optim.lr if highest is None else highest
         warmup = round(optim.warmup * self._steps)
         if number < warmup:
-            return optim.lr * number / warmup
-        return optim.lr * ((self._steps - number) / (self._steps - warmup) if optim.decay == "linear" else 1)
+            return lr * number / warmup
+        return lr * ((self._steps - number) / (self._steps - warmup) if optim.decay == "linear" else 1)
 
     def _seed(self, number: int) -> torch.Generator:
         """Dropout draws from torch's own generators, other numbers in each process; views from the answer."""
@@ -242,11 +249,18 @@ class Trainer:
             modules["twin"] = self._recipe.twin.build(self.encoder)
         return nn.ModuleDict(modules).to(self._device)
 
+    def _table_group(self) -> list[dict[str, Any]]:
+        """The word table, where it has a rate of its own."""
+        optim = self._recipe.optim
+        if self._table is None:
+            return []
+        return [{"params": [self._table], "weight_decay": optim.weight_decay, "highest": optim.table_lr}]
+
     def _parameters(self, *, matrices: bool) -> Iterator[nn.Parameter]:
         return (
             tensor
             for tensor in self.model.parameters()
-            if tensor.requires_grad and (tensor.ndim > 1) == matrices
+            if tensor.requires_grad and (tensor.ndim > 1) == matrices and tensor is not self._table
         )
 
 

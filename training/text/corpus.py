@@ -1,29 +1,35 @@
 """The text to learn from: a file, or the documents of a running service, as distinct rows of one name.
 
-A row is one text, or what belongs together: an anchor and its positive, a negative as well, or two texts and
-how they relate. Blank rows and repeated ones are dropped and counted. Not here: the lines of a file
-(lines.py), tokens, order, batches.
+A row is one text, or what belongs together: an anchor and its positive, a negative as well, two texts and
+how they relate, or a query and documents with a score each. Blank rows and repeated ones are dropped and
+counted. Not here: the lines of a file (lines.py), tokens, order, batches.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, documents_of
 from training.text.service_collections import ONLY_DEFAULT, qualified
+from training.text.titles import title_of
 
 # What a field may be called, as public sets and sentence-transformers' do.
 _TEXT = ("sentence", "text")
 ANCHOR = ("anchor", "sent0", "query", "premise", "sentence1")
 POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
-_NEGATIVE = ("negative", "hard_neg", "sent2")
+_NEGATIVE = ("negative", "hard_neg", "sent2", "negative_1")
+MOST_NEGATIVES = 10  # of a row
 _LABEL = ("label", "entailment")
+_SCORES = ("scores",)
+LISTED = 8  # documents of a list
 _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 
@@ -32,24 +38,31 @@ class Kind(NamedTuple):
 
     columns: tuple[tuple[str, ...], ...]
     labelled: bool = False
+    many: bool = False  # a row may have several texts in the place of the last
+    scored: bool = False
 
 
 TEXTS = Kind((_TEXT,))
 PAIRS = Kind((ANCHOR, POSITIVE))
-TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE))
+TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE), many=True)
 RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
+LISTS = Kind((ANCHOR, *((f"doc_{number}",) for number in range(1, LISTED + 1))), scored=True)
+
+Label = int | tuple[float, ...]  # 0 entailment, 1 neutral, 2 contradiction; or a score of each document
+Row = tuple[tuple[str, ...], Label | None]
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Distinct rows, none of them blank, sorted: the same rows found in another order are the same run."""
 
-    texts: tuple[str, ...]  # row after row
-    digest: str  # SHA-256 over rows and labels
+    texts: tuple[str, ...]  # row after row; empty ones fill up a row that has fewer texts than the longest
+    digest: str  # SHA-256 over rows and labels, or of what mined rows are made of
     blank: int = 0  # rows dropped: nothing but white space
     repeated: int = 0  # rows dropped: seen before
     columns: int = 1  # texts of a row
-    labels: tuple[int, ...] | None = None  # of each row: 0 entailment, 1 neutral, 2 contradiction
+    labels: tuple[Label, ...] | None = None  # of each row
+    rows: str = ""  # the digest again, where `digest` was set to what the rows are made of
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -61,9 +74,9 @@ class Corpus:
         return cls.of_rows((((text,), None) for text in found), name)
 
     @classmethod
-    def of_rows(cls, found: Iterable[tuple[tuple[str, ...], int | None]], name: str) -> Corpus:
+    def of_rows(cls, found: Iterable[Row], name: str) -> Corpus:
         """found: rows, with a label each or none at all; a row with a blank text is blank."""
-        distinct: set[tuple[tuple[str, ...], int | None]] = set()
+        distinct: set[Row] = set()
         blank = count = 0
         for row in found:
             count += 1
@@ -73,12 +86,12 @@ class Corpus:
                 blank += 1
         if not distinct:
             raise NothingToLearn(f"{name} holds no text.")
-        rows = sorted(distinct, key=lambda row: (row[0], row[1] or 0))
-        texts = tuple(text for row, _ in rows for text in row)
+        rows = sorted(distinct, key=_in_order)
+        columns = max(len(row) for row, _ in rows)
+        texts = tuple(text for row, _ in rows for text in (*row, *[""] * (columns - len(row))))
         labels = None if rows[0][1] is None else tuple(label or 0 for _, label in rows)
-        columns = len(rows[0][0])
         digest = _digest(texts, columns, labels)
-        return cls(texts, digest, blank, count - blank - len(rows), columns, labels)
+        return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest)
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated ones dropped)"
@@ -86,21 +99,63 @@ class Corpus:
         return f"{len(self):,} {what}{dropped if self.blank or self.repeated else ''}"
 
 
-def read_corpus(file: Path, kind: Kind = TEXTS) -> Corpus:
-    """Raise TrainingError with the number of the line that cannot be read, counted from 1."""
-    columns = kind.columns + ((_LABEL,) if kind.labelled else ())
+def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES) -> Corpus:
+    """Raise TrainingError with the number of the line that cannot be read, counted from 1.
+
+    negatives: of a row that has more, the first ones are read.
+    """
+    columns = kind.columns + ((_LABEL,) if kind.labelled else ()) + ((_SCORES,) if kind.scored else ())
     if kind is not TEXTS and file.is_file() and not layout(file):
         names = ", ".join(names[0] for names in columns)
         raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
     records = read_records(file, columns)
-    return Corpus.of_rows((_row(record, kind) for record in records), str(file))
+    return Corpus.of_rows((_row(record, kind, negatives) for record in records), str(file))
 
 
-def _row(record: Record, kind: Kind) -> tuple[tuple[str, ...], int | None]:
+def holds(file: Path, kind: Kind) -> bool:
+    """True if the first line of `file` is a row of this kind, and no more than that: a triple is no pair."""
+    names = (*kind.columns, *((_LABEL,) if kind.labelled else ()))
+    first = next((record.fields for record in read_records(file) if record.fields), {})
+    others = [other for other in (ANCHOR, POSITIVE, _NEGATIVE, _LABEL) if other not in names]
+    further = kind is not TEXTS and any(name in first for other in others for name in other)
+    return not further and all(any(name in first for name in each) for each in names)
+
+
+def _row(record: Record, kind: Kind, negatives: int) -> Row:
     if not record.fields:
         return ("",) * len(kind.columns), None
+    if kind.many:
+        return (*(text_of(record, names) for names in kind.columns[:-1]), *_many(record, negatives)), None
     texts = tuple(text_of(record, names) for names in kind.columns)
+    if kind.scored:
+        return texts, _scores(record, len(texts) - 1)
     return texts, _label(record) if kind.labelled else None
+
+
+def _many(record: Record, most: int) -> Sequence[str]:
+    """The negatives of a row: a text, a list of texts, or `negative_1`, `negative_2` … beside each other.
+
+    Raise TrainingError where there is none. A blank one behind the first says nothing.
+    """
+    name = next((name for name in _NEGATIVE if name in record.fields), _NEGATIVE[0])
+    listed = record.fields.get(name)
+    texts = listed if isinstance(listed, list) and listed else [listed]
+    numbered = (f"negative_{number}" for number in range(2, MOST_NEGATIVES + 1))
+    texts = [*texts, *(record.fields[each] for each in numbered if record.fields.get(each))]
+    found = [text_of(Record({name: text}, record.at), _NEGATIVE) for text in texts]
+    return [found[0], *(text for text in found[1:] if text.strip())][:most]
+
+
+def _scores(record: Record, count: int) -> tuple[float, ...]:
+    """A list of JSON, or numbers with spaces between them in a table."""
+    found = record.fields.get(_SCORES[0])
+    try:
+        scores = tuple(map(float, found.split() if isinstance(found, str) else found or ()))
+    except (TypeError, ValueError):
+        scores = ()
+    if len(scores) != count or not all(map(math.isfinite, scores)):
+        raise TrainingError(f"{record.at}: `scores` must be {count} numbers, one for each document.")
+    return scores
 
 
 def _label(record: Record) -> int:
@@ -127,14 +182,24 @@ def from_service(url: str, kind: Kind = TEXTS, wanted: Sequence[str] = ONLY_DEFA
         names = ", ".join(names[0] for names in kind.columns)
         raise TrainingError(f"A service has single texts; this recipe reads rows of {names}: --corpus FILE.")
     texts = (
-        valid(document["text"], f"{url}, document {qualified(name, str(document.get('id')))!r}")
+        valid(_whole(document), f"{url}, document {qualified(name, str(document.get('id')))!r}")
         for name in collections_of(url, wanted)
         for document in documents_of(url, name)
     )
     return Corpus.of(texts, url)
 
 
-def _digest(texts: Iterable[str], columns: int, labels: tuple[int, ...] | None) -> str:
+def _whole(document: Mapping[str, Any]) -> str:
+    """Title and text, as the service embeds them."""
+    title, searched = title_of(document)
+    return Content(document["text"], title if searched else "").whole
+
+
+def _in_order(row: Row) -> tuple[Any, ...]:
+    return row[0], row[1] or 0
+
+
+def _digest(texts: Iterable[str], columns: int, labels: tuple[Label, ...] | None) -> str:
     digest = hashlib.sha256()
     if columns > 1 or labels is not None:  # a corpus of single texts keeps the name that it always had
         digest.update(f"{columns} {labels}".encode())

@@ -1,4 +1,4 @@
-"""The documents and feedback of a running service, over HTTP, page after page; never its database file."""
+"""Documents, feedback and events of a running service, over HTTP, in pages; never its database file."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def documents_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]
 def feedback_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """In the order in which it was given: query, id, relevant, and the key's name. Raise TrainingError."""
     return _rows(_scoped(url, collection), "feedback", {"query": str, "id": str, "relevant": bool})
+
+
+def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
+    """In the order in which they came; `position` may be None. Raise TrainingError."""
+    fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
+    return _rows(_scoped(url, collection), "events", {**fields, "shown": list})
 
 
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:

@@ -10,14 +10,30 @@ from urllib.parse import urlsplit
 from service.errors import CommandError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-TIMEOUT_SECONDS = 600.0  # a chunk of an import waits for the encoder
+TIMEOUT_SECONDS = 120.0  # without a byte of an answer
 PATIENCE = 10  # times that one request is sent again after a 429 or 503
-LONGEST_WAIT_SECONDS = 30.0
+WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0  # before that, where the service does not say
+BUSY = frozenset({429, 503})
+
+pause = time.sleep
+
+
+class NoAnswer(CommandError):
+    """The service cannot be reached, or said nothing in time.
+
+    sent: the request may have arrived, and may have been carried out. late: the time was up.
+    """
+
+    def __init__(self, url: str, error: Exception, *, sent: bool) -> None:
+        self.sent, self.late = sent, isinstance(error, TimeoutError)
+        why = f"no answer for {TIMEOUT_SECONDS:g} s" if self.late else error or type(error).__name__
+        super().__init__(f"{url} does not answer ({why}). Start the service, or name its address with --url.")
 
 
 class Answer(NamedTuple):
     status: int
     value: Any  # its JSON
+    wait_seconds: float  # before a request that was refused is sent again
 
     @property
     def error(self) -> str:
@@ -49,37 +65,46 @@ class Remote:
     def close(self) -> None:
         self._connection.close()
 
-    def send(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> Answer:
+    def get(self, path: str) -> Answer:
         """The answer, whatever its status; a 429 or 503 is waited out for a while.
 
         Raises:
             CommandError: there is no answer, or what answers is no Simile.
 
         """
-        answer, wait = self._once(method, path, body, kind)
+        answer = self.send("GET", path)
         for _ in range(PATIENCE):
-            if answer.status not in {429, 503}:
+            if answer.status not in BUSY:
                 break
-            time.sleep(wait)
-            answer, wait = self._once(method, path, body, kind)
+            pause(answer.wait_seconds)
+            answer = self.send("GET", path)
         return answer
 
-    def _once(self, method: str, path: str, body: bytes | None, kind: str) -> tuple[Answer, float]:
+    def send(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> Answer:
+        """The answer, whatever its status.
+
+        Raises:
+            NoAnswer: there is none.
+            CommandError: what answers is no Simile.
+
+        """
         headers = self._headers | ({"Content-Type": kind} if kind else {})
+        try:
+            if self._connection.sock is None:
+                self._connection.connect()
+        except OSError as error:
+            raise NoAnswer(self.url, error, sent=False) from error
         try:
             self._connection.request(method, self._base + path, body, headers)
             response = self._connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise CommandError(
-                f"{self.url} does not answer ({error or type(error).__name__}). Start the service, or name "
-                "its address with --url."
-            ) from error
-        wait = response.headers.get("retry-after", "1")
-        seconds = min(float(wait) if wait.isdigit() else 1.0, LONGEST_WAIT_SECONDS)
+            raise NoAnswer(self.url, error, sent=True) from error
+        wait = response.headers.get("retry-after", "")
+        seconds = min(float(wait) if wait.isdigit() else WAIT_SECONDS, LONGEST_WAIT_SECONDS)
         try:
-            return Answer(response.status, json.loads(content)), seconds
+            return Answer(response.status, json.loads(content), seconds)
         except ValueError as error:
             raise CommandError(f"What answers at {self.url} is not Simile (it sent no JSON).") from error
 

@@ -110,7 +110,7 @@ def _from_service(
 
 
 def _asked(remote: Remote, path: str, parameters: dict[str, str]) -> dict[str, Any]:
-    answer = remote.send("GET", f"{path}?{urlencode(parameters)}" if parameters else path)
+    answer = remote.get(f"{path}?{urlencode(parameters)}" if parameters else path)
     if answer.status != 200:
         raise CommandError(f"{remote.url} refused: {answer.error}")
     found: dict[str, Any] = answer.value
@@ -138,9 +138,10 @@ def _from_store(
 
 
 def _raw(record: Record) -> dict[str, Any]:
-    """A document with text and metadata as the JSON that they are read as."""
+    """A document with title, text and metadata as the JSON that they are read as."""
+    title = {"title": orjson.Fragment(record.title_json)} if record.title_json else {}
     text, metadata = orjson.Fragment(record.text_json), orjson.Fragment(record.metadata_json)
-    return {"id": record.id, "text": text, "metadata": metadata}
+    return {"id": record.id, **title, "text": text, "metadata": metadata}
 
 
 def _compiled(condition: str | None) -> Predicate | None:

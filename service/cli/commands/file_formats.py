@@ -1,7 +1,7 @@
-"""Documents out of files: JSON lines, CSV, plain text; plain or compressed by gzip; `-` is stdin.
+"""Documents out of files: JSON lines, CSV, TSV, plain text; plain or compressed by gzip; `-` is stdin.
 
-jsonl: {"id", "text", "metadata"} on each line, or fields of other names. csv: a first line of column names,
-and commas. text: a document on each line, or one per file.
+jsonl: {"id", "title", "text", "metadata"} on each line, or fields of other names. csv: a first line of column
+names, and commas; tsv: the same with tabs. text: a document on each line, or one per file.
 """
 
 import contextlib
@@ -11,33 +11,34 @@ import io
 import sys
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 
 import orjson
 
+from service.cli.commands.columns import BadRow, Columns
 from service.errors import CommandError
 from service.http.ndjson import MAX_LINE_BYTES, Lines
-from service.store.values import COLLECTION_NAME
 
-Format: TypeAlias = Literal["jsonl", "csv", "text"]
-Placed: TypeAlias = Literal["each", "one", "unsaid"]
-FORMATS: tuple[Format, ...] = ("jsonl", "csv", "text")
+Format: TypeAlias = Literal["jsonl", "csv", "tsv", "text"]
+FORMATS: tuple[Format, ...] = ("jsonl", "csv", "tsv", "text")
 Bytes: TypeAlias = IO[bytes] | gzip.GzipFile
-PIECE_BYTES = 1 << 16
-_ENDINGS: dict[str, Format] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".txt": "text"}
+PIECE_BYTES = 1 << 13  # the progress is told by what was read
+_ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".txt": "text",
+}
+_MARKS: dict[Format, str] = {"csv": ",", "tsv": "\t"}  # between the cells of a row
 
 
 class CsvReader(Protocol):
     """The type that `csv.reader` makes."""
 
     def __next__(self) -> list[str]: ...
-
-
-class BadRow(Exception):
-    """A line that holds no document."""
 
 
 class Row(NamedTuple):
@@ -48,64 +49,12 @@ class Row(NamedTuple):
     content: dict[str, Any] | BadRow
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The fields that make a document."""
-
-    id: str | None = None  # None: `id` where there is one
-    text: str = "text"
-    metadata: tuple[str, ...] | None = None  # None: an object named `metadata`, where there is one
-    all_metadata: bool = False  # every field that is neither id nor text
-    # Collections: each line names its own, all lines go to one that was named, or nothing was said of them.
-    placed: Placed = "one"
-
-    def document(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Raise BadRow when a field that was named is missing."""
-        if self.text not in fields:
-            there = ", ".join(sorted(map(str, fields))[:20]) or "none"
-            raise BadRow(f"there is no field {self.text!r} for the text (--text); there are: {there}")
-        id = fields.get(self.id or "id")
-        if self.id is not None and (id is None or id == ""):
-            raise BadRow(f"there is no id in {self.id!r} (--id)")
-        found: dict[str, Any] = {"text": fields[self.text], "metadata": self._metadata(fields)}
-        if id is not None and id != "":
-            found["id"] = str(id) if isinstance(id, int) and not isinstance(id, bool) else id
-        if self.placed == "each":
-            found["collection"] = self._collection(fields)
-        return found
-
-    def _collection(self, fields: dict[str, Any]) -> str:
-        name = fields.get("collection")
-        if not isinstance(name, str) or not COLLECTION_NAME.fullmatch(name):
-            raise BadRow("there is no name of a collection in 'collection' (--all-collections)")
-        return name
-
-    def refuse_unsaid(self, fields: dict[str, Any]) -> None:
-        """Raise BadRow for a line of an export of all collections, whose ids would replace each other."""
-        taken = self.all_metadata or "collection" in {self.id, self.text, *(self.metadata or ())}
-        if self.placed == "unsaid" and not taken and isinstance(fields.get("collection"), str):
-            raise BadRow(
-                f"it is of the collection {fields['collection'][:64]!r}: --all-collections puts it there, "
-                "--collection NAME puts every line into one"
-            )
-
-    def _metadata(self, fields: dict[str, Any]) -> Any:
-        if self.all_metadata:
-            taken = {self.id or "id", self.text} | ({"collection"} if self.placed == "each" else set())
-            return {name: value for name, value in fields.items() if name not in taken}
-        if self.metadata is None:
-            return fields.get("metadata") or {}
-        if missing := [name for name in self.metadata if name not in fields]:
-            raise BadRow(f"there is no field {missing[0]!r} for the metadata (--metadata)")
-        return {name: fields[name] for name in self.metadata}
-
-
 def format_of(name: str) -> Format:
     """By the end of the file's name. Raises CommandError when that says nothing."""
     endings = [ending for ending in Path(name).suffixes if ending != ".gz"]
     found = _ENDINGS.get(endings[-1].lower()) if endings else None
     if found is None:
-        raise CommandError(f"{name}: is it jsonl, csv or text? Say so with --format.")
+        raise CommandError(f"{name}: is it jsonl, csv, tsv or text? Say so with --format.")
     return found
 
 
@@ -143,8 +92,8 @@ def rows(file: Bytes, name: str, kind: Format, columns: Columns, *, per_file: bo
     """
     if per_file:
         yield _whole(file, name)
-    elif kind == "csv":
-        yield from _csv(file, name, columns)
+    elif kind in _MARKS:
+        yield from _table(file, name, _MARKS[kind], columns)
     else:
         yield from _lines(file, name, kind, columns)
 
@@ -222,19 +171,19 @@ class _Lines:
         return line
 
 
-def _csv(file: Bytes, name: str, columns: Columns) -> Iterator[Row]:
+def _table(file: Bytes, name: str, mark: str, columns: Columns) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
     # What is not UTF-8 is kept apart as surrogates, so that one bad line does not end the file.
     raw = cast("IO[bytes]", file)
     text = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         lines = _Lines(text)
-        yield from _table(csv.reader(lines, strict=True), lines, name, columns)
+        yield from _rows(csv.reader(lines, delimiter=mark, strict=True), lines, name, columns)
     finally:
         text.detach()  # whoever opened the file closes it
 
 
-def _table(reader: CsvReader, lines: _Lines, name: str, columns: Columns) -> Iterator[Row]:
+def _rows(reader: CsvReader, lines: _Lines, name: str, columns: Columns) -> Iterator[Row]:
     begun, names = 1, None
     while True:
         begun = lines.number + 1
@@ -249,21 +198,20 @@ def _table(reader: CsvReader, lines: _Lines, name: str, columns: Columns) -> Ite
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(name, begun, BadRow(f"it is not valid CSV ({error})"))
+            yield Row(name, begun, BadRow(f"it is not a valid row ({error})"))
         except BadRow as error:
             if names is None:
                 raise CommandError(
-                    f"{name}:{begun}: {error}. The first line of a CSV file names its columns."
+                    f"{name}:{begun}: {error}. The first line of the file names its columns."
                 ) from error
             yield Row(name, begun, error)
 
 
 def _names(cells: list[str], name: str, columns: Columns) -> list[str]:
-    wanted = [columns.text, *([columns.id] if columns.id else []), *(columns.metadata or ())]
-    if missing := [column for column in wanted if column not in cells]:
+    if missing := [column for column in columns.named if column not in cells]:
         raise CommandError(
             f"{name}:1: there is no column {missing[0]!r}; there are {', '.join(cells)[:500]}. The first "
-            "line of a CSV file names its columns; --text, --id and --metadata say which to take."
+            "line of the file names its columns; --text, --title, --id and --metadata say which to take."
         )
     if any(map(_undecoded, cells)):
         raise CommandError(f"{name}:1: the names of the columns are not UTF-8. Convert the file first.")

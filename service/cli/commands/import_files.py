@@ -1,34 +1,39 @@
 """`python -m service import FILE…`: documents out of files, into a running service.
 
-Sent as NDJSON, some thousand lines at a time; what the service answered is stored. There is nothing to resume
-from: to send everything again is safe by id, and text that is stored unchanged is not embedded again.
+Sent as NDJSON, a second or two of work at a time; what the service answered is stored. There is nothing to
+resume from: to send everything again is safe by id, and what is stored unchanged is not embedded again.
 """
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
 
-from service.cli.commands.client import DEFAULT_URL, Remote, path_of
-from service.cli.commands.file_formats import FORMATS, BadRow, Columns, Placed, Row, format_of, opened, rows
+from service.cli.commands.client import Remote
+from service.cli.commands.columns import BadRow, Columns, Placed
+from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
+from service.cli.commands.file_formats import FORMATS, Row, format_of, opened, rows
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
-from service.http.body_budget import NDJSON
+from service.settings import own_url
 from service.store.values import COLLECTION_NAME
-
-CHUNK_LINES = 4096
-CHUNK_BYTES = 8 << 20
-MAX_TOLD = 100  # lines that failed; the others are counted
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `import`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="`-` is stdin; .gz is unpacked")
     parser.add_argument("--format", choices=FORMATS, help="unless the file's name says it")
-    parser.add_argument("--id", metavar="COLUMN", help="`id` where there is one; else made from the text")
-    parser.add_argument("--text", metavar="COLUMN", default="text", help="(%(default)s)")
+    parser.add_argument(
+        "--id", metavar="COLUMN", help="`id` or `_id` where there is one; else made from the text"
+    )
+    parser.add_argument("--title", metavar="COLUMN", help="`title` where there is one; '' for none")
+    parser.add_argument(
+        "--text",
+        metavar="COLUMN,…",
+        default="text",
+        help="several become one text, apart by blank lines (text)",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--metadata", metavar="COLUMN,…", help="of JSON: the object `metadata` unless named")
     which.add_argument("--metadata-all", action="store_true", help="every other column")
@@ -38,7 +43,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def connect_to(parser: argparse.ArgumentParser) -> None:
     """Declare the service's address and key."""
-    parser.add_argument("--url", default=DEFAULT_URL, help="of the running service (%(default)s)")
+    parser.add_argument("--url", default=own_url(), help="of the running service (%(default)s)")
     parser.add_argument("--key-file", type=Path, metavar="FILE", help="holds a key of role write")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--collection", metavar="NAME", help="unless the default one, or that of --url")
@@ -62,21 +67,6 @@ def named_collection(arguments: argparse.Namespace, remote: Remote) -> str | Non
     return name
 
 
-class Tally:
-    """Counts of the lines."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self.stored = self.failed = self.truncated = 0
-
-    def fail(self, file: str, line: int, reason: str) -> None:
-        """Count a line that is not stored."""
-        self.failed += 1
-        if self.failed <= MAX_TOLD:
-            self._progress.end()
-            print(f"{file}:{line}: {reason}", file=sys.stderr)  # noqa: T201  for whoever called
-
-
 def run(arguments: argparse.Namespace) -> str:
     """Do it; what to print.
 
@@ -90,43 +80,41 @@ def run(arguments: argparse.Namespace) -> str:
     placed: Placed = "each" if arguments.all_collections else "one"
     if placed == "one" and collection is None and not remote.scoped:
         placed = "unsaid"
-    columns = Columns(arguments.id, arguments.text, named, arguments.metadata_all, placed)
+    text = tuple(arguments.text.split(","))
+    columns = Columns(arguments.id, arguments.title, text, named, arguments.metadata_all, placed)
     kinds = [
         arguments.format or ("text" if arguments.per_file else format_of(name)) for name in arguments.files
     ]
     if placed == "each" and "text" in kinds:
-        raise CommandError("--all-collections is for jsonl and csv: plain text names no collection.")
+        raise CommandError("--all-collections is for jsonl, csv and tsv: plain text names no collection.")
     sizes = [Path(name).stat().st_size for name in arguments.files if Path(name).is_file()]
     progress = Progress("documents", 0 if "-" in arguments.files else sum(sizes))
     tally = Tally(progress)
+    delivery = Delivery(remote, tally, progress)
     read_bytes = 0
     try:
+        progress.tell(0)
         for name, kind in zip(arguments.files, kinds, strict=True):
             with opened(name) as (file, raw):
                 found = rows(file, name, kind, columns, per_file=arguments.per_file)
-                for to, chunk in chunks(found, tally):
-                    _send(remote, to or collection, chunk, tally)
+                for to, chunk in chunks(found, tally, delivery.pace):
+                    delivery.send(to or collection, chunk)
                     progress.tell(tally.stored, read_bytes + (raw.tell() if raw.seekable() else 0))
                 read_bytes += raw.tell() if raw.seekable() else 0
     except CommandError as error:
-        raise CommandError(
-            f"{error}\n{tally.stored} documents were stored before that. Run it again: text that is stored "
-            "is not embedded again."
-        ) from error
+        raise CommandError(f"{error}\n{tally.so_far()}") from error
+    except KeyboardInterrupt:
+        raise CommandError(f"Stopped. {tally.so_far()}") from None
     finally:
         progress.end()
         remote.close()
-    cut = f", {tally.truncated} of them longer than the model sees" if tally.truncated else ""
     if tally.failed:
-        raise CommandError(f"{tally.failed} lines failed; {tally.stored} documents are stored{cut}.")
-    return f"{tally.stored} documents are stored{cut}."
+        raise CommandError(str(tally))
+    return str(tally)
 
 
-Sent = list[tuple[Row, bytes]]
-
-
-def chunks(found: Iterable[Row], tally: Tally) -> Iterator[tuple[str | None, Sent]]:
-    """The documents of `found` as lines to send, some thousand at a time; what is none goes to `tally`.
+def chunks(found: Iterable[Row], tally: Tally, pace: Pace) -> Iterator[tuple[str | None, Sent]]:
+    """The documents of `found` as lines to send, as many at a time as `pace` says; `tally` takes the rest.
 
     Each chunk comes with the collection that its lines name, None where they name none.
     """
@@ -146,23 +134,7 @@ def chunks(found: Iterable[Row], tally: Tally) -> Iterator[tuple[str | None, Sen
         chunk.setdefault(to, []).append((row, content))
         lines += 1
         size += len(content)
-        if lines == CHUNK_LINES or size > CHUNK_BYTES:
+        if lines >= pace.lines or size >= pace.bytes:
             yield from chunk.items()
             chunk, lines, size = {}, 0, 0
     yield from chunk.items()
-
-
-def _send(remote: Remote, collection: str | None, chunk: Sent, tally: Tally) -> None:
-    body = b"".join(content for _, content in chunk)
-    answer = remote.send("POST", f"{path_of(collection)}/documents", body, NDJSON)
-    first, last = chunk[0][0], chunk[-1][0]
-    if answer.status != 200:
-        where = f"{first.file}, lines {first.line} to {last.line}"
-        raise CommandError(f"{where} were refused: {answer.error}")
-    tally.stored += answer.value["upserted"]
-    tally.truncated += answer.value["truncated"]
-    told = answer.value["errors"]
-    for problem in told:
-        row = chunk[problem["line"] - 1][0]
-        tally.fail(row.file, row.line, problem["error"])
-    tally.failed += answer.value["failed"] - len(told)

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from service.errors import NotFound
+from service.api.feedback import NOT_THERE
 from service.runtime.runtime import Runtime
 from service.store.feedback import store
 from service.store.filters.predicate import Predicate
@@ -42,6 +42,9 @@ def _three_documents_and_no_judgements(request: pytest.FixtureRequest) -> None:
 
 def said(query: str, id: str, relevant: bool = True) -> dict[str, Any]:
     return {"query": query, "id": id, "relevant": relevant}
+
+
+GOOD = said("q", "a")
 
 
 def judge(client: TestClient | httpx2.Client, *judgements: dict[str, Any]) -> int:
@@ -139,8 +142,8 @@ def test_judgements_are_counted_by_what_they_say(client: TestClient) -> None:
 
     before = counted()
     judge(client, said("q", "a"), said("q", "b"), said("q", "c", relevant=False))
-    client.post("/feedback", json={"feedback": [said("q", "a"), said("q", "nobody")]})  # refused
-    assert [after - was for after, was in zip(counted(), before, strict=True)] == [2, 1]
+    client.post("/feedback", json={"feedback": [said("q", "a"), said("q", "nobody")]})  # one refused
+    assert [after - was for after, was in zip(counted(), before, strict=True)] == [3, 1]
 
 
 # Reading
@@ -222,11 +225,10 @@ def test_a_judgement_behind_a_delete_in_the_same_commit_is_refused_alone(
     other = writer.submit(lambda transaction: store(transaction, [of("c")], DEFAULT_COLLECTION))
     gate.set()
     held.result(20)
-    assert other.result(20) == early.result(20) + 1, "what was refused took a number"
+    assert other.result(20)[0] == early.result(20)[0] + 2, "what was refused took a number"
     assert gone.result(20)[0] == 1
-    with pytest.raises(NotFound, match="'a'"):
-        late.result(20)
-    assert listed(client) == [("q", "c", True)]
+    assert late.result(20) == (other.result(20)[0] - 1, {"a"}), "the document went first"
+    assert listed(client) == [("q", "b", True), ("q", "c", True)]
 
 
 # Deleting
@@ -251,10 +253,22 @@ def test_a_delete_takes_what_it_names_and_nothing_else(
     assert client.delete("/feedback", params=asked).json() == {"deleted": 0}
 
 
-# Refusals: whatever is wrong with one, none is stored
+def test_of_a_list_each_bad_judgement_is_reported_and_the_others_are_stored(client: TestClient) -> None:
+    sent = [GOOD, said("q", "nobody"), said(" ", "a"), GOOD | {"relevant": "yes"}, "q", said("q", "b")]
+    answer = client.post("/feedback", json={"feedback": sent}).json()
+    assert answer["stored"] == 2
+    told = {refusal["index"]: refusal["error"] for refusal in answer["refused"]}
+    assert told == {
+        1: NOT_THERE.format(id="nobody"),
+        2: "feedback[2].query is empty, or white space only. Leave the judgement out.",
+        3: "feedback[3].relevant must be true or false, not 'yes'.",
+        4: "feedback[4] must be an object, not 'q'.",
+    }
+    assert listed(client) == [("q", "a", True), ("q", "b", True)]
+    assert answer["sequence"] == client.get("/feedback").json()["feedback"][-1]["sequence"]
 
 
-GOOD = said("q", "a")
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -263,11 +277,12 @@ GOOD = said("q", "a")
         (said("", "a"), 400, "Empty", "query is empty"),
         (said(" \t\n", "a"), 400, "Empty", "query is empty"),
         ({"feedback": []}, 400, "Empty", "feedback is an empty list"),
-        ({"feedback": [GOOD, said("", "a")]}, 400, "Empty", "feedback[1].query"),
+        ({"feedback": [said("", "a"), said("q", "nobody")]}, 404, "NotFound", "'nobody'"),
+        ({"feedback": [said("", "a"), GOOD | {"rating": 5}]}, 400, "Empty", "feedback[0].query"),
         (said("q", "nobody"), 404, "NotFound", "no document 'nobody'"),
-        ({"feedback": [GOOD, said("q", "x"), said("r", "x"), said("q", "y")]}, 404, "NotFound", "'x', 'y':"),
+        ({"feedback": [said("q", "x"), said("r", "x"), said("q", "y")]}, 404, "NotFound", "'x', 'y':"),
         (
-            {"feedback": [GOOD, *(said("q", f"x{at}") for at in range(12))]},
+            {"feedback": [said("q", f"x{at}") for at in range(12)]},
             404,
             "NotFound",
             "'x9' and 2 more",
@@ -289,8 +304,8 @@ GOOD = said("q", "a")
         (GOOD | {"rating": 5}, 422, "Validation", "rating"),
         (GOOD | {"feedback": [GOOD]}, 422, "Validation", "query"),
         ({"feedback": GOOD}, 422, "Validation", "feedback"),
-        ({"feedback": [GOOD, "q"]}, 422, "Validation", "feedback[1]"),
-        ({"feedback": [GOOD, GOOD | {"rating": 5}]}, 422, "Validation", "feedback[1].rating"),
+        ({"feedback": ["q"]}, 422, "Validation", "feedback[0]"),
+        ({"feedback": [GOOD | {"rating": 5}]}, 422, "Validation", "no field 'rating' in feedback[0]"),
         ({"feedback": [GOOD] * 2049}, 422, "Validation", "SIMILE_MAX_INPUTS"),
     ],
 )

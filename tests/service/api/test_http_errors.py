@@ -233,7 +233,7 @@ def test_malformed_json_is_422(client: TestClient, body: bytes) -> None:
         ("/search", {"queries": ["a"], "mode": "telepathic"}, "dense"),
         ("/search", {"queries": ["a"], "filter": {"x": {"$near": 1}}}, "$near"),
         ("/search", {"queries": [[0.1] * 32]}, "model"),
-        ("/documents", {"documents": [{"text": "a", "extra": 1}]}, "documents.0.extra"),
+        ("/documents", {"documents": [{"text": "a", "extra": 1}]}, "documents[0]"),
         ("/documents", {"documents": [{"text": "a", "metadata": []}]}, "metadata"),
         ("/documents", {"documents": [{"text": "a", "id": ""}]}, "id"),
         ("/documents", {"documents": [{"text": "a", "id": "i" * 513}]}, "id"),

@@ -90,7 +90,7 @@ def test_token_ids_are_an_input_too(client: TestClient, encoder: Encoder) -> Non
 @pytest.mark.parametrize(
     ("body", "param", "word"),
     [
-        ({}, "input", "required"),
+        ({}, "input", "missing"),
         ({"input": []}, "input", "empty"),
         ({"input": ""}, "input", "input[0]"),
         ({"input": ["a", "\n"]}, "input", "input[1]"),

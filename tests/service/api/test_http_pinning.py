@@ -93,7 +93,9 @@ def test_a_version_that_is_not_kept_is_409_on_every_route(place: Place) -> None:
                 assert response.status_code == 409, f"{path}: {response.text}"
                 assert "is not kept warm" in response.text
                 assert place.a in response.text, "which one can be asked"
-            assert client.post(path, json={**body, "model": UNKNOWN}).status_code == 200, "no version of ours"
+            unknown = client.post(path, json={**body, "model": UNKNOWN})
+            assert unknown.status_code == 404, "it looks like a version"
+            assert f"There is no version '{UNKNOWN}'." in unknown.text
         assert client.get("/search", params={"q": "a"}, headers={HEADER: place.c}).status_code == 409
         stored = client.post("/documents", json={"documents": [{"text": "a"}]}, headers={HEADER: place.c})
         assert stored.status_code == 200, "documents are not of a version"

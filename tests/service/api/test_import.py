@@ -101,7 +101,7 @@ def test_bad_lines_are_reported_with_their_numbers_and_the_others_are_stored(ser
     }
     told = {error["line"]: error["error"] for error in errors}
     assert list(told) == [3, 4, 5, 6, 7, 8, 9, 10]
-    words = {3: "JSON", 4: "UTF-8", 5: "object", 6: "text: Field required", 7: "white space", 8: "1 MiB"}
+    words = {3: "JSON", 4: "UTF-8", 5: "object", 6: "text is missing", 7: "white space", 8: "1 MiB"}
     words |= {9: "txet", 10: "null character"}
     for number, word in words.items():
         assert word in told[number]

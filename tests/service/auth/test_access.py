@@ -48,6 +48,8 @@ ROUTES = {
     ("GET", "/documents/{id:anything}"): "read",
     ("GET", "/feedback"): "read",
     ("GET", "/feedback/count"): "read",
+    ("GET", "/events"): "read",
+    ("GET", "/events/count"): "read",
     ("GET", "/info"): "read",
     ("GET", "/models"): "read",
     ("GET", "/models/{version}/report"): "read",
@@ -57,13 +59,15 @@ ROUTES = {
     ("DELETE", "/documents/{id:anything}"): "write",
     ("POST", "/feedback"): "write",
     ("DELETE", "/feedback"): "write",
+    ("POST", "/events"): "write",
+    ("DELETE", "/events"): "write",
     ("POST", "/models/{version}/activate"): "admin",
     ("POST", "/models/rollback"): "admin",
 }
 ROUTES |= {
     (method, "/collections/{collection}" + path): role
     for (method, path), role in ROUTES.items()
-    if path.startswith(("/search", "/documents", "/feedback"))
+    if path.startswith(("/search", "/documents", "/feedback", "/events"))
 }
 ROUTES |= {("GET", "/collections"): "read", ("DELETE", "/collections/{collection}"): "write"}
 CALLERS: dict[str, tuple[str | None, set[str]]] = {

@@ -209,6 +209,67 @@ def test_csv_columns_become_id_text_and_metadata(service: Service, tmp_path: Pat
     assert metadata(service, "4") == {"colour": "green", "size": "20"}
 
 
+def document(service: Service, id: str) -> dict[str, object]:
+    found: dict[str, object] = service.client.get(f"/documents/{id}").json()
+    return found
+
+
+def test_a_column_title_is_the_title_and_another_one_can_be_named(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("id,title,text,subject\n1,red river,stone,S\n2,,green,\n3,only a title,,\n")
+    assert put(service, file).stdout == "3 documents are stored.\n"
+    assert document(service, "1") == {"id": "1", "title": "red river", "text": "stone", "metadata": {}}
+    assert document(service, "2") == {"id": "2", "text": "green", "metadata": {}}
+    assert document(service, "3") == {"id": "3", "text": "only a title", "metadata": {}}
+    assert put(service, file, "--metadata", "title").returncode == 0
+    both = {"id": "1", "title": "red river", "text": "stone", "metadata": {"title": "red river"}}
+    assert document(service, "1") == both
+    assert put(service, file, "--metadata-all").returncode == 0
+    assert metadata(service, "1") == {"subject": "S"}
+    assert put(service, file, "--title", "subject").returncode == 1, "the third has neither subject nor text"
+    assert document(service, "1")["title"] == "S"
+    put(service, file, "--title", "")
+    assert "title" not in document(service, "1")
+    assert "there is no column 'headline'" in put(service, file, "--title", "headline").stderr
+
+
+def test_several_columns_are_one_text_and_tabs_divide_a_tsv(service: Service, tmp_path: Path) -> None:
+    file = tmp_path / "tickets.tsv.gz"
+    rows = 'id\tquestion\tanswer\n1\twhy?\t"because,\nand so"\n2\thow?\t \n3\t\t\n'
+    file.write_bytes(gzip.compress(rows.encode()))
+    done = put(service, file, "--text", "question,answer")
+    assert done.returncode == 1
+    assert f"{file}:5: text is empty" in done.stderr
+    assert service.stored() == {"1": "why?\n\nbecause,\nand so", "2": "how?"}
+    assert "no column 'reply'" in put(service, file, "--text", "question,reply").stderr
+
+
+def test_json_lines_with_titles_come_out_as_they_were_and_go_in_again(
+    service: Service, tmp_path: Path
+) -> None:
+    rows = [
+        {"id": "a", "title": "é title", "text": "stone", "metadata": {"title": "other"}},
+        {"id": "b", "text": "stone", "metadata": {}},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    for _ in range(2):
+        assert put(service, file).stdout == "2 documents are stored.\n"
+        for where in (("--url", service.client.base_url), ("--data-dir", service.folder / "data")):
+            out = run("export", "-", *where).stdout
+            assert [json.loads(line) for line in out.splitlines()] == rows
+        file.write_text(out)
+
+
+def test_beir_needs_no_option_and_a_field_title_of_another_type_is_none(service: Service) -> None:
+    lines = b'{"_id": "x1", "title": "T", "text": "stone"}\n{"_id": 2, "title": {"a": 1}, "text": "red"}\n'
+    assert put(service, "-", "--format", "jsonl", given=lines).stdout == "2 documents are stored.\n"
+    assert document(service, "x1")["title"] == "T"
+    assert document(service, "2") == {"id": "2", "text": "red", "metadata": {}}
+    named = put(service, "-", "--format", "jsonl", "--title", "title", given=lines)
+    assert "-:2: 'title' is no text (--title)" in named.stderr
+
+
 def test_fields_of_json_lines_can_be_named_and_what_fails_is_told_with_file_and_line(
     service: Service, tmp_path: Path
 ) -> None:
@@ -273,7 +334,8 @@ def test_nobody_who_answers_is_said_with_the_address() -> None:
     done = run("import", "-", "--format", "text", "--url", f"http://127.0.0.1:{free_port()}", given=b"a")
     assert done.returncode == 1
     assert "does not answer" in done.stderr
-    assert "0 documents were stored before that" in done.stderr
+    assert "\n0 documents are stored.\n" in done.stderr
+    assert "not known" not in done.stderr, "nothing was sent"
 
 
 def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Service, tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.commands.file_formats import BadRow, Columns, Format, Row, opened, rows
-from service.cli.commands.import_files import Tally, chunks
+from service.cli.commands.columns import BadRow, Columns
+from service.cli.commands.delivery import Pace, Tally
+from service.cli.commands.file_formats import Format, Row, opened, rows
+from service.cli.commands.import_files import chunks
 from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.http.ndjson import MAX_LINE_BYTES
@@ -130,7 +132,7 @@ def test_metadata_nested_deeper_than_it_can_be_sent_fails_its_own_line(
     file = io.BytesIO("\n".join(lines).encode())
     tally = Tally(Progress("documents", 0))
     found = rows(file, "x.jsonl", "jsonl", Columns(), per_file=False)
-    [(collection, chunk)] = chunks(found, tally)
+    [(collection, chunk)] = chunks(found, tally, Pace())
     assert collection is None
     assert [row.content["text"] for row, _ in chunk if not isinstance(row.content, BadRow)] == ["b"]
     assert tally.failed == 1

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.publishing.publish import publish
+from models.search.content import Content
 from models.search.passages import split
 from models.store import Store
 from service.settings import Settings
@@ -64,7 +65,7 @@ def model(client: TestClient) -> Encoder:
 
 def best(encoder: Encoder, text: str, query: np.ndarray) -> tuple[float, tuple[int, int] | None]:
     """The score that a document has to have, and the passage: worked out from the texts alone."""
-    where = split(text, encoder)
+    where = split(Content(text), encoder)
     if where is None:
         return float(encoder.encode([text]).vectors[0] @ query), None
     spans = [where.head, *where.others]
@@ -103,7 +104,7 @@ def test_a_search_without_passages_is_one_of_heads(client: TestClient) -> None:
     [many] = client.post("/search", json=body).json()["results"]
     assert one == many
     assert {hit["id"]: hit["score"] for hit in one} == pytest.approx(expected, abs=2e-6)
-    where = split(LONG["long-00"], encoder)
+    where = split(Content(LONG["long-00"]), encoder)
     assert where is not None
     [head] = [hit["passage"] for hit in one if hit["id"] == "long-00"]
     assert head == {"start": 0, "end": where.head.end}
@@ -130,7 +131,7 @@ def test_each_document_is_found_once_by_its_best_passage(client: TestClient) -> 
     check(client, TEXTS)
     encoder = model(client)
     expected = sum(
-        1 if (where := split(t, encoder)) is None else 1 + len(where.others) for t in TEXTS.values()
+        1 if (where := split(Content(t), encoder)) is None else 1 + len(where.others) for t in TEXTS.values()
     )
     assert passages_of(client) == (24, expected)
 
@@ -150,7 +151,7 @@ def test_an_update_or_a_delete_takes_every_passage_with_it(client: TestClient) -
 def test_the_tokens_of_every_passage_are_counted(client: TestClient) -> None:
     encoder = model(client)
     given = LONG["long-11"]
-    where = split(given, encoder)
+    where = split(Content(given), encoder)
     assert where is not None
     texts = [given, *(given[span.start : span.end] for span in where.others)]
     answer = client.post("/documents", json={"documents": [{"id": "x", "text": given}]})

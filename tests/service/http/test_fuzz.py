@@ -23,6 +23,7 @@ VALID = {
     "/documents": b'{"documents": [{"id": "d", "text": "red river", "metadata": {"a": [1, null]}}]}',
     "/search": b'{"queries": ["red"], "k": 3, "filter": {"a": {"$gt": 0}}}',
     "/feedback": b'{"query": "red", "id": "d", "relevant": true}',
+    "/events": b'{"search_id": "s", "query": "red", "id": "d", "type": "click"}',
 }
 MANY = 64 << 20
 

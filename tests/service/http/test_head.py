@@ -27,6 +27,8 @@ GETS = [
     "/collections/none/documents",
     "/feedback",
     "/feedback/count",
+    "/events",
+    "/events/count",
     "/search?q=river",
     "/models/20260101T000000-none-00000000/report",
     "/nothing",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from models.encoder import Encoder
+from models.search.content import Content
 from models.search.passages import split
 from service.batching.workers import Worker
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
@@ -136,10 +137,10 @@ def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
 ) -> None:
     """An error that is no refusal of ours, on the way of long texts alone."""
 
-    def breaks(text: str, encoder: Encoder, prompt: str, wanted: Callable[[], bool]) -> Any:
+    def breaks(content: Content, encoder: Encoder, prompt: str, wanted: Callable[[], bool]) -> Any:
         if encoder.manifest.version == place.b:
             raise bug("injected")
-        return split(text, encoder, prompt, wanted)
+        return split(content, encoder, prompt, wanted)
 
     with place.serving(workers=2, activate="manual") as client:
         place.fill()

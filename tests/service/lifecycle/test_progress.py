@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
 from service.lifecycle.progress import Progress
@@ -137,11 +138,11 @@ def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
     embed = Corpus.embed
     full = False
 
-    async def full_at_times(self: Corpus, generation: Generation, texts: list[str]) -> Any:
+    async def full_at_times(self: Corpus, generation: Generation, contents: list[Content]) -> Any:
         if full and generation.version == place.b:
             clock.now += 1  # a second that must not count
             raise Overloaded("injected")
-        return await embed(self, generation, texts)
+        return await embed(self, generation, contents)
 
     clock = Clock(monkeypatch)
     with place.serving(build_rate=20) as client:

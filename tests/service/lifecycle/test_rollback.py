@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from models.manifest import FILE_NAME
+from models.search.content import Content
 from service.corpus.corpus import Corpus
-from service.lifecycle.builder import HARMLESS_TEXT
+from service.lifecycle.builder import HARMLESS
 from service.live import Generation
 from service.store import backfill, generations, sqlite
 from service.store.sqlite import SqliteStore
@@ -32,8 +33,8 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
     embed = Corpus.embed
     embedded: list[str] = []
 
-    async def noted(self: Corpus, generation: Generation, documents: list[str]) -> Any:
-        embedded.extend(documents)
+    async def noted(self: Corpus, generation: Generation, documents: list[Content]) -> Any:
+        embedded.extend(document.text for document in documents)
         return await embed(self, generation, documents)
 
     monkeypatch.setattr(Corpus, "embed", noted)
@@ -55,7 +56,7 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
             while place.active() != place.a:
                 time.sleep(0.001)
             taken.append(time.monotonic() - begin)
-            assert embedded == [HARMLESS_TEXT], "it follows every write, and needs one forward pass only"
+            assert embedded == [HARMLESS.text], "it follows every write, and needs one forward pass only"
             assert place.everything() == expected
     print(f"rollbacks within the grace: {', '.join(f'{1000 * seconds:.0f}' for seconds in taken)} ms")
     assert min(taken) < 0.4, "it waited for the watcher's next look"

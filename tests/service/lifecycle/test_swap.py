@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from models.encoder import Encoder
 from models.manifest import REPORT, Gate, Manifest
 from models.publishing.publish import publish
+from models.search.content import Content
 from models.store import Store
 from service.app import create_app
 from service.lifecycle.builder import Builder
@@ -69,7 +70,7 @@ class Place:
         """Builds of `version` stop behind so many documents, until the event is set."""
         embed, release, done = Builder._embed, threading.Event(), 0
 
-        async def held(builder: Builder, step: dict[int, tuple[str, str]]) -> None:
+        async def held(builder: Builder, step: dict[int, tuple[str, Content]]) -> None:
             nonlocal done
             if builder._generation.version == version:
                 while done >= documents and not release.is_set():  # noqa: ASYNC110  tests are no tasks

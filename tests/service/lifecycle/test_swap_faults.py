@@ -15,6 +15,7 @@ import pytest
 
 import models.__main__ as command
 from models.encoder import Encoder
+from models.search.content import Content
 from models.store import Store
 from service.corpus.corpus import Corpus
 from service.errors import Overloaded
@@ -55,13 +56,13 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     embed, calls = Corpus.embed, 0
 
-    async def full_at_times(self: Corpus, generation: Generation, texts: list[str]) -> Any:
+    async def full_at_times(self: Corpus, generation: Generation, contents: list[Content]) -> Any:
         nonlocal calls
         if generation.version != place.a:
             calls += 1
             if calls % 7 == 0:
                 raise Overloaded("injected")
-        return await embed(self, generation, texts)
+        return await embed(self, generation, contents)
 
     with place.serving(build_rate=60) as client:
         place.fill()

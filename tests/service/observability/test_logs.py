@@ -150,6 +150,7 @@ BODIES: dict[tuple[str, str], Sequence[object]] = {
     ("POST", "/search"): [{"queries": [MARKER], "filter": {"k": MARKER}}],
     ("POST", "/documents"): [{"documents": [{"id": MARKER, "text": MARKER, "metadata": {MARKER: MARKER}}]}],
     ("POST", "/feedback"): [{"query": MARKER, "id": MARKER, "relevant": True}],
+    ("POST", "/events"): [{"search_id": MARKER, "query": MARKER, "id": MARKER, "type": "click"}],
 }
 BAD: Sequence[tuple[object, bytes]] = [
     (None, f'{{"inputs": "{MARKER}'.encode()),

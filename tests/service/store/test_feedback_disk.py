@@ -30,7 +30,7 @@ def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_pa
     connection = connect(path)
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     judgement = Judgement("q", "a", relevant=False)
-    assert store(Transaction(connection), [judgement], DEFAULT_COLLECTION) == 1
+    assert store(Transaction(connection), [judgement], DEFAULT_COLLECTION) == (1, set())
     connection.close()
     migrate(path)  # the next start
     connection = connect(path, read_only=True)
@@ -58,7 +58,10 @@ def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_
     connection = connect(path)
     kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
     assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY)) == kept
-    assert store(Transaction(connection), [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == 4
+    assert store(Transaction(connection), [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
+        4,
+        set(),
+    )
     assert count(connection, Selection()) == 3
     connection.close()
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.search.content import Content
 from service.corpus.corpus import Corpus
 from service.index.index import Index
-from service.lifecycle.builder import HARMLESS_TEXT
+from service.lifecycle.builder import HARMLESS
 from service.live import Generation, apply
 from service.store.generations import previous
 from service.store.ids import row_of
@@ -131,9 +132,9 @@ def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
     release.set()
     embed, embedded = Corpus.embed, list[str]()
 
-    async def noted(self: Corpus, generation: Generation, texts: Sequence[str]) -> list[Embedding]:
-        embedded.extend(text for text in texts if text != HARMLESS_TEXT)
-        return await embed(self, generation, texts)
+    async def noted(self: Corpus, generation: Generation, contents: Sequence[Content]) -> list[Embedding]:
+        embedded.extend(content.text for content in contents if content != HARMLESS)
+        return await embed(self, generation, contents)
 
     monkeypatch.setattr(Corpus, "embed", noted)
     with place.serving() as client:

@@ -110,7 +110,9 @@ def test_a_store_of_each_schema_is_found_again(tmp_path: Path, tiny_models_dir: 
         np.testing.assert_allclose([hit["score"] for hit in hits], [-score for score, _ in best], atol=1e-5)
         assert len(client.get("/feedback").json()["feedback"]) == (1 if schema >= 3 else 0)
         assert client.get("/models").json()["active"] == app.state.runtime.live.generation.version
-        assert client.post("/documents", json={"documents": [{"id": "new", "text": "stone"}]}).json() == {
+        assert not any("title" in document for document in page)
+        new = {"id": "new", "title": "a title", "text": "stone"}
+        assert client.post("/documents", json={"documents": [new]}).json() == {
             "upserted": 1,
             "truncated": 0,
             "sequence": 31,

@@ -210,7 +210,7 @@ def test_the_record_that_a_run_writes_is_the_one_that_is_read(tmp_path: Path) ->
             "start", method="pairs", seed=3, steps=2, texts=9, base_name="tiny", described={"post": []}
         )
         written.write("step", step=2, loss=1.0, sentences_per_second=12.5)
-        written.write("dev", step=2, **{dev.NAME: 0.5})
+        written.write("dev", step=2, **{dev.STSB_DEV: 0.5})
         written.write("end", step=2, loss=1.0, dev={"2": 0.5})
     [course] = read_runs([str(tmp_path)])
     assert (course.method, course.seed, course.rate, course.dev) == ("pairs", 3, 12.5, {2: 0.5})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from training.errors import TrainingError
-from training.methods.catalogue import load_recipe, shipped
+from training.methods.catalogue import fitted, load_recipe, shipped
 from training.methods.fit import column_of_each_view, columns_of
 from training.methods.recipe import Recipe
 
@@ -40,6 +40,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "labelled pairs have 3 relations, and pair_softmax must have a class for each",
     ),
     ("triplet", {"source": "pairs"}, "the source has 2 texts in a row, and there are 3 views"),
+    (
+        "triplet",
+        {"views": ["same"] * 4, "objectives": [TRIPLET | {"mine": False}]},
+        "triplet without `mine` reads one negative of a row: give --negatives 1",
+    ),
     (
         "triplet",
         {
@@ -92,6 +97,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("simcse-unsup-mlm", {"fixed_mask": True}, "fixed_mask encodes each view alone"),
     ("simcse-unsup", {"result": "backbone"}, 'the result "backbone" is what mlm trains'),
     ("mlm", {"post": [{"name": "drop_pcs", "count": 1}]}, 'the result "backbone" has no vectors'),
+    ("pairs", {"objectives": [{"name": "kl_teacher", "tau": 0.1}]}, 'kl_teacher needs the source "lists"'),
+    ("distil-hybrid", {"objectives": [INFO]}, "documents of a list are neither right nor wrong"),
+    ("distil-hybrid", {"views": ["same"] * 8}, "the source has 9 texts in a row, and there are 8 views"),
     ("simcse-sup", {"objectives": []}, "a head that is kept must be trained, and there is no objective"),
 ]
 
@@ -141,6 +149,21 @@ def test_a_row_has_as_many_texts_as_its_source_says() -> None:
 
     found = {name: of(name) for name in ("tsdae", "sbert-nli", "triplet", "declutr")}
     assert found == {"tsdae": 1, "sbert-nli": 2, "triplet": 3, "declutr": 3}
+
+
+def test_a_recipe_of_triples_takes_as_many_negatives_as_its_rows_have() -> None:
+    triples = load_recipe("triples")
+    assert fitted(triples, 3) is triples
+    three = fitted(triples, 5)
+    assert (len(three.views), columns_of(three), column_of_each_view(three)) == (5, 5, [0, 1, 2, 3, 4])
+    assert fitted(three, 3) == triples
+    assert three.digest() != triples.digest()
+    masked = fitted(load_recipe("simcse-sup-mlm"), 4)
+    assert column_of_each_view(masked) == [0, 1, 2, 3, 0, 1, 2]
+    pairs = load_recipe("pairs")
+    assert fitted(pairs, 2) is pairs
+    with pytest.raises(TrainingError, match="The recipe triplet: triplet without `mine` reads one negative"):
+        fitted(load_recipe("triplet", {"objectives": [TRIPLET | {"mine": False}]}), 4)
 
 
 @pytest.mark.parametrize("name", shipped())

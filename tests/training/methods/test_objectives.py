@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from training.methods.objectives import (
+    NO_TEXT,
     InfoNCE,
     InfoNCEModule,
     NTXentModule,
@@ -60,7 +61,9 @@ def info_nce_by_loops(z: Tensor, texts: Tensor, extra: Tensor, tau: float, alpha
                     continue
                 if t[m][view] in (t[n][0], t[n][1]) or (view == 1 and t[m][0] == t[n][0]):
                     continue
-                others += alpha * weight if (m, view) == (n, 2) else weight
+                if view > 1 and t[m][view] == NO_TEXT:
+                    continue
+                others += alpha * weight if m == n and view > 1 else weight
         total -= math.log(positive / (positive + others))
     return total / N
 
@@ -99,6 +102,28 @@ def test_info_nce_counts_each_candidate_as_what_it_is(
     found = module(Reps(z, texts[:, :views], extra=extra))
     expected = info_nce_by_loops(z, texts[:, :views], extra, 0.3, alpha)
     assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_several_negatives_of_a_row_and_rows_with_fewer_follow_the_loops() -> None:
+    texts = torch.tensor(
+        [
+            [1, 11, 12, 13, NO_TEXT],
+            [2, 14, 15, NO_TEXT, NO_TEXT],
+            [3, 16, 17, 18, 19],
+            [1, 20, 11, 14, 21],  # a query again; its first negative is the other's positive
+        ]
+    )
+    z, extra = vectors(4, 5, 6), vectors(3, 6, seed=1)
+    for alpha in (1.0, 2.5):
+        found = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))(Reps(z, texts, extra=extra))
+        assert found.item() == pytest.approx(info_nce_by_loops(z, texts, extra, 0.3, alpha), rel=1e-5)
+    moved = z.clone()
+    moved[0, 4], moved[1, 3] = vectors(6, seed=2), vectors(6, seed=3)  # what fills a row up is never seen
+    assert InfoNCEModule(InfoNCE(tau=0.3))(Reps(moved, texts)) == InfoNCEModule(InfoNCE(tau=0.3))(
+        Reps(z, texts)
+    )
+    mined = TripletModule(Triplet(margin=2.0))
+    assert mined(Reps(moved, texts)) == mined(Reps(z, texts))
 
 
 def test_which_candidates_are_no_negatives_worked_out_by_hand() -> None:

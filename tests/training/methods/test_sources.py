@@ -9,6 +9,7 @@ import torch
 
 from models.tokens.tokenizer import Tokenizer
 from tests.training.vocabularies import rows_of
+from training.methods.objectives import NO_TEXT
 from training.methods.sources import Given, LabelledPairs, Lines, Rows, TextPairs, Triples, steps_of_a_round
 from training.text.corpus import Corpus
 
@@ -90,6 +91,24 @@ def test_the_prompt_stands_before_every_text_of_a_row(tiny_source: Path) -> None
     found = [tuple(row) for column in source.batch(0).columns for row in rows_of(column)]
     texts = [f"the red: {word}" for word in ("cat", "dog", "river", "stone")]
     assert sorted(found) == sorted(tuple(tokens.ids) for tokens in tokenizer.tokenize(texts))
+
+
+def test_a_query_has_the_prompt_of_queries_and_its_documents_theirs(tiny_source: Path) -> None:
+    tokenizer = Tokenizer(tiny_source / "tokenizer.json", 32)
+    rows = [("cat", "dog", "river", "stone"), ("market", "letter", "engine")]
+    corpus = Corpus.of_rows(((row, None) for row in rows), "rows")
+    base = Given(corpus, tokenizer, batch=2, steps=1, seed=0, prompt="the red: ", search_prompt="my blue: ")
+    for source, first in ((Triples(queries=True), "my blue: "), (Triples(), "the red: ")):
+        batch = source.build(base).batch(0)
+        columns = [rows_of(column) for column in batch.columns]
+        expected = [
+            [first + row[0], *(f"the red: {text}" for text in row[1:]), *[""] * (4 - len(row))]
+            for row in rows
+        ]
+        ids = [[list(tokens.ids) for tokens in tokenizer.tokenize(row)] for row in expected]
+        assert sorted(zip(*columns, strict=True)) == sorted(map(tuple, ids))
+        assert sorted((batch.texts == NO_TEXT).sum(1).tolist()) == [0, 1]
+        assert source.build(base).distinct() == 7
 
 
 def test_the_order_follows_from_the_seed_and_the_shelf_from_the_folder(

@@ -14,6 +14,7 @@ from tests.training.conftest import WORDS
 from tests.training.mining.test_labelled import beir
 from tests.training.mining.test_minhash import exact
 from training.__main__ import main
+from training.text.corpus import TRIPLES, read_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,11 @@ def pairs(tmp_path: Path) -> Path:
     return tmp_path / "pairs.tsv"
 
 
+def negatives_of(row: dict[str, Any]) -> list[str]:
+    found = row["negative"]
+    return found if isinstance(found, list) else [found]
+
+
 def test_negatives_are_written_as_triples_alike_each_time(
     pairs: Path, tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,11 +49,17 @@ def test_negatives_are_written_as_triples_alike_each_time(
     assert list(found[0]) == ["anchor", "positive", "negative", "score_positive", "score_negative"]
     known = dict(line.split("\t") for line in pairs.read_text().splitlines()[1:])
     for row in found:
-        assert known[row["anchor"]] == row["positive"] != row["negative"]
-        assert row["negative"] in known.values()
-        assert row["score_negative"] <= row["score_positive"]
+        assert known[row["anchor"]] == row["positive"]
+        negatives, scores = negatives_of(row), row["score_negative"]
+        scores = scores if isinstance(scores, list) else [scores]
+        assert 1 <= len(negatives) == len(scores) <= 2
+        assert set(negatives) <= {*known.values()} - {row["positive"]}
+        assert row["score_positive"] >= scores[0] >= scores[-1]
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == f"{len(found)} triples of {len(known)} pairs; candidates: {len(known)}"
+    count = sum(len(negatives_of(row)) for row in found)
+    assert count > len(found) == len({row["anchor"] for row in found}), "a pair has one row"
+    assert said[0] == f"{count} negatives of {len(found)} of {len(known)} pairs; candidates: {len(known)}"
+    assert read_corpus(tmp_path / "one.jsonl", TRIPLES).columns == 4
     assert "candidates dropped as likely answers: " in said[3]
 
 
@@ -58,7 +70,8 @@ def test_negatives_of_a_corpus_and_of_a_folder(pairs: Path, tiny_source: Path, t
     given = ["--pairs", str(pairs), "--corpus", str(tmp_path / "more.txt")]
     assert main(["mine", "negatives", *given, *common]) == 0
     found = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
-    assert {row["negative"] for row in found} <= {"a stone sleeps", "how do i open it"}
+    told = {text for row in found for text in negatives_of(row)}
+    assert told <= {"a stone sleeps", "how do i open it"}
     folder = beir(tmp_path / "beir")
     assert main(["mine", "negatives", "--beir", str(folder), *common]) == 0
     found = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
@@ -177,3 +190,30 @@ def test_mining_needs_no_torch() -> None:
     program = "import sys, training.mining.command, training.mining.look; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_lists_of_text_alone_are_what_the_recipe_trains_on(tiny_source: Path, tmp_path: Path) -> None:
+    texts = [
+        {"text": f"the {word} is in the {other}. the {other} sleeps", "title": f"{word} {n}"}
+        for n, (word, other) in enumerate(itertools.pairwise(WORDS))
+    ]
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "lists.jsonl"
+    corpus.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    assert (
+        main(["mine", "lists", "--corpus", str(corpus), "--model", str(tiny_source), "--out", str(out)]) == 0
+    )
+    found = rows(out)
+    assert len(found) == 2 * len(texts)  # a title and a first sentence each
+    assert found[1]["doc_1"] == f"the {WORDS[1]} sleeps"
+    run = ["train", "distil-hybrid", "--corpus", str(out), "--base", str(tiny_source), "--steps", "2"]
+    assert main([*run, "--out", str(tmp_path / "run"), "--threads", "1"]) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["texts"] == len(found)
+
+
+def test_text_without_a_query_in_it_makes_no_lists(
+    tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.txt").write_text("one\ntwo\n")
+    given = ["--corpus", str(tmp_path / "c.txt"), "--model", str(tiny_source)]
+    assert main(["mine", "lists", *given, "--out", str(tmp_path / "out.jsonl")]) == 1
+    assert "has no title, heading or first sentence to make a query of" in capsys.readouterr().err

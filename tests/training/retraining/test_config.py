@@ -19,7 +19,7 @@ def config(folder: Path, text: str) -> Config:
 
 def test_a_service_is_enough(tmp_path: Path) -> None:
     found = config(tmp_path, '[corpus]\nservice = "http://127.0.0.1:8000"\n')
-    assert (found.train.recipe, found.train.base, found.gate.require) == ("simcse-unsup", "active", "better")
+    assert (found.train.recipe, found.train.base, found.gate.require) == ("simcse-unsup", "anchor", "better")
     assert found.gate.thresholds() == Thresholds()
     assert found.corpus.held_out == 0.1
 
@@ -33,13 +33,14 @@ def test_paths_are_of_the_files_own_folder(tmp_path: Path) -> None:
 
 
 def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) -> None:
-    for name in ("active", "mine", "pairs"):
+    for name in ("anchor", "active", "mine", "pairs"):
         (tmp_path / name).mkdir()
     text = '[corpus]\nfile = "b"\n[train]\nrecipe = "{}"\nbase = "{}"\n'
     train = config(tmp_path, text.format("mine.toml", "mine")).train
     assert (train.recipe, train.base) == (str(tmp_path / "mine.toml"), str(tmp_path / "mine"))
-    train = config(tmp_path, text.format("pairs", "active")).train
-    assert (train.recipe, train.base) == ("pairs", "active")
+    for base in ("active", "anchor"):
+        train = config(tmp_path, text.format("pairs", base)).train
+        assert (train.recipe, train.base) == ("pairs", base)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.training.corpora import write
 from training.errors import NothingToLearn, TrainingError
+from training.retraining import documents
 from training.retraining.documents import Document, documents_in
 
 
@@ -72,3 +74,24 @@ def test_what_cannot_be_meant_is_refused_with_its_place(tmp_path: Path, content:
 def test_a_file_of_white_space_is_nothing_to_learn(tmp_path: Path) -> None:
     with pytest.raises(NothingToLearn, match="holds no text"):
         documents_in(write(tmp_path, "a.txt", " \n\t\n\n"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "title", "whole"),
+    [
+        ({"title": "T"}, "T", "T\nbody"),
+        ({"title": "T", "metadata": {"title": "other"}}, "T", "T\nbody"),
+        ({"metadata": {"title": " T "}}, "T", "body"),
+        ({"title": "", "metadata": {"title": "T"}}, "T", "body"),
+        ({"metadata": {"title": 7}}, "", "body"),
+        ({}, "", "body"),
+    ],
+)
+def test_a_title_of_a_service_is_the_documents_own_or_that_of_its_metadata(
+    fields: dict[str, Any], title: str, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the service embeds has the document's own title alone."""
+    row = {"id": "a", "text": "body", "metadata": {}, **fields}
+    monkeypatch.setattr(documents, "documents_of", lambda _url, _name: iter([row]))
+    [found] = documents.documents_at("http://127.0.0.1:1").kept
+    assert (found.title, found.text, found.whole) == (title, "body", whole)

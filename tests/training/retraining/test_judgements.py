@@ -86,6 +86,19 @@ def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> No
     assert trusted.keys == {}
 
 
+def test_clicks_of_one_key_are_the_word_of_that_key_and_no_more_than_the_files() -> None:
+    clicks = [
+        Judgement(f"question {at}", f"d{at}", True, clicked_by="shop" if at < 320 else None)
+        for at in range(380)
+    ]
+    assert judged(clicks[:320], MANY, 0.5).held == {}
+    found = judged(clicks, MANY, 0.5)
+    assert set(found.keys.values()) == {"shop"}
+    assert 20 < sum(query not in found.keys for query in found.held) < 40
+    contradicted = judged([*clicks[:1], Judgement("question 0", "d0", False)], MANY, 0.5)
+    assert of(contradicted) == {}, "what the file says later counts"
+
+
 def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
     said = [*queries_of("a", 0, 100), *queries_of("b", 0, 200), *queries_of("spam", 200, 300)]
     found = judged(said, MANY, 0.5, trusted=["a"])
@@ -136,6 +149,14 @@ def test_of_several_keys_the_majority_counts(
     assert found.contradicted == (relevant is None)
 
 
+def test_what_is_not_relevant_is_kept_by_query() -> None:
+    said = [Judgement("q", "a", True), Judgement("q ", "b", False), Judgement("r", "copy of a", False)]
+    said += [Judgement("q", "gone", False), Judgement("q", "c", True, "x"), Judgement("q", "c", False, "y")]
+    found = judged(said, KNOWN, 0.5)
+    assert found.negatives == {"q": ["b"], "r": ["a"]}
+    assert (found.unknown, found.contradicted) == (1, 1)
+
+
 def test_one_key_outvotes_nobody_however_much_it_says() -> None:
     said = [Judgement(f"q{at}", "b", True, "spammer") for at in range(300)]
     said += [Judgement(f"q{at}", "b", False, name) for at in range(300) for name in ("one", "two")]
@@ -150,3 +171,15 @@ def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> Non
         '{"query": "q", "id": "a", "collection": "tickets"}\n{"query": "q", "id": "a"}\n',
     )
     assert [judgement.id for judgement in judgements_in(lines)] == ["collection:tickets/a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("later", "relevant"),
+    [([], True), ([(None, False)], False), ([("x", False)], False), ([(None, False), ("x", True)], True)],
+)
+def test_what_people_said_counts_more_than_what_their_clicks_say(
+    later: list[tuple[str | None, bool]], relevant: bool
+) -> None:
+    said = [Judgement("q", "a", True), *(Judgement("q", "a", verdict, key) for key, verdict in later)]
+    found = judged(said, KNOWN, 0.5)
+    assert ({**found.train, **found.held} == {"q": ["a"]}) is relevant

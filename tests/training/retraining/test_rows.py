@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.encoding import Encode
+from training.evaluation.scorable import Scorable
 from training.retraining.documents import Document
 from training.retraining.rows import corpus_of
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus
 
 DOCUMENTS = [
     Document("a", "Alpha", "first  text"),
@@ -18,17 +20,21 @@ DOCUMENTS = [
 JUDGED = {"which is second?": ["b", "held out"], "first text": ["a"]}
 
 
-def never(texts: list[str]) -> np.ndarray:
-    raise AssertionError(texts)
+def never() -> Scorable:
+    raise AssertionError("no model is needed")
+
+
+def model(queries: Encode, documents: Encode) -> Scorable:
+    return Scorable(None, None, None, queries, queries, documents, lambda text: [text])
 
 
 def test_texts_are_the_documents() -> None:
-    corpus = corpus_of(TEXTS, DOCUMENTS, JUDGED, (never, never), 1)
+    corpus = corpus_of(TEXTS, DOCUMENTS, JUDGED, never, 1)
     assert corpus.texts == ("first  text", "second text", "third text")
 
 
 def test_pairs_are_judged_queries_and_titles_with_their_text() -> None:
-    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, (never, never), 1)
+    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, never, 1)
     rows = list(zip(corpus.texts[::2], corpus.texts[1::2], strict=True))
     assert rows == [
         ("Alpha", "first text"),
@@ -47,7 +53,7 @@ def test_triples_have_the_negative_that_the_model_finds_nearest_below_the_margin
     def documents(texts: list[str]) -> np.ndarray:
         return np.array([vectors[text] for text in texts], np.float32)
 
-    corpus = corpus_of(TRIPLES, DOCUMENTS, JUDGED, (queries, documents), 1)
+    corpus = corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(queries, documents), 1)
     rows = [corpus.texts[at : at + 3] for at in range(0, len(corpus.texts), 3)]
     assert rows == [
         ("Alpha", "first text", "third text"),  # 0.8 of 1.0
@@ -63,24 +69,38 @@ def test_a_document_that_begins_with_its_title_is_no_negative_of_itself() -> Non
     def of(texts: list[str]) -> np.ndarray:
         return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
 
-    corpus = corpus_of(TRIPLES, documents, {}, (of, of), 2)
+    corpus = corpus_of(TRIPLES, documents, {}, lambda: model(of, of), 2)
     assert corpus.texts == ("Alpha", "first text", "second text")
+
+
+def test_the_negatives_of_a_pair_are_one_row() -> None:
+    vectors = {"first text": [1.0, 0.0], "second text": [0.6, 0.8], "third text": [0.8, 0.6]}
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, [1.0, 0.0]) for text in texts], np.float32)
+
+    corpus = corpus_of(TRIPLES, DOCUMENTS, {}, lambda: model(of, of), 2)
+    assert corpus.columns == 4
+    assert corpus.texts == (
+        *("Alpha", "first text", "third text", "second text"),
+        *("Gamma", "third text", "second text", ""),  # of the two below 0.8 less the margin one is its own
+    )
 
 
 def test_without_titles_and_judgements_there_is_no_pair() -> None:
     with pytest.raises(NothingToLearn, match="documents need a title"):
-        corpus_of(PAIRS, DOCUMENTS[1:2], {}, (never, never), 1)
+        corpus_of(PAIRS, DOCUMENTS[1:2], {}, never, 1)
     with pytest.raises(TrainingError, match="pairs that people labelled"):
-        corpus_of(RELATIONS, DOCUMENTS, JUDGED, (never, never), 1)
+        corpus_of(RELATIONS, DOCUMENTS, JUDGED, never, 1)
 
 
 def test_nothing_that_judges_is_trained_on_however_it_is_written() -> None:
     withheld = {"alpha", "third text"}  # a query that was held out is a title here, a held-out text a text
-    assert corpus_of(TEXTS, DOCUMENTS, JUDGED, (never, never), 1, withheld).texts == (
+    assert corpus_of(TEXTS, DOCUMENTS, JUDGED, never, 1, withheld).texts == (
         "first  text",
         "second text",
     )
-    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, (never, never), 1, withheld)
+    corpus = corpus_of(PAIRS, DOCUMENTS, JUDGED, never, 1, withheld)
     assert corpus.texts == ("which is second?", "second text")
 
 
@@ -91,6 +111,77 @@ def test_triples_are_named_by_their_pairs_whatever_is_mined_for_them() -> None:
     def somehow(texts: list[str]) -> np.ndarray:
         return rng.normal(size=(len(texts), 8)).astype(np.float32)
 
-    found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, (somehow, somehow), 1) for _ in range(8)]
+    found = [corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(somehow, somehow), 1) for _ in range(8)]
     assert len({corpus.digest for corpus in found}) == 1
     assert len({corpus.texts for corpus in found}) > 1
+
+
+def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> None:
+    words = "river stone market letter engine garden bridge paper window".split()
+    documents = [
+        Document(f"{part}{at}", word.title() if at == 1 else "", f"{part} is of a {word}. {word} again", part)
+        for part in ("one", "two")
+        for at, word in enumerate(words)
+    ]
+    few = [Document("x", "Few", "too few of them", "three")]
+    rng = np.random.default_rng(1)
+
+    def somehow(texts: list[str]) -> np.ndarray:
+        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+
+    def made(withheld: set[str]) -> Corpus:
+        return corpus_of(LISTS, [*documents, *few], {}, lambda: model(somehow, somehow), 1, withheld)
+
+    corpus = made({"two is of a garden.", "one is of a paper. paper again"})
+    rows = [corpus.texts[at : at + 9] for at in range(0, len(corpus.texts), 9)]
+    queries = [row[0] for row in rows]
+    assert len(rows) == 9 + 9 + 2 - 2  # first sentences and titles, less what judges
+    assert "Stone" in queries  # of either collection, with its own text
+    assert not {"two is of a garden.", "one is of a paper.", "Few"} & set(queries)
+    for row in rows:
+        if row[0] != "Stone":
+            assert row[1] == f"{row[0].split()[-1].strip('.')} again"
+            assert {text.split()[0] for text in row[2:]} == {row[0].split()[0]}
+        assert "one is of a paper. paper again" not in row
+    again = made({"two is of a garden.", "one is of a paper. paper again"})
+    assert again.labels != corpus.labels
+    assert again.digest == corpus.digest != made(set()).digest
+
+
+def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
+    with pytest.raises(NothingToLearn, match="a collection needs 8 documents, and some of them a title"):
+        corpus_of(LISTS, DOCUMENTS, {}, never, 1)
+
+
+def test_what_people_called_not_relevant_is_a_negative_before_those_that_are_mined() -> None:
+    documents = [*DOCUMENTS, Document("d", "", "fourth text"), Document("e", "", "second  text")]
+    vectors = {"second text": [0.6, 0.8], "first text": [0.6, 0.8], "third text": [0.8, 0.6]}
+
+    def of(texts: list[str]) -> np.ndarray:
+        return np.array([vectors.get(text, [0.0, 1.0]) for text in texts], np.float32)
+
+    said = {"which is second?": ["d", "e", "held out"], "Alpha": ["c"], "nobody asked": ["a"]}
+
+    def row(negatives: int) -> tuple[str, ...]:
+        found = corpus_of(TRIPLES, documents, JUDGED, lambda: model(of, of), negatives, not_relevant=said)
+        rows = [found.texts[at : at + found.columns] for at in range(0, len(found.texts), found.columns)]
+        [of_query] = [row for row in rows if row[0] == "which is second?"]
+        return of_query[1:]
+
+    assert row(1) == ("second text", "fourth text"), "its cosine of 1.0 is above the positive's"
+    assert row(2) == ("second text", "fourth text", "third text")
+
+
+def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
+    def of(texts: list[str]) -> np.ndarray:
+        return np.ones((len(texts), 2), np.float32)
+
+    said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
+    digests = [
+        corpus_of(
+            TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
+        ).digest
+        for each in said
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
+from tests.tiny import tiny_source as make_tiny_source
 from tests.training.conftest import Run
+from tests.training.recipe_cases import corpus_for
 from tests.training.run_cases import command, events, stop_after, weights
 from training.__main__ import main
 from training.errors import TrainingError
+from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
+from training.methods.start import load_encoder
 from training.runfile import Result
+from training.runs.dev import Encoder
 from training.text.corpus import Corpus
 
 
@@ -52,7 +58,7 @@ def test_the_best_step_on_dev_is_kept_beside_the_last(
     data = write_dev(tmp_path / "data")
     said: list[str] = []
     scores = iter([0.3, 0.7, 0.5])
-    monkeypatch.setattr("training.runs.loop.spearman", lambda encode, pairs: next(scores))
+    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: next(scores))
     result = run("out", data=data, eval_steps=2, say=said.append)
     assert result.dev == {2: 0.3, 4: 0.7, 6: 0.5}
     assert [line["stsb_dev"] for line in events(result.out, "dev")] == [0.3, 0.7, 0.5]
@@ -91,7 +97,7 @@ def test_a_score_that_is_no_number_is_never_the_best(
 ) -> None:
     data = write_dev(tmp_path / "data")
     scores = iter([math.nan, 0.4, math.nan])
-    monkeypatch.setattr("training.runs.loop.spearman", lambda encode, pairs: next(scores))
+    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: next(scores))
     result = run("out", data=data, eval_steps=2)
     assert result.dev == {2: None, 4: 0.4, 6: None}
     monkeypatch.undo()
@@ -102,7 +108,7 @@ def test_without_any_score_that_is_a_number_best_is_the_last_step_and_the_files_
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_dev(tmp_path / "data")
-    monkeypatch.setattr("training.runs.loop.spearman", lambda encode, pairs: math.nan)
+    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: math.nan)
     result = run("out", data=data, eval_steps=3)
     assert weights(result.best) == weights(result.last)
 
@@ -170,3 +176,47 @@ def test_ctrl_c_in_the_last_step_writes_everything_and_is_not_swallowed(
     assert "that was the last step" in said
     assert "--resume" not in said
     assert (tmp_path / "out" / "last" / "model.safetensors").is_file()
+
+
+def test_searches_that_are_given_choose_the_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = iter([0.3, 0.7, 0.5])
+    seen: list[bool] = []
+
+    def score(encoder: Encoder) -> float:
+        texts = ["river stone", "cat"]
+        seen.append(np.array_equal(encoder.encode_queries(texts), encoder.encode(texts)))
+        return next(scores)
+
+    said: list[str] = []
+    result = run("out", dev=score, eval_steps=2, say=said.append)
+    assert result.dev == {2: 0.3, 4: 0.7, 6: 0.5}
+    assert [line["search_dev"] for line in events(result.out, "dev")] == [0.3, 0.7, 0.5]
+    assert seen == [True] * 3, "a base without prompts"
+    assert_best_is_step_4(result, run, monkeypatch)
+
+
+def test_an_encoder_in_training_asks_with_its_prompts(tmp_path: Path, recipe: Recipe) -> None:
+    base = make_tiny_source(tmp_path / "base", prompts={"query": "blue: ", "document": "red: "})
+    encoder, _ = load_encoder(base, recipe, torch.device("cpu"))
+    given = [encoder.encode_queries(["cat"]), encoder.encode_documents(["cat"])]
+    assert np.array_equal(given, [encoder.encode(["blue: cat"]), encoder.encode(["red: cat"])])
+
+
+@pytest.mark.parametrize(
+    "name", ["pairs", "triples", "crops", "ict", "distil-hybrid", "simcse-sup", "triplet"]
+)
+def test_sts_b_chooses_no_step_of_a_model_that_learns_to_search(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    scores = iter([0.9, 0.1])
+    monkeypatch.setattr("training.runs.dev.spearman", lambda encode, pairs: next(scores))
+    recipe = load_recipe(name)
+    said: list[str] = []
+    given = {"recipe": recipe, "corpus": corpus_for(recipe), "data": write_dev(tmp_path / "data")}
+    result = run("out", **given, steps=4, eval_steps=2, say=said.append)
+    if name in ("simcse-sup", "triplet"):  # whose triples are sentences
+        assert result.dev == {2: 0.9, 4: 0.1}
+    else:
+        assert result.dev == {}
+        assert weights(result.best) == weights(result.last)
+        assert "no dev searches were given, so best will be the last step" in said

@@ -59,7 +59,7 @@ def test_documents_too_short_for_spans_are_counted(tmp_path: Path) -> None:
     corpus = Corpus.of([*(triples()[at][0] for at in range(5)), *corpus_for(recipe, 4).texts], "mixed")
     recipe = replace(recipe, optim=replace(recipe.optim, batch=9))
     said, _ = told(recipe, raw_source(tmp_path / "raw"), tmp_path / "out", corpus)
-    assert "5 documents are too short for spans, and are not used" in said
+    assert "5 documents too short for spans are left out" in said
 
 
 def test_epochs_decide_the_steps_unless_they_are_given(tmp_path: Path) -> None:
@@ -113,3 +113,27 @@ def test_what_was_mined_is_written_where_it_can_be_read_again(
         assert "must end in .jsonl" in capsys.readouterr().err
     assert main(["report", "--corpus", str(corpus), "--recipe", "triples"]) == 1
     assert "triples reads rows of several" in capsys.readouterr().err
+
+
+def test_several_negatives_and_the_base_s_prompts_are_trained_with(tmp_path: Path) -> None:
+    base = tiny_source(tmp_path / "base", prompts={"query": "blue: ", "document": "red: "})
+    rows = [{"anchor": a, "positive": b, "negative": [c, f"the {c}"]} for a, b, c in triples()]
+    rows[0]["negative"] = rows[0]["negative"][0]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    given = ["train", "triples", "--corpus", str(tmp_path / "t.jsonl"), "--base", str(base), "--steps", "2"]
+    given += ["--precision", "fp32", "--data", str(tmp_path)]
+    found: list[tuple[int, float]] = []
+    for more in ([], ["--negatives", "1"], ["--set", "source.queries=false"]):
+        out = tmp_path / f"out{len(found)}"
+        assert main([*given, "--out", str(out), *more]) == 0
+        described = json.loads((out / "run.json").read_text())["described"]
+        found.append((len(described["views"]), events(out, "step")[0]["loss"]))
+    assert [views for views, _ in found] == [4, 3, 4]
+    assert len({loss for _, loss in found}) == 3, "the second negative and the prompts change the loss"
+
+
+def test_negatives_are_for_triples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.txt").write_text("one\ntwo\n")
+    given = ["train", "simcse-unsup", "--corpus", str(tmp_path / "t.txt"), "--out", str(tmp_path / "out")]
+    assert main([*given, "--negatives", "2"]) == 1
+    assert "--negatives is for a recipe that reads triples." in capsys.readouterr().err

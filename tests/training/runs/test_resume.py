@@ -175,3 +175,22 @@ def test_the_loop_s_folder_is_whole_or_not_there(run: Run, monkeypatch: pytest.M
     monkeypatch.undo()
     result = run("out", steps=1, resume=True)
     assert sorted(path.name for path in result.out.iterdir()) == ["best", "last", "record.jsonl", "run.json"]
+
+
+def test_a_run_with_the_precision_left_open_goes_on_in_the_one_that_it_was_begun_in(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that is slow in bf16 finds the run of one that is fast at it, and the other way round."""
+    for begun, here in (("bf16", False), ("fp32", True)):
+        monkeypatch.setattr("training.runs.loop.use_bf16", lambda _, __, fast=not here: fast)
+        straight = run(f"straight-{begun}", precision="auto")
+        with monkeypatch.context() as patched:
+            stop_after(patched, 3)
+            run(f"stopped-{begun}", precision="auto")
+        monkeypatch.setattr("training.runs.loop.use_bf16", lambda _, __, fast=here: fast)
+        said: list[str] = []
+        resumed = run(f"stopped-{begun}", precision="auto", resume=True, say=said.append)
+        assert losses(resumed) == losses(straight)
+        assert f"the run was begun in {begun} and goes on in it; a new one would not, on this machine" in said
+        with pytest.raises(TrainingError, match="holds a run with another precision"):
+            run(f"stopped-{begun}", precision="fp32" if begun == "bf16" else "bf16", resume=True)

@@ -114,6 +114,19 @@ def test_a_constant_rate_stays_after_the_warmup(tmp_path: Path) -> None:
     assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-3}
 
 
+def test_the_word_table_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    changes = {"optim.table_lr": 2e-2, "optim.lr": 1e-3, "optim.warmup": 0.0, "optim.decay": "constant"}
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))
+    table = trainer.encoder.backbone.get_input_embeddings().weight
+    trainer.step(0)
+    rates = {
+        id(tensor): group["lr"] for group in trainer.optimizer.param_groups for tensor in group["params"]
+    }
+    assert rates.pop(id(table)) == 2e-2
+    assert set(rates.values()) == {1e-3}
+    assert len(rates) == len(list(trainer.model.parameters())) - 1
+
+
 def test_weight_decay_is_not_for_biases_and_normalisations(tmp_path: Path) -> None:
     changes = {"optim.weight_decay": 0.3}
     trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from tests.training.corpora import digest_of, write
 from training.errors import NothingToLearn, TrainingError
-from training.text.corpus import PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind, read_corpus
+from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind, Row, read_corpus
 
-Row = tuple[tuple[str, ...], int | None]
 ROWS: list[Row] = [(("a", "x"), None), (("b", "y"), None), (("a", "y"), None)]
 
 
@@ -75,6 +75,28 @@ def test_a_column_goes_by_any_of_its_names(tmp_path: Path, at: int, suffix: str)
     assert read_corpus(file, PAIRS).texts == ("a", "b", "d", "e")
 
 
+def test_a_row_may_have_several_negatives(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": "a", "positive": "b", "negative": ["c", "d", " ", "e"]},
+        {"anchor": "f", "positive": "g", "negative": "h"},
+        {"anchor": "i", "positive": "j", "negative_1": "k", "negative_2": "l"},
+    ]
+    file = write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows)))
+    corpus = read_corpus(file, TRIPLES)
+    assert corpus.columns == 5
+    assert corpus.texts == (*"abcde", *"fgh", "", "", *"ijkl", "")
+    assert read_corpus(file, TRIPLES, 2).texts == (*"abcd", *"fgh", "", *"ijkl")
+    assert read_corpus(file, TRIPLES, 1).texts == (*"abc", *"fgh", *"ijk")
+    table = "anchor\tpositive\tnegative_1\tnegative_2\na\tb\tc\td\nf\tg\th\t\ni\tj\t \tl\n"
+    found = read_corpus(write(tmp_path, "c.tsv", table), TRIPLES)
+    assert found.texts == (*"abcd", *"fgh", "")
+    assert found.blank == 1
+    for wrong in ([], ["c", 3], None):
+        bad = write(tmp_path, "bad.jsonl", json.dumps({"anchor": "a", "positive": "b", "negative": wrong}))
+        with pytest.raises(TrainingError, match="line 1 has no text under the name negative or"):
+            read_corpus(bad, TRIPLES)
+
+
 def test_labels_are_words_or_numbers(tmp_path: Path) -> None:
     words = ["entailment", "Neutral", "CONTRADICTION", 0, "1", 2, 1.0, "2"]
     rows = [{"premise": f"p{n}", "hypothesis": "h", "label": word} for n, word in enumerate(words)]
@@ -83,6 +105,33 @@ def test_labels_are_words_or_numbers(tmp_path: Path) -> None:
     assert corpus.blank == 1
     table = "sentence1\tsentence2\tentailment\na\tb\tneutral\nc\td\t0\n"
     assert read_corpus(write(tmp_path, "c.tsv", table), RELATIONS).labels == (1, 0)
+
+
+DOCUMENTS = {f"doc_{number}": f"d{number}" for number in range(1, 9)}
+EIGHT = "`scores` must be 8 numbers, one for each document."
+
+
+def test_scores_stand_with_their_documents(tmp_path: Path) -> None:
+    rows = [{"query": query, **DOCUMENTS, "scores": [n, *[0.5] * 7]} for n, query in enumerate("ba")]
+    corpus = read_corpus(write(tmp_path, "c.jsonl", "\n".join(map(json.dumps, rows))), LISTS)
+    assert (len(corpus), corpus.columns) == (2, 9)
+    assert corpus.texts[:9] == ("a", *DOCUMENTS.values())
+    assert corpus.labels == ((1.0, *[0.5] * 7), (0.0, *[0.5] * 7))
+    table = (
+        "\t".join(["anchor", *DOCUMENTS, "scores"])
+        + "\n"
+        + "\t".join(["a", *DOCUMENTS.values(), "1" + " .5" * 7])
+    )
+    assert read_corpus(write(tmp_path, "c.tsv", table), LISTS).labels == ((1.0, *[0.5] * 7),)
+    other = read_corpus(write(tmp_path, "d.jsonl", json.dumps(rows[0] | {"scores": [0.4] * 8})), LISTS)
+    assert other.digest != read_corpus(write(tmp_path, "e.jsonl", json.dumps(rows[0])), LISTS).digest
+
+
+@pytest.mark.parametrize("scores", [None, [1.0] * 7, [*[1.0] * 7, None], [*[1.0] * 7, math.nan], 3, "1 2 x"])
+def test_scores_that_are_not_one_number_for_each_document_are_refused(tmp_path: Path, scores: object) -> None:
+    file = write(tmp_path, "c.jsonl", json.dumps({"query": "a", **DOCUMENTS, "scores": scores}))
+    with pytest.raises(TrainingError, match=EIGHT):
+        read_corpus(file, LISTS)
 
 
 PAIR = '{"anchor": "a", "positive": "b"'
@@ -121,9 +170,14 @@ KNOWN = "is none of entailment (0), neutral (1), contradiction (2)."
             TRIPLES,
             "c.jsonl",
             f"{PAIR}}}",
-            ", line 1 has no text under the name negative or hard_neg or sent2.",
+            ", line 1 has no text under the name negative or hard_neg or sent2 or negative_1.",
         ),
-        (TRIPLES, "c.tsv", "anchor\tpositive\na\tb\n", " has no column `negative` or `hard_neg` or `sent2`"),
+        (
+            TRIPLES,
+            "c.tsv",
+            "anchor\tpositive\na\tb\n",
+            " has no column `negative` or `hard_neg` or `sent2` or `negative_1`",
+        ),
         (
             RELATIONS,
             "c.tsv",

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from models.manifest import Mode
 from training.evaluation.data import BY_KEY, OTHERS, SETS, EvaluationSet
-from training.evaluation.modes import MODES, Mode
+from training.evaluation.modes import MODES
 from training.evaluation.tasks import TITLES
 
 COLUMNS = ("spearman_all", "spearman_mean", "spearman_wmean", "pearson_all")

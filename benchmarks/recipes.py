@@ -1,0 +1,238 @@
+"""Recipes and the gate against the truth: `python -m benchmarks.recipes SETS --recipes … --seeds …`.
+
+    a set's queries ─▶ half of them, with their answers ─▶ a retraining, as `retrain --config` runs it
+                    └▶ the other half, which it never sees ─▶ base and candidate in each mode: the truth
+
+Queries that share an answer are in one half. The gate judges by its own half, so its verdict can be compared
+with what the candidate is worth on the other. One line of JSON for each candidate goes to --out; `--table`
+prints what is there as tables, with paired intervals (95 %).
+
+The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data). A run takes minutes, most of them for
+encoding.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.places import arguments, say, scratch
+from benchmarks.workloads import evaluation_folder
+from models.publishing.default import publish_named
+from models.store import Store
+from training.errors import NothingToLearn
+from training.evaluation.bootstrap import of_mean
+from training.evaluation.retrieval import Collection, judge_all, load, search
+from training.evaluation.scorable import scorable_of
+from training.retraining.config import Config
+from training.text.lines import read_records
+
+SIDES = ("before", "after")
+# A name, the recipe, what is changed, and what of the judgements it may learn from.
+CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "crops": ("crops", {}, "none"),
+    "ict": ("ict", {}, "none"),
+    "distil-hybrid": ("distil-hybrid", {}, "none"),
+    "titles": ("pairs", {}, "none"),
+    "judgements": ("pairs", {}, "all"),
+    "judgements with negatives": ("triples", {}, "all"),
+    "too fast": ("pairs", {"optim.lr": 3e-4}, "all"),
+    "dropout": ("simcse-unsup", {}, "none"),
+    "poisoned": ("pairs", {}, "false"),
+    "nothing": ("crops", {"optim.lr": 1e-7}, "none"),
+}
+
+
+def main() -> None:
+    parser = arguments("recipes", __doc__)
+    parser.add_argument("sets", nargs="*", default=["cranfield", "mlqa_en", "scifact"])
+    parser.add_argument("--recipes", nargs="*", choices=[*CANDIDATES], default=[*CANDIDATES])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, default=Path("recipes.jsonl"))
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.table:
+        print("\n".join(tables([json.loads(line) for line in options.out.read_text().splitlines()])))
+        return
+    for name in options.sets:
+        with scratch() as folder:
+            place = Place(folder, name, options.threads)
+            for recipe in options.recipes:
+                for seed in options.seeds:
+                    row = place.candidate(recipe, seed, options.steps)
+                    with options.out.open("a") as out:
+                        out.write(json.dumps(row) + "\n")
+                    say(summary(row))
+
+
+class Place:
+    """A set as a team's text: its documents, half of its judgements, and a store with the default model."""
+
+    def __init__(self, folder: Path, name: str, threads: int | None) -> None:
+        self.folder, self.name, self.threads = folder, name, threads
+        self.whole = load(evaluation_folder() / name)
+        known, self.unseen = halves(self.whole)
+        self._write(known)
+        self.store = Store(folder / "models")
+        self.base = publish_named(self.store, "default").version
+        self.store.want(self.base)
+        self.before = self._truth(self.base)
+
+    def _write(self, known: Sequence[str]) -> None:
+        records = read_records(evaluation_folder() / self.name / "corpus.jsonl.gz", kind=".jsonl")
+        with (self.folder / "documents.jsonl").open("w") as file:
+            for record in records:
+                fields = {"id": record.fields["_id"], "title": record.fields.get("title", "")}
+                if str(record.fields["text"]).strip():
+                    file.write(json.dumps(fields | {"text": record.fields["text"]}) + "\n")
+        documents = sorted(self.whole.documents)
+        for kind in ("all", "false"):
+            with (self.folder / f"{kind}.jsonl").open("w") as file:
+                for query in known:
+                    for id in self.whole.relevant[query]:
+                        there = id if kind == "all" else documents[_number(query) % 7]  # all praise seven
+                        line = {"query": self.whole.queries[query], "id": there, "relevant": True}
+                        file.write(json.dumps(line) + "\n")
+
+    def candidate(self, name: str, seed: int, steps: int) -> dict[str, Any]:
+        """Retrain once; what the gate said, and the truth."""
+        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+        from training.retraining.one import retrain  # noqa: PLC0415  torch
+        from training.retraining.plan import prepare  # noqa: PLC0415  torch
+
+        recipe, changed, judged = CANDIDATES[name]
+        work = self.folder / "work"
+        config = Config.model_validate(
+            {
+                "corpus": {"file": self.folder / "documents.jsonl"},
+                "judgements": {} if judged == "none" else {"file": self.folder / f"{judged}.jsonl"},
+                "train": {"recipe": recipe, "set": changed, "seed": seed, "steps": steps},
+                "schedule": {"threads": self.threads},
+                "folders": {"models": self.store.root, "work": work},
+            }
+        )
+        started = time.perf_counter()
+        row: dict[str, Any] = {"set": self.name, "recipe": name, "seed": seed, "before": self.before}
+        try:
+            job = prepare(config, load_recipe(recipe, changed | {"seed": seed}), self.store, work, say)
+            outcome = retrain(job, say)
+        except NothingToLearn as error:
+            return row | {"verdict": "nothing to learn", "reason": str(error), "after": self.before}
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+            self.store.want(self.base)
+        verdict = "accepted" if outcome.published else "refused"
+        row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}
+        if outcome.version is None:
+            return row | {"after": self.before}
+        row["after"] = self._truth(outcome.version)
+        shutil.rmtree(self.store.root / outcome.version)
+        return row
+
+    def _truth(self, version: str) -> dict[str, list[float]]:
+        """nDCG@10 of each unseen query, by mode."""
+        encoder = self.store.open(version, threads=self.threads or 4)
+        model = scorable_of(encoder)
+        try:
+            lists, _ = search(self.unseen, model.encode_queries, model.encode_documents, model.split)
+            return {
+                mode: [ranking.ndcg10 for ranking in judge_all(self.unseen, ranked)]
+                for mode, ranked in lists.items()
+            }
+        finally:
+            encoder.close()
+
+
+def halves(collection: Collection) -> tuple[list[str], Collection]:
+    """Names of the queries to learn from, and a search of the others for answers that those do not have.
+
+    Queries that share an answer go together, unless a tenth of all hang together: then each goes its way,
+    and answers that are learned from count for no other query.
+    """
+    group: dict[str, str] = {}
+
+    def top(name: str) -> str:
+        while group.setdefault(name, name) != name:
+            name = group[name]
+        return name
+
+    for query, answers in collection.relevant.items():
+        for answer in answers:
+            group[top(f"document {answer}")] = top(f"query {query}")
+    sizes = Counter(top(f"query {query}") for query in collection.queries)
+
+    def is_known(query: str) -> bool:
+        part = top(f"query {query}")
+        return _number(part if sizes[part] < len(collection.queries) / 10 else query) % 2 == 0
+
+    known = [query for query in collection.queries if is_known(query)]
+    learned = {answer for query in known for answer in collection.relevant[query]}
+    relevant = {
+        query: {answer: gain for answer, gain in answers.items() if answer not in learned}
+        for query, answers in collection.relevant.items()
+        if not is_known(query)
+    }
+    relevant = {query: answers for query, answers in relevant.items() if answers}
+    return known, collection._replace(
+        queries={query: collection.queries[query] for query in relevant}, relevant=relevant
+    )
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
+def summary(row: dict[str, Any]) -> str:
+    """A candidate in one line."""
+    moved = ", ".join(f"{mode} {_moved(row, mode)}" for mode in ("dense", "hybrid"))
+    said = f"{row['verdict']}; {moved}. {row.get('reason', '')}"
+    return f"{row['set']}, {row['recipe']}, seed {row['seed']}: {said}"
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Every candidate, and the gate against the truth."""
+    yield "| set | recipe | seed | minutes | verdict | dense: base, candidate, difference | hybrid |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        sides = " | ".join(
+            " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in SIDES), _moved(row, mode)])
+            for mode in ("dense", "hybrid")
+        )
+        minutes = f"{row['minutes']:.1f}" if "minutes" in row else ""
+        yield f"| {row['set']} | {row['recipe']} | {row['seed']} | {minutes} | {row['verdict']} | {sides} |"
+    yield ""
+    yield "| in truth | accepted | refused or nothing to learn |\n|---|---|---|"
+    found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in rows)
+    for truth in ("better", "no different", "worse"):
+        yield f"| {truth} | {found[truth, True]} | {found[truth, False]} |"
+
+
+def _interval(row: dict[str, Any], mode: str) -> tuple[float, float]:
+    return of_mean(row["before"][mode], row["after"][mode], level=0.95)
+
+
+def _moved(row: dict[str, Any], mode: str) -> str:
+    """The difference in points, and its interval."""
+    low, high = _interval(row, mode)
+    difference = np.mean(row["after"][mode]) - np.mean(row["before"][mode])
+    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _truth_of(row: dict[str, Any]) -> str:
+    """Worse where a mode's interval is below zero; better where one is above zero, and none below."""
+    intervals = [_interval(row, mode) for mode in ("dense", "hybrid")]
+    if any(high < 0 for _, high in intervals):
+        return "worse"
+    return "better" if any(low > 0 for low, _ in intervals) else "no different"
+
+
+if __name__ == "__main__":
+    main()

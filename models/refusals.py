@@ -1,0 +1,132 @@
+"""Plain words for mistakes: a name that is nearly right, and what pydantic finds wrong with a value."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, Union, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel
+
+MAX_CHARACTERS = 80  # of a name or a value that a refusal repeats
+_ALIKE = 0.7  # difflib's ratio; at its default of 0.6 PROVIDER resembles PORT
+# The ends of pydantic's names for a value of another type.
+_ENDS = re.compile(r"(_type|_parsing|_parsing_size|_from_float)$")
+_KINDS = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "string": "a text",
+    "list": "a list",
+    "dict": "an object",
+    "model": "an object",
+    "model_attributes": "an object",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question behind a sentence, ` Did you mean inputs?`; empty where none of `known` resembles `name`."""
+    close = nearest(name, known)
+    return "" if close is None else f" Did you mean {close}?"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    by_small = {each.lower(): each for each in known}
+    close = get_close_matches(name[:MAX_CHARACTERS].lower(), by_small, n=1, cutoff=_ALIKE)
+    return by_small[close[0]] if close else None
+
+
+def no_field(name: str, known: Iterable[str], noun: str = "field", within: str = "") -> str:
+    """The refusal of an unknown field: the one that was probably meant, else all that there are.
+
+    within: the object that has no such field; empty: the whole body, or the address.
+    """
+    known = list(known)
+    hint = did_you_mean(name, known)
+    place = f"in {within}" if within else "here"
+    there_are = f"; there are {', '.join(known)}" if known else "; there is none"
+    return f"There is no {noun} {name[:MAX_CHARACTERS]!r} {place}{'' if hint else there_are}.{hint}"
+
+
+def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
+    """One of pydantic's problems with a value for `model`, in plain words. where: the field's path."""
+    kind, value = str(problem["type"]), problem["input"]
+    *path, last = problem["loc"] or ("",)
+    within = _at(model, path)
+    if kind == "extra_forbidden":
+        return no_field(str(last), _names(within), within=where.rpartition(".")[0])
+    if kind == "missing":
+        known, fields = _names(within), value if isinstance(value, Mapping) else ()
+        unknown = next((name for name in fields if name not in known), None)
+        return f"{where} is missing." + (f" {no_field(str(unknown), known)}" if unknown is not None else "")
+    wish = _wish(kind, problem.get("ctx", {}), within, str(last))
+    if wish is not None:
+        near = did_you_mean(value, wish.split("'")[1::2]) if isinstance(value, str) else ""
+        given = str(value)[:MAX_CHARACTERS] if kind in _BOUNDS else shown(value)  # a parameter's 5 is a text
+        return f"{where} must be {wish}, not {given}.{near}"
+    said = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    return f"{where}: {said[:1].lower()}{said[1:]}."
+
+
+def _wish(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str | None:
+    """The value that is asked for, by pydantic's name and numbers of the problem; None for a rare problem."""
+    if kind == "literal_error":
+        return str(ctx["expected"])
+    if kind in _BOUNDS:
+        return _range(kind, ctx, model, field)
+    if kind == "string_too_short":
+        return f"a text of at least {ctx['min_length']} character{'s'[: ctx['min_length'] - 1]}"
+    if kind == "string_too_long":
+        return f"a text of at most {ctx['max_length']} characters"
+    return _KINDS.get(_ENDS.sub("", kind))
+
+
+def shown(value: object) -> str:
+    """A value as a refusal repeats it: short ones as they are, lists and objects by their kind."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return repr(value[:MAX_CHARACTERS]) if isinstance(value, str) else str(value)[:MAX_CHARACTERS]
+
+
+def _range(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, field: str) -> str:
+    """Both limits of a field that has two, else the one that was passed."""
+    found = None if model is None else model.model_fields.get(field)
+    limits: dict[type, Any] = {} if found is None else {type(each): each for each in found.metadata}
+    if Ge in limits and Le in limits:
+        return f"between {limits[Ge].ge} and {limits[Le].le}"
+    key, words = _BOUNDS[kind]
+    return f"{words} {ctx[key]}"
+
+
+def _names(model: type[BaseModel] | None) -> list[str]:
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _at(model: type[BaseModel], path: Iterable[object]) -> type[BaseModel] | None:
+    """The model at `path` in `model`, through lists and what may be null; None for another type."""
+    found: Any = model
+    for part in path:
+        if isinstance(part, str):
+            field = found.model_fields.get(part) if _is_model(found) else None
+            found = None if field is None else field.annotation
+        kinds = get_args(found) if get_origin(found) in {list, Union, types.UnionType} else (found,)
+        found = next((kind for kind in kinds if _is_model(kind)), found)
+    return found if _is_model(found) else None
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

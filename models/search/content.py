@@ -1,0 +1,20 @@
+"""A document's title and text, which are searched as one."""
+
+from typing import NamedTuple
+
+
+class Content(NamedTuple):
+    """A text, and its title where there is one."""
+
+    text: str
+    title: str = ""
+
+    @property
+    def lead(self) -> str:
+        """Characters in front of the text: the title and a line break, or nothing."""
+        return f"{self.title}\n" if self.title else ""
+
+    @property
+    def whole(self) -> str:
+        """Title, line break and text, as they are embedded and indexed by their words."""
+        return self.lead + self.text

@@ -1,0 +1,136 @@
+"""An event as it is sent, and what the service adds to it."""
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Annotated, Literal
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    WithJsonSchema,
+)
+
+from service.api.body import validated
+from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT
+from service.api.search_params import MAX_K, MAX_OFFSET
+from service.corpus.recent_searches import RecentSearches, SearchShown
+from service.errors import Conflict, Empty, NotFound, Validation
+from service.settings import Settings
+from service.store.values import MAX_QUERY_CHARACTERS, MAX_SHOWN, Event
+
+MAX_NAME_CHARACTERS = 64  # of a search_id or an event_id
+MAX_SHOWN_SENT = 100  # ids; of more than MAX_SHOWN those around the hit are kept
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+_Id = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
+_Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, str) or not _DATE.match(value):  # pydantic takes numbers too
+        raise ValueError('a time such as "2026-01-31T08:30:00Z" is needed')
+    return value
+
+
+_Time = Annotated[
+    AwareDatetime, BeforeValidator(_text), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+
+
+class EventIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    search_id: _Name
+    id: _Id = Field(description="Of the document")
+    type: Literal["click", "open", "convert", "skip"]
+    position: Annotated[StrictInt, Field(ge=1, le=MAX_OFFSET + MAX_K)] | None = Field(
+        None, description="Rank of the hit among all, from 1"
+    )
+    query: Annotated[StrictStr, Field(max_length=MAX_QUERY_CHARACTERS), WithJsonSchema(TEXT)] | None = Field(
+        None, description="Absent: as this process remembers the search"
+    )
+    shown: Annotated[list[_Id], Field(max_length=MAX_SHOWN_SENT)] | None = Field(
+        None,
+        description="Ids of the hits on the page, best first. Absent: as remembered",
+    )
+    at: _Time | None = Field(None, description="Absent: now")
+    event_id: _Name | None = Field(None, description="Absent: one event per search, document and type")
+
+
+def event_of(value: object, name: str) -> EventIn:
+    """Raises Validation or Empty for what no service could store."""
+    event = validated(EventIn, value, name)
+    field = f"{name}.".removeprefix(".")
+    if event.query is not None and (not event.query or event.query.isspace()):
+        raise Empty(f"{field}query is empty, or white space only. Leave the event out.")
+    shown, position = event.shown or [], event.position
+    place = shown.index(event.id) + 1 if event.id in shown else 0
+    if position is not None and position < place:
+        raise Validation(
+            f"{field}position is {position}, and the document is number {place} of shown. "
+            "position counts all hits from 1, those of earlier pages too."
+        )
+    return event
+
+
+def complete(
+    event: EventIn, searches: RecentSearches, collection: str, key: str, now: float, settings: Settings
+) -> Event:
+    """The event with what it leaves out.
+
+    Raises:
+        NotFound: its search is not remembered.
+        Conflict: it is older than events are kept.
+
+    """
+    search = searches.get(event.search_id)
+    if search is not None and search.collection != collection:
+        search = None
+    query = event.query if event.query is not None else search and search.query
+    if query is None:
+        raise NotFound(
+            f"This process does not remember a search {event.search_id!r} in the collection {collection!r}: "
+            "another one answered it, it was restarted, or it was long ago. Send query and shown with the "
+            "event."
+        )
+    shown, position = _placed(event, query, search)
+    at = now if event.at is None else max(0.0, min(now, event.at.timestamp()))
+    if at < now - settings.events_seconds:
+        raise Conflict(
+            f"The event is older than the {settings.events_days:g} days that events are kept "
+            "(SIMILE_EVENTS_DAYS). Leave it out, or raise the setting."
+        )
+    # One of each type, search and document, unless the caller tells them apart.
+    parts = f"{event.search_id}\0{event.type}\0{event.id}".encode()
+    event_id = event.event_id or blake2b(parts, digest_size=16).hexdigest()
+    return Event(
+        search_id=event.search_id,
+        query=query,
+        id=event.id,
+        type=event.type,
+        event_id=event_id,
+        at=at,
+        position=position,
+        shown=shown,
+        key=key,
+        collection=collection,
+    )
+
+
+def _placed(event: EventIn, query: str, search: SearchShown | None) -> tuple[tuple[str, ...], int | None]:
+    """The ids that were shown, at most MAX_SHOWN and the document's among them, and its position."""
+    shown: Sequence[str] = event.shown or ()
+    offset = 0
+    if event.shown is None and search is not None and search.query == query:
+        shown, offset = search.shown, search.offset
+    if event.id not in shown:
+        return tuple(shown[:MAX_SHOWN]), event.position
+    place = shown.index(event.id)
+    first = max(0, place + 1 - MAX_SHOWN)
+    position = offset + place + 1 if event.position is None else event.position
+    return tuple(shown[first : first + MAX_SHOWN]), position

@@ -1,0 +1,180 @@
+"""Events of searches: clicks and the like, stored here and read by a retraining."""
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, RootModel, WithJsonSchema
+from starlette.responses import Response
+
+from service.api.body import parameters, read_body, validated
+from service.api.collections import existing
+from service.api.contract import Role, describe
+from service.api.event_in import EventIn, complete, event_of
+from service.api.inference import check_count, runtime_of
+from service.api.json_schemas import Count
+from service.api.responses import json_response
+from service.api.selected import (
+    SELECTS,
+    Forgetting,
+    Forgotten,
+    Listing,
+    Selected,
+    key_name,
+    own_only,
+    selection_of,
+    to_forget,
+)
+from service.auth.audit import audit
+from service.errors import Conflict, NotFound, ServiceError, Storage
+from service.http.routing import Direct
+from service.store.values import Event, EventLimits
+
+router = APIRouter(prefix="/events", route_class=Direct, tags=["events"])
+
+_ONE = EventIn.model_json_schema()
+_MANY = {"type": "array", "items": _ONE, "minItems": 1}
+
+
+class EventsIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    # Validated one by one, after they were counted.
+    events: Annotated[list[Any], WithJsonSchema(_MANY)]
+
+
+class EventsRequest(
+    RootModel[Annotated[dict[str, Any], WithJsonSchema({"anyOf": [_ONE, EventsIn.model_json_schema()]})]]
+):
+    """An event, or a list of them as `events`."""
+
+
+class Refused(BaseModel):
+    event: int = Field(description="Its place in the list, from 0")
+    error: str
+    error_type: str
+
+
+class Recorded(BaseModel):
+    stored: int = Field(description="Events that are on disk, those stored before included")
+    refused: list[Refused]
+
+
+class EventOut(BaseModel):
+    collection: str
+    search_id: str
+    query: str
+    id: str
+    type: str
+    position: int | None
+    shown: list[str]
+    at: str
+    event_id: str
+    key: str = Field(description="The name of the key that sent it; empty when there was none")
+    sequence: int
+
+
+class EventsPage(BaseModel):
+    events: list[EventOut]
+    next: int | None
+
+
+@router.post("", **describe(Role.WRITE, EventsRequest, Recorded, raises=[NotFound, Conflict, Storage]))
+async def record_events(request: Request) -> Response:
+    """Store one event or many: on disk when this answers 200. An event sent again changes nothing.
+
+    A malformed event refuses the request. One that cannot be stored for another reason is listed in
+    `refused`, and the others are stored: its document is gone, its search is forgotten and it says no
+    `query`, it is too old, or there is no room. Alone it is the error of the request.
+    """
+    runtime = runtime_of(request)
+    settings, searches = runtime.settings, runtime.searches
+    body = await read_body(request, EventsRequest)
+    given = _events(body.root, settings.max_inputs)
+    if searches is None:
+        raise Conflict("This service keeps no events (SIMILE_EVENTS=0). Send none, or set SIMILE_EVENTS=1.")
+    collection = await existing(request, runtime)
+    now, key = time.time(), key_name(request)
+    whole: dict[int, Event] = {}
+    refused: dict[int, ServiceError] = {}
+    for place, event in enumerate(given):
+        try:
+            whole[place] = complete(event, searches, collection, key, now, settings)
+        except ServiceError as error:
+            refused[place] = error
+    if whole:
+        limits = EventLimits(settings.events_per_key, settings.events_per_document, settings.max_events)
+        recorded = await runtime.corpus.store.record_events([*whole.values()], limits)
+        places = [*whole]
+        refused |= {places[at]: error for at, error in recorded.refused.items()}
+        for at in recorded.new:
+            runtime.metrics.events.labels(whole[places[at]].type).inc()
+    runtime.metrics.events_refused.inc(len(refused))
+    if refused and "events" not in body.root:
+        raise refused[0]
+    said = [
+        {"event": at, "error": error.message, "error_type": error.error_type}
+        for at, error in sorted(refused.items())
+    ]
+    return json_response({"stored": len(given) - len(refused), "refused": said})
+
+
+def _events(body: dict[str, Any], limit: int) -> list[EventIn]:
+    if "events" not in body:
+        return [event_of(body, "")]
+    many = validated(EventsIn, body).events
+    check_count(many, limit, "events")
+    return [event_of(value, f"events[{at}]") for at, value in enumerate(many)]
+
+
+@router.get("", **describe(Role.READ, None, EventsPage, query=Listing, raises=SELECTS))
+async def list_events(request: Request) -> Response:
+    """Events in the order in which they came, from the one behind the number `after`.
+
+    `next` is the `after` of the following page.
+    """
+    runtime = runtime_of(request)
+    asked = parameters(request, Listing)
+    selection = await selection_of(request, runtime, asked)
+    found = await runtime.corpus.store.list_events(asked.after, asked.limit + 1, selection)
+    shown = found[: asked.limit]
+    following = shown[-1][0] if len(found) > asked.limit else None
+    rows = [
+        {
+            "collection": event.collection,
+            "search_id": event.search_id,
+            "query": event.query,
+            "id": event.id,
+            "type": event.type,
+            "position": event.position,
+            "shown": event.shown,
+            "at": f"{datetime.fromtimestamp(event.at, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "event_id": event.event_id,
+            "key": event.key,
+            "sequence": number,
+        }
+        for number, event in shown
+    ]
+    return json_response({"events": rows, "next": following})
+
+
+@router.get("/count", **describe(Role.READ, None, Count, query=Selected, raises=SELECTS))
+async def count_events(request: Request) -> Response:
+    """Number of events that are listed in all."""
+    runtime = runtime_of(request)
+    selection = await selection_of(request, runtime, parameters(request, Selected))
+    return json_response({"count": await runtime.corpus.store.count_events(selection)})
+
+
+@router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
+async def delete_events(request: Request) -> Response:
+    """Delete the events of a query, of a document's id, of a key, or of these together.
+
+    A key of role write deletes its own, which `key` names; where another key's are among them, all stay and
+    the answer is 403. A key of role admin deletes any.
+    """
+    runtime = runtime_of(request)
+    selection = await to_forget(request, runtime, parameters(request, Forgetting))
+    deleted = await runtime.corpus.store.forget_events(selection, own_only(request))
+    audit("delete-events", request.scope, deleted=deleted)
+    return json_response({"deleted": deleted})

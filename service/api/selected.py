@@ -1,0 +1,88 @@
+"""Query parameters of `/feedback` and `/events`: which rows to list, count or delete."""
+
+from typing import Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+
+from service.api.collections import existing, existing_named
+from service.api.contract import Role
+from service.api.json_schemas import Limit
+from service.errors import Empty, NotFound, Storage, Validation
+from service.runtime.runtime import Runtime
+from service.store.values import COLLECTION_NAME, NO_KEY, Selection
+
+INT64 = 2**63
+_Name = Annotated[str | None, Field(json_schema_extra={"minLength": 1})]
+# A text that no key's name and no collection's name can be.
+WITHOUT_KEY, EVERY_COLLECTION = "-", "*"
+SELECTS = (Empty, NotFound, Storage)  # refusals of a route that selects
+
+
+class Selected(BaseModel):
+    key: _Name = Field(
+        None, description=f"The name of the key that sent it; {WITHOUT_KEY} for those without one"
+    )
+    collection: str | None = Field(
+        None,
+        description=f"Another collection than `default`; {EVERY_COLLECTION} for all of them",
+        json_schema_extra={"pattern": rf"^({COLLECTION_NAME.pattern}|\{EVERY_COLLECTION})$"},
+    )
+
+
+class Listing(Selected):
+    after: int = Field(0, ge=0, le=INT64 - 1)
+    limit: Limit = 100
+
+
+class Forgetting(Selected):
+    query: _Name = None
+    id: _Name = None
+
+
+class Forgotten(BaseModel):
+    deleted: int
+
+
+def key_name(request: Request) -> str:
+    """The name of the key that a request carries."""
+    account = request.scope.get("account")
+    return NO_KEY if account is None else str(account.key.name)
+
+
+def own_only(request: Request) -> str | None:
+    """The name of the key whose rows alone the request may delete; None: it may delete all."""
+    account = request.scope.get("account")
+    return None if account is None or Role.ADMIN in account.allows else account.key.name
+
+
+async def selection_of(request: Request, runtime: Runtime, asked: Selected) -> Selection:
+    """The rows that query parameters select.
+
+    Raises:
+        Empty: a parameter that names nothing.
+        NotFound: there is no such collection.
+
+    """
+    for name in asked.model_fields_set:
+        # An unset variable of the caller's: by the other name alone, more would go than was meant.
+        if getattr(asked, name) == "":
+            raise Empty(f"{name} is empty, and nothing stored has that. Leave it out, or name one.")
+    collection: str | None = None
+    if asked.collection is None:
+        collection = await existing(request, runtime)
+    elif asked.collection != EVERY_COLLECTION:
+        collection = await existing_named(asked.collection, runtime)
+    key = NO_KEY if asked.key == WITHOUT_KEY else asked.key
+    if isinstance(asked, Forgetting):
+        return Selection(collection, asked.query, asked.id, key)
+    return Selection(collection, None, None, key)
+
+
+async def to_forget(request: Request, runtime: Runtime, asked: Forgetting) -> Selection:
+    """The rows to delete. Raises as `selection_of`, and Validation where none are named."""
+    selection = await selection_of(request, runtime, asked)
+    if selection.query is None and selection.id is None and selection.key is None:
+        route = request.url.path.rpartition("/")[2]
+        raise Validation(f"Deleting needs a query, an id or a key: DELETE /{route}?query=…&id=…&key=….")
+    return selection

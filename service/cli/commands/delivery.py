@@ -1,0 +1,162 @@
+"""Documents of an import on their way into the service: chunks of a second or two, sent until stored.
+
+    rows ─▶ chunk, as large as the last one's speed allows ─▶ POST /documents ─▶ Tally
+                                    ▲      no answer in time: its halves      │
+                                    └──── busy, restarting: again, later ◀────┘
+
+To send a chunk twice is safe: documents are stored by id, and what is stored unchanged is not embedded again.
+"""
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+
+from service.cli.commands import client
+from service.cli.commands.client import BUSY, PATIENCE, Answer, NoAnswer, Remote, path_of
+from service.cli.commands.file_formats import Row
+from service.cli.commands.progress_bar import Progress
+from service.errors import CommandError
+from service.http.body_budget import NDJSON
+
+TARGET_SECONDS = 1.5  # of a chunk
+FIRST_LINES, MOST_LINES = 16, 4096
+FIRST_BYTES, LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 14, 8 << 20
+FACTOR = 4.0  # by which a chunk grows or shrinks at most
+MAX_TOLD = 100  # lines that failed; the others are counted
+DEADLINE_PASSED = 504
+AGAIN = BUSY | {DEADLINE_PASSED}
+# The service's words for what it stored of a chunk, whose lines have other numbers than the file's.
+_STORED = re.compile(
+    r" (?:Nothing of the import was stored\.|Before that (\d+) documents were stored\b.*)", re.DOTALL
+)
+
+clock = time.monotonic
+
+Sent = list[tuple[Row, bytes]]  # rows of a file, each with the line that is sent
+
+
+class Tally:
+    """Counts of the lines.
+
+    unsettled: lines that were sent, and of which it is not known yet which are stored.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.stored = self.failed = self.truncated = 0
+        self.unsettled: Sent = []
+
+    def add(self, chunk: Sent, answer: Answer) -> None:
+        """Count what the service did with the first lines that were unsettled."""
+        self.unsettled = self.unsettled[len(chunk) :]
+        self.stored += answer.value["upserted"]
+        self.truncated += answer.value["truncated"]
+        told = answer.value["errors"]
+        for problem in told:
+            row = chunk[problem["line"] - 1][0]
+            self.fail(row.file, row.line, problem["error"])
+        self.failed += answer.value["failed"] - len(told)
+
+    def fail(self, file: str, line: int, reason: str) -> None:
+        """Count a line that is not stored."""
+        self.failed += 1
+        if self.failed <= MAX_TOLD:
+            self._progress.end()
+            print(f"{file}:{line}: {reason}", file=sys.stderr)  # noqa: T201  for whoever called
+
+    def __str__(self) -> str:
+        """The sentence at the end."""
+        cut = f", {self.truncated} of them longer than the model sees" if self.truncated else ""
+        if not self.failed:
+            return f"{self.stored} documents are stored{cut}."
+        hidden = f" (the first {MAX_TOLD} are told above)" if self.failed > MAX_TOLD else ""
+        return f"{self.failed} lines failed{hidden}; {self.stored} documents are stored{cut}."
+
+    def so_far(self) -> str:
+        """What is known where an import ends early, and how to go on."""
+        doubt = f" Of {_lines(self.unsettled)} it is not known which are stored." if self.unsettled else ""
+        return (
+            f"{self}{doubt}\nRun the same command again to go on: documents that are stored unchanged are "
+            "passed over without being embedded again, and the sentence at its end counts them all."
+        )
+
+
+@dataclass(slots=True)
+class Pace:
+    """The size of the next chunk, so that it takes about TARGET_SECONDS."""
+
+    lines: int = FIRST_LINES
+    bytes: int = FIRST_BYTES
+
+    def took(self, lines: int, size: int, seconds: float) -> None:
+        factor = min(max(TARGET_SECONDS / max(seconds, 1e-3), 1 / FACTOR), FACTOR)
+        self.lines = min(max(round(lines * factor), 1), MOST_LINES)
+        self.bytes = min(max(round(size * factor), LEAST_BYTES), MOST_BYTES)
+
+
+class Delivery:
+    """Sends chunks to one service."""
+
+    def __init__(self, remote: Remote, tally: Tally, progress: Progress) -> None:
+        self._remote, self._tally, self._progress = remote, tally, progress
+        self._met = False  # the service has answered
+        self.pace = Pace()
+
+    def send(self, collection: str | None, chunk: Sent) -> None:
+        """Return once every line of the chunk is stored, or failed and told.
+
+        Raises:
+            CommandError: the service refuses it, or does not answer however often it is asked.
+
+        """
+        began = clock()
+        self._deliver(f"{path_of(collection)}/documents", chunk)
+        self.pace.took(len(chunk), sum(len(line) for _, line in chunk), clock() - began)
+
+    def _deliver(self, path: str, chunk: Sent) -> None:
+        body = b"".join(line for _, line in chunk)
+        for attempt in range(PATIENCE + 1):
+            before = self._tally.unsettled
+            self._tally.unsettled = before or chunk
+            try:
+                answer = self._remote.send("POST", path, body, NDJSON)
+            except NoAnswer as error:
+                if not error.sent:
+                    self._tally.unsettled = before
+                if not (self._met or error.sent) or attempt == PATIENCE:
+                    raise
+                late, why, wait = error.late, str(error), min(2.0**attempt, client.LONGEST_WAIT_SECONDS)
+            else:
+                self._met = True
+                if answer.status == 200:
+                    return self._tally.add(chunk, answer)
+                if answer.status not in AGAIN or attempt == PATIENCE:
+                    raise self._refused(chunk, answer, before)
+                late, why, wait = answer.status == DEADLINE_PASSED, answer.error, answer.wait_seconds
+            if late and len(chunk) > 1:
+                middle = len(chunk) // 2
+                self._deliver(path, chunk[:middle])
+                return self._deliver(path, chunk[middle:])
+            self._progress.note(f"Waiting {wait:g} s to send {_lines(chunk)} again. {why}")
+            client.pause(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _refused(self, chunk: Sent, answer: Answer, before: Sent) -> CommandError:
+        """The refusal in the service's words, without the numbers of its own lines.
+
+        before: lines that were unsettled before they were sent this time.
+        """
+        stored = _STORED.search(answer.error)
+        self._tally.stored += int(stored[1] or 0) if stored else 0
+        self._tally.unsettled = before or (chunk if stored and stored[1] else [])
+        return CommandError(f"{_lines(chunk)} were refused: {_STORED.sub('', answer.error)}")
+
+
+def _lines(chunk: Sent) -> str:
+    first, last = chunk[0][0], chunk[-1][0]
+    if first.file != last.file:
+        return f"{first.file}, line {first.line} to {last.file}, line {last.line}"
+    if first.line == last.line:
+        return f"{first.file}, line {first.line}"
+    return f"{first.file}, lines {first.line} to {last.line}"

@@ -1,0 +1,50 @@
+"""Rows of the tables `feedback` and `events` that a selection picks."""
+
+from typing import Literal
+
+from service.errors import Forbidden
+from service.store.values import Selection
+from service.store.writer import Transaction
+
+Table = Literal["feedback", "events"]
+_NOUNS: dict[Table, str] = {"feedback": "judgements", "events": "events"}
+
+
+def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, list[str]]:
+    """SQL over one of the tables, and what fills its question marks.
+
+    in_order: to be read in the order of numbers. The + keeps SQLite from an index over the collection, after
+    which every page would sort all rows.
+    """
+    collection = "+collection" if in_order else "collection"
+    columns = {
+        collection: selection.collection,
+        "query": selection.query,
+        "id": selection.id,
+        "key": selection.key,
+    }
+    given = {name: value for name, value in columns.items() if value is not None}
+    return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
+
+
+def forget(transaction: Transaction, table: Table, selection: Selection, own: str | None) -> int:
+    """Delete the rows. Returns how many there were.
+
+    own: the name of the key that asks and may delete no other's; None: it may delete all.
+
+    Raises:
+        Forbidden: some are another key's. Nothing was deleted.
+
+    """
+    condition, parameters = condition_of(selection)
+    execute = transaction.connection.execute
+    if own is not None:
+        others = execute(
+            f"SELECT 1 FROM {table} WHERE {condition} AND key <> ? LIMIT 1", [*parameters, own]
+        ).fetchone()
+        if others is not None:
+            raise Forbidden(
+                f"Some of these {_NOUNS[table]} are not of the key {own!r}, and deleting another's needs a "
+                f"key of role admin. Nothing was deleted; key={own} deletes your own."
+            )
+    return execute(f"DELETE FROM {table} WHERE {condition}", parameters).rowcount

@@ -1,0 +1,93 @@
+"""Calls of the service's API as values: what to send, and how to read the answer. Nothing is sent here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from simile_client.values import Document, Hit, Imported, SearchAnswer
+
+T = TypeVar("T")
+Mode = Literal["dense", "lexical", "hybrid"]
+Filter = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request, and the reader of its answer's JSON."""
+
+    method: str
+    path: str
+    read: Callable[[Any], T]
+    body: Any = None
+    params: Mapping[str, Any] | None = None
+
+
+def embed(texts: Sequence[str], dimensions: int | None, prompt_name: str | None) -> Call[list[list[float]]]:
+    options = {"dimensions": dimensions, "prompt_name": prompt_name}
+    body = {"inputs": list(texts)} | {name: value for name, value in options.items() if value is not None}
+    return Call("POST", "/embed", list, body)
+
+
+def similarity(pairs: Sequence[tuple[str, str]]) -> Call[list[float]]:
+    return Call("POST", "/similarity", list, {"pairs": [list(pair) for pair in pairs]})
+
+
+def search(
+    query: str, k: int, mode: Mode | None, filter: Filter | None, collection: str
+) -> Call[SearchAnswer]:
+    params = {"q": query, "k": k} | ({} if mode is None else {"mode": mode})
+    if filter is not None:
+        params["filter"] = json.dumps(filter)
+    return Call("GET", _of(collection, "/search"), _answer, params=params)
+
+
+def put(documents: Sequence[Document], collection: str) -> Call[Imported]:
+    def read(answer: Any) -> Imported:
+        ids = answer.get("ids") or [document.id for document in documents]
+        return Imported(answer["upserted"], answer["truncated"], tuple(ids))
+
+    body = {"documents": [document.as_json() for document in documents]}
+    return Call("POST", _of(collection, "/documents"), read, body)
+
+
+def get(id: str, collection: str) -> Call[Document]:
+    def read(answer: Any) -> Document:
+        return Document(answer["text"], answer["id"], answer["metadata"])
+
+    return Call("GET", _of(collection, f"/documents/{quote(id, safe='')}"), read)
+
+
+def delete(id: str, collection: str) -> Call[int]:
+    path = _of(collection, f"/documents/{quote(id, safe='')}")
+    return Call("DELETE", path, lambda answer: int(answer["deleted"]))
+
+
+def judge(query: str, id: str, collection: str, *, relevant: bool) -> Call[int]:
+    body = {"query": query, "id": id, "relevant": relevant}
+    return Call("POST", _of(collection, "/feedback"), lambda answer: int(answer["stored"]), body)
+
+
+def info() -> Call[dict[str, Any]]:
+    return Call("GET", "/info", dict)
+
+
+def _of(collection: str, path: str) -> str:
+    return path if collection == "default" else f"/collections/{quote(collection, safe='')}{path}"
+
+
+def _answer(answer: Any) -> SearchAnswer:
+    hits = (
+        Hit(
+            hit["id"],
+            hit["score"],
+            hit["text"],
+            hit["metadata"],
+            (hit["passage"]["start"], hit["passage"]["end"]) if "passage" in hit else None,
+        )
+        for hit in answer["hits"]
+    )
+    return SearchAnswer(tuple(hits), answer["model"], answer["mode"])

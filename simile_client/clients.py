@@ -1,0 +1,230 @@
+"""The clients: one that waits, and one for asyncio. Both try again when the service asks them to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+
+from simile_client import calls
+from simile_client.calls import Call, Filter, Mode
+from simile_client.values import Document, Imported, SearchAnswer, SimileError
+
+T = TypeVar("T")
+URL = "http://127.0.0.1:8000"
+_LATER = {429, 503}  # the service is full or not ready, and did nothing: the same request may be sent again
+_PAUSE, _MOST = 0.5, 60.0  # seconds before another try, doubled each time; Retry-After says it better
+
+
+class _Tries:
+    """The tries of one call. A refused connection counts like a full service: nothing was done."""
+
+    def __init__(self, retries: int) -> None:
+        self._left = retries
+        self._pause = _PAUSE
+
+    def pause(self, answer: httpx2.Response | None) -> float | None:
+        """Seconds to wait before the next try, None when there is none."""
+        if self._left <= 0 or (answer is not None and answer.status_code not in _LATER):
+            return None
+        self._left -= 1
+        wait, self._pause = self._pause, 2 * self._pause
+        asked = "" if answer is None else answer.headers.get("retry-after", "")
+        return min(float(asked) if asked.isdigit() else wait, _MOST)
+
+
+class _Options:
+    """The address, key and patience of a client."""
+
+    def __init__(
+        self, url: str = URL, *, key: str | None = None, timeout: float = 30.0, retries: int = 3
+    ) -> None:
+        """key: of docs/ACCESS.md. timeout: seconds for one try. retries: after 429, 503 and no connection."""
+        self._url = url
+        self._retries = retries
+        self._how: dict[str, Any] = {
+            "base_url": url,
+            "timeout": timeout,
+            "headers": {} if key is None else {"authorization": f"Bearer {key}"},
+        }
+
+    def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
+        return SimileError(f"{self._url} does not answer ({type(error).__name__}). Is the service running?")
+
+
+class Client(_Options):
+    """A client that waits for each answer. Close it, or use it with `with`. Threads may share it.
+
+    Every method raises SimileError for a refusal, and when the service does not answer.
+    """
+
+    def __init__(
+        self, url: str = URL, *, key: str | None = None, timeout: float = 30.0, retries: int = 3
+    ) -> None:
+        super().__init__(url, key=key, timeout=timeout, retries=retries)
+        self._http = httpx2.Client(**self._how)
+
+    def embed(
+        self, texts: Sequence[str], *, dimensions: int | None = None, prompt_name: str | None = None
+    ) -> list[list[float]]:
+        """Vectors of unit length, one for each text."""
+        return self._do(calls.embed(texts, dimensions, prompt_name))
+
+    def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Cosines, one for each pair of texts."""
+        return self._do(calls.similarity(pairs))
+
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        mode: Mode | None = None,
+        filter: Filter | None = None,
+        collection: str = "default",
+    ) -> SearchAnswer:
+        """The `k` best documents. mode: the service's own unless given. filter: as docs/SEARCH.md."""
+        return self._do(calls.search(query, k, mode, filter, collection))
+
+    def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
+        """Store documents; those with a known id are replaced. They are on disk, and found from now on."""
+        return self._do(calls.put(documents, collection))
+
+    def get(self, id: str, *, collection: str = "default") -> Document:
+        """A stored document."""
+        return self._do(calls.get(id, collection))
+
+    def delete(self, id: str, *, collection: str = "default") -> int:
+        """Delete a document; 0 when there was none."""
+        return self._do(calls.delete(id, collection))
+
+    def judge(self, query: str, id: str, *, relevant: bool, collection: str = "default") -> int:
+        """Say that a document answers a query, or does not: what a retraining learns from."""
+        return self._do(calls.judge(query, id, collection, relevant=relevant))
+
+    def info(self) -> dict[str, Any]:
+        """The version in service, its dimension, its index and more, as `GET /info`."""
+        return self._do(calls.info())
+
+    def _do(self, call: Call[T]) -> T:
+        tries = _Tries(self._retries)
+        while True:
+            answer, failed = None, None
+            try:
+                answer = self._http.request(call.method, call.path, json=call.body, params=call.params)
+            except httpx2.ConnectError as error:
+                failed = self._unanswered(error)
+            except httpx2.HTTPError as error:
+                raise self._unanswered(error) from error
+            wait = None if answer is not None and answer.is_success else tries.pause(answer)
+            if wait is None:
+                return _read(call, answer, failed)
+            time.sleep(wait)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient(_Options):
+    """`Client` for asyncio; use it with `async with`, or close it."""
+
+    def __init__(
+        self, url: str = URL, *, key: str | None = None, timeout: float = 30.0, retries: int = 3
+    ) -> None:
+        super().__init__(url, key=key, timeout=timeout, retries=retries)
+        self._http = httpx2.AsyncClient(**self._how)
+
+    async def embed(
+        self, texts: Sequence[str], *, dimensions: int | None = None, prompt_name: str | None = None
+    ) -> list[list[float]]:
+        """See `Client`."""
+        return await self._do(calls.embed(texts, dimensions, prompt_name))
+
+    async def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """See `Client`."""
+        return await self._do(calls.similarity(pairs))
+
+    async def search(
+        self,
+        query: str,
+        *,
+        k: int = 10,
+        mode: Mode | None = None,
+        filter: Filter | None = None,
+        collection: str = "default",
+    ) -> SearchAnswer:
+        """See `Client`."""
+        return await self._do(calls.search(query, k, mode, filter, collection))
+
+    async def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
+        """See `Client`."""
+        return await self._do(calls.put(documents, collection))
+
+    async def get(self, id: str, *, collection: str = "default") -> Document:
+        """See `Client`."""
+        return await self._do(calls.get(id, collection))
+
+    async def delete(self, id: str, *, collection: str = "default") -> int:
+        """See `Client`."""
+        return await self._do(calls.delete(id, collection))
+
+    async def judge(self, query: str, id: str, *, relevant: bool, collection: str = "default") -> int:
+        """See `Client`."""
+        return await self._do(calls.judge(query, id, collection, relevant=relevant))
+
+    async def info(self) -> dict[str, Any]:
+        """See `Client`."""
+        return await self._do(calls.info())
+
+    async def _do(self, call: Call[T]) -> T:
+        tries = _Tries(self._retries)
+        while True:
+            answer, failed = None, None
+            try:
+                answer = await self._http.request(call.method, call.path, json=call.body, params=call.params)
+            except httpx2.ConnectError as error:
+                failed = self._unanswered(error)
+            except httpx2.HTTPError as error:
+                raise self._unanswered(error) from error
+            wait = None if answer is not None and answer.is_success else tries.pause(answer)
+            if wait is None:
+                return _read(call, answer, failed)
+            await asyncio.sleep(wait)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:
+    """The answer's value. Raise SimileError for a refusal, or `failed` when there is no answer."""
+    if answer is None:
+        raise failed or SimileError("There was no answer.")
+    try:
+        content = answer.json()
+    except ValueError:
+        content = {}
+    if answer.is_success:
+        return call.read(content)
+    refusal = content if isinstance(content, dict) else {}
+    message = str(refusal.get("error") or f"HTTP status {answer.status_code}")
+    raise SimileError(message, answer.status_code, str(refusal.get("error_type", "")))

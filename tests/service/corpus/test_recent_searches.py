@@ -1,0 +1,39 @@
+"""The latest searches are remembered by their search_id, the oldest are forgotten, and memory is bounded."""
+
+import tracemalloc
+
+from service.corpus.recent_searches import RecentSearches, SearchShown
+
+
+def test_a_search_is_found_under_its_own_name() -> None:
+    searches = RecentSearches()
+    names = [searches.note("default", 10, f"query {at}", ["b", "a"]) for at in range(1000)]
+    assert len(set(names)) == 1000
+    assert searches.get(names[7]) == SearchShown("default", 10, "query 7", ("b", "a"))
+    assert searches.get("never made") is None
+
+
+def test_the_oldest_searches_are_forgotten_first() -> None:
+    searches = RecentSearches(max_characters=1000)
+    names = [searches.note("default", 0, "q" * 100, ["d" * 100]) for _ in range(5)]
+    assert [searches.get(name) is not None for name in names] == [False, False, False, True, True]
+
+
+def test_memory_stays_bounded_whatever_is_searched() -> None:
+    searches = RecentSearches(max_characters=500_000)
+    tracemalloc.start()
+    try:
+        for at in range(20_000):
+            searches.note(
+                "default", 0, chr(0x1F600 + at % 50) * (at % 4000), [f"{at}-{n}" for n in range(20)]
+            )
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000  # four bytes a character, and the objects around them
+
+
+def test_a_search_without_words_or_with_very_many_has_a_name_and_is_not_kept() -> None:
+    searches = RecentSearches()
+    names = [searches.note("default", 0, query, ["a"]) for query in ("", "q" * 4097, "q" * 4096)]
+    assert [searches.get(name) is not None for name in names] == [False, False, True]

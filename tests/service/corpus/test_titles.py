@@ -1,0 +1,171 @@
+"""A document's title is embedded and indexed with its text, kept apart from it, and shown."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from models.encoder import Encoder
+from models.publishing.publish import publish
+from models.search.content import Content
+from models.search.passages import split
+from models.store import Store
+from service.lifecycle.canary import canary_queries
+from service.settings import Settings
+from tests.service.conftest import new_settings, serving, wait_until_active
+from tests.service.corpus.test_long_texts import text as long_text
+from tests.tiny import tiny_source
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "a", "title": "red garden", "text": "a bridge over the river", "metadata": {"n": 1}},
+    {"id": "b", "text": "a bridge over the river", "metadata": {}},
+    {"id": "c", "title": "blue market", "text": long_text(1, 14), "metadata": {}},
+    {"id": "d", "title": long_text(2, 14), "text": "paper window", "metadata": {}},
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, tiny_models_dir: Path) -> Settings:
+    return new_settings(tmp_path, tiny_models_dir)
+
+
+@pytest.fixture
+def client(place: Settings) -> Iterator[TestClient]:
+    with serving(place) as client:
+        put(client, *DOCUMENTS)
+        yield client
+
+
+def put(client: TestClient, *documents: dict[str, Any]) -> dict[str, Any]:
+    answer = client.post("/documents", json={"documents": documents})
+    assert answer.status_code == 200, answer.text
+    stored: dict[str, Any] = answer.json()
+    return stored
+
+
+def hits(client: TestClient, q: str, **more: str) -> list[dict[str, Any]]:
+    answer = client.get("/search", params={"q": q, **more})
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["hits"]
+    return found
+
+
+def model(client: TestClient) -> Encoder:
+    encoder: Encoder = client.app.state.runtime.live.generation.encoder  # type: ignore[attr-defined]
+    return encoder
+
+
+def check(client: TestClient) -> None:
+    """Each score and each passage is what the titles and the texts alone make of it."""
+    encoder = model(client)
+    query = encoder.encode(["blue river"]).vectors[0]
+    for hit in hits(client, "blue river"):
+        content = Content(hit["text"], hit.get("title", ""))
+        where, shown = split(content, encoder), [content.whole]
+        if where is not None:
+            shown += [where.lead + content.text[slice(*span)] for span in where.others]
+        scores = encoder.encode(shown).vectors @ query
+        assert hit["score"] == pytest.approx(float(scores.max()), abs=2e-6), hit["id"]
+        if where is None:
+            assert "passage" not in hit
+        else:
+            start, end = [where.head, *where.others][int(scores.argmax())]
+            assert hit["passage"] == {"start": start, "end": end}
+
+
+def test_it_is_shown_where_the_document_is(client: TestClient) -> None:
+    assert client.get("/documents/a").json() == DOCUMENTS[0]
+    assert client.get("/documents").json()["documents"] == DOCUMENTS
+    shown = {hit["id"]: hit.get("title") for hit in hits(client, "bridge")}
+    assert shown == {document["id"]: document.get("title") for document in DOCUMENTS}
+    only = {"filter": '{"n": 1}'}
+    [hit] = hits(client, "bridge", fields="title", **only)
+    assert hit == {"id": "a", "score": hit["score"], "title": "red garden"}
+    assert "title" not in hits(client, "bridge", fields="text", **only)[0]
+
+
+def test_it_is_embedded_with_the_text_and_in_front_of_each_passage(client: TestClient) -> None:
+    check(client)
+    [whole] = [hit for hit in hits(client, "bridge") if hit["id"] == "a"]
+    encoder = model(client)
+    vectors = encoder.encode(["red garden\na bridge over the river", "bridge"]).vectors
+    assert whole["score"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=2e-6)
+
+
+def test_a_model_that_comes_later_embeds_it_too(client: TestClient, place: Settings) -> None:
+    source = tiny_source(place.models_dir.parent / "source", seed=9)
+    version = publish(Store(place.models_dir), source).version
+    client.post(f"/models/{version}/activate")
+    wait_until_active(client, version)
+    check(client)
+
+
+def test_its_words_are_found_and_go_with_the_document(client: TestClient) -> None:
+    assert {hit["id"] for hit in hits(client, "garden", mode="lexical")} >= {"a"}
+    put(client, {**DOCUMENTS[0], "title": "orange"})
+    assert "a" not in {hit["id"] for hit in hits(client, "garden", mode="lexical")}
+    assert [hit["id"] for hit in hits(client, "orange", mode="lexical")] == ["a"]
+    client.delete("/documents/a")
+    assert hits(client, "orange", mode="lexical") == []
+
+
+def test_equal_ones_change_nothing_and_another_title_embeds_anew(client: TestClient) -> None:
+    before = client.delete("/documents/nobody").json()["sequence"]
+    answer = client.post("/documents", json={"documents": DOCUMENTS})
+    assert answer.json()["sequence"] == before
+    assert answer.headers["x-compute-tokens"] == "0"
+    around = {**DOCUMENTS[0], "title": " red garden\n"}
+    assert put(client, around)["sequence"] == before, "white space around a title is none of it"
+    answer = client.post("/documents", json={"documents": [{**DOCUMENTS[0], "title": "green garden"}]})
+    assert answer.json()["sequence"] == before + 2
+    assert int(answer.headers["x-compute-tokens"]) > 0
+    check(client)
+
+
+@pytest.mark.parametrize("none", [None, "", " \n"])
+def test_no_title_is_the_same_however_it_is_said(client: TestClient, none: str | None) -> None:
+    before = client.delete("/documents/nobody").json()["sequence"]
+    assert put(client, {**DOCUMENTS[1], "title": none})["sequence"] == before
+
+
+def test_without_ids_documents_that_differ_only_in_title_are_two(client: TestClient) -> None:
+    texts = [{"text": "stone", "title": title} for title in ("one", "two", None, "one")]
+    ids = put(client, *texts)["ids"]
+    assert len(set(ids)) == 3
+    assert ids[0] == ids[3]
+    assert put(client, {"text": "stone"})["ids"] == [ids[2]], "as before there were titles"
+
+
+def test_a_title_that_is_no_text_is_refused(client: TestClient) -> None:
+    answer = client.post("/documents", json={"documents": [{"id": "x", "text": "a", "title": 7}]})
+    assert answer.status_code == 422
+    assert "title" in answer.json()["error"]
+
+
+def test_lines_of_ndjson_have_titles_too(client: TestClient) -> None:
+    kind = {"content-type": "application/x-ndjson"}
+    answer = client.post("/documents", content=b'{"id": "e", "title": "T", "text": "stone"}\n', headers=kind)
+    assert answer.json()["upserted"] == 1
+    assert client.get("/documents/e").json()["title"] == "T"
+
+
+def test_canary_queries_are_titles_where_there_are_any(client: TestClient, place: Settings) -> None:
+    corpus = client.app.state.runtime.corpus  # type: ignore[attr-defined]
+    assert client.portal is not None
+    found = client.portal.call(canary_queries, corpus, place)["default"]
+    assert {"red garden", "blue market"} <= set(found)
+
+
+def test_a_hit_in_a_title_that_fills_the_model_has_no_character_of_the_text(
+    client: TestClient,
+) -> None:
+    encoder = model(client)
+    head = encoder.encode([DOCUMENTS[3]["title"]]).vectors[0]
+    body = {"queries": [head.tolist()], "model": encoder.manifest.version, "passages": False}
+    [found] = client.post("/search", json=body).json()["results"]
+    assert found[0]["id"] == "d"
+    assert found[0]["passage"] == {"start": 0, "end": 0}
+    np.testing.assert_allclose(found[0]["score"], 1, atol=1e-5)

@@ -1,0 +1,93 @@
+"""A version that changes only its search: nothing is embedded again, and a rollback brings both back."""
+
+import shutil
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from models.manifest import FILE_NAME, Manifest, SearchDefaults, version_name
+from models.publishing.publish import publish
+from models.store import Store
+from service.corpus.corpus import Corpus
+from tests.service.lifecycle.test_swap import Place
+from tests.service.swapping import QUERIES
+from tests.tiny import tiny_source
+
+
+def _copy(folder: Path, source: Path, manifest: Manifest) -> Manifest:
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME))
+    return manifest
+
+
+def with_search(store: Store, version: str, search: dict[str, SearchDefaults]) -> str:
+    """Publish the model of `version` once more, with these defaults."""
+    old = store.verify(version)
+    name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
+    new = old.model_copy(update={"version": name, "search": search, "files": {}})
+    return store.publish(partial(_copy, source=store.folder(version), manifest=new)).version
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    store = Store(tmp_path / "models")
+    first = publish(store, tiny_source(tmp_path / "source"))
+    with_search(store, first.version, {"default": SearchDefaults(mode="hybrid", weight=0.3)})
+    lexical = {"default": SearchDefaults(mode="lexical", weight=0.0)}
+    with_search(store, first.version, lexical)
+    return Place(tmp_path)
+
+
+def test_a_version_without_search_is_written_as_before_there_was_any(place: Place) -> None:
+    texts = {manifest.version: manifest.text() for manifest in place.store.versions()}
+    assert '"search"' not in texts[place.a]
+    assert '"search"' in texts[place.b]
+    assert Manifest.model_validate_json(texts[place.b]).search["default"].weight == 0.3
+
+
+def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.store.want(place.a)
+    embedded: list[int] = []
+    embed = Corpus.embed
+
+    async def counted(self: Corpus, generation: object, texts: list[str], *args: object) -> object:
+        embedded.append(len(texts))
+        return await embed(self, generation, texts, *args)  # type: ignore[arg-type]
+
+    with place.serving() as client:
+        place.fill()
+        q = QUERIES[0]
+        before = client.get("/search", params={"q": q}).json()
+        assert before["mode"] == "dense"
+        monkeypatch.setattr(Corpus, "embed", counted)
+        place.activate(place.b)
+        assert sum(embedded) <= 2, "the one forward pass that warms it, but no document"
+        learned = client.get("/search", params={"q": q}).json()
+        assert learned["mode"] == "hybrid"
+        assert learned["model"] == place.b
+        asked = client.get("/search", params={"q": q, "mode": "dense"}).json()
+        assert asked["hits"] == before["hits"], "the same vectors"
+        default_weight = client.post(
+            "/search", json={"queries": [q], "mode": "hybrid"}, headers={"X-Model-Version": place.a}
+        )
+        assert default_weight.status_code == 200, default_weight.text
+        assert default_weight.json()["results"][0] != learned["hits"], "another weight, the kept version's"
+        many = client.post("/search", json={"queries": [q]}).json()
+        assert many["results"][0] == learned["hits"]
+        assert client.get("/search", params={"id": "d3"}).json()["mode"] == "dense"
+        place.activate(place.c)
+        assert client.get("/search", params={"q": q}).json()["mode"] == "lexical"
+        assert client.post("/models/rollback").status_code == 202
+        place.until(lambda: place.active() == place.b)
+        back = client.get("/search", params={"q": q}).json()
+        assert (back["mode"], back["hits"]) == ("hybrid", learned["hits"])
+
+
+def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
+    place.store.want(place.c)
+    with place.serving(search_mode="dense") as client:
+        place.fill()
+        assert client.get("/search", params={"q": QUERIES[0]}).json()["mode"] == "dense"

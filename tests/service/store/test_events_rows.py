@@ -1,0 +1,58 @@
+"""The jobs on the table of events, beside a service: limits over several keys, and deleting in steps."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.store.events import EXPIRE_ROWS, count, expire, store
+from service.store.schema import connect, migrate
+from service.store.values import Event, EventLimits, Selection
+from service.store.writer import Transaction
+
+
+@pytest.fixture
+def transaction(tmp_path: Path) -> Iterator[Transaction]:
+    migrate(tmp_path / "simile.db")
+    connection = connect(tmp_path / "simile.db")
+    connection.execute(
+        "INSERT INTO documents (collection, id, text, metadata) VALUES ('default', 'd', 't', '{}')"
+    )
+    yield Transaction(connection)
+    connection.close()
+
+
+def reported(key: str, count: int, at: float = 0.0) -> list[Event]:
+    return [
+        Event(search_id="s", query="q", id="d", type="click", event_id=f"{n}", at=at, key=key)
+        for n in range(count)
+    ]
+
+
+def test_the_limit_in_all_holds_for_several_keys_together(transaction: Transaction) -> None:
+    first = store(transaction, reported("ann", 6), EventLimits(in_all=8))
+    second = store(transaction, reported("bob", 6), EventLimits(in_all=8))
+    assert (first.new, first.refused) == ([*range(6)], {})
+    assert second.new == [0, 1]
+    assert [*second.refused] == [2, 3, 4, 5]
+    assert all(
+        "There are 8 events in all (SIMILE_MAX_EVENTS)" in str(error) for error in second.refused.values()
+    )
+
+
+def test_room_that_was_freed_is_room_though_numbers_grow(transaction: Transaction) -> None:
+    limits = EventLimits(per_key=5)
+    assert len(store(transaction, reported("ann", 9), limits).new) == 5
+    transaction.connection.execute("DELETE FROM events WHERE event_id IN ('1', '2', '3')")
+    assert len(store(transaction, reported("bob", 9), limits).new) == 5, "another key's do not count"
+    assert store(transaction, reported("ann", 9), limits).new == [1, 2, 3]
+
+
+def test_old_events_are_deleted_in_steps(transaction: Transaction) -> None:
+    store(transaction, reported("ann", EXPIRE_ROWS + 1, at=10.0), EventLimits())
+    store(transaction, reported("bob", 3, at=20.0), EventLimits())
+    assert expire(transaction, 20.0) is True
+    assert count(transaction.connection, Selection()) == 4
+    assert expire(transaction, 20.0) is False
+    assert count(transaction.connection, Selection()) == 3
+    assert expire(transaction, 20.0) is False

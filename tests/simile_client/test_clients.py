@@ -1,0 +1,183 @@
+"""Both clients against the real service, and against a server that is full."""
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.publishing.publish import publish
+from models.store import Store
+from simile_client import AsyncClient, Client, Document, SimileError
+from tests.service.process import Service, free_port
+from tests.tiny import tiny_source
+
+TEXTS = ["river red", "window paper red", "paper"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("client")
+    store = Store(folder / "models")
+    store.want(publish(store, tiny_source(folder / "source")).version)
+    with Service(folder) as running:
+        running.wait_until_ready()
+        yield f"http://127.0.0.1:{running.port}"
+
+
+def test_documents_are_stored_found_judged_and_deleted(service: str) -> None:
+    with Client(service) as client:
+        stored = client.put([Document(text, f"a b/{at}", {"n": at}) for at, text in enumerate(TEXTS)])
+        assert (stored.upserted, stored.truncated, stored.ids) == (3, 0, ("a b/0", "a b/1", "a b/2"))
+        assert client.get("a b/1") == Document(TEXTS[1], "a b/1", {"n": 1})
+        found = client.search("river red", k=2, mode="hybrid", filter={"n": {"$lt": 2}})
+        assert [hit.id for hit in found.hits] == ["a b/0", "a b/1"]
+        assert (found.hits[0].text, found.hits[0].metadata, found.mode) == (TEXTS[0], {"n": 0}, "hybrid")
+        assert found.model == client.info()["model_version"]
+        assert client.judge("river", "a b/0", relevant=True) == 1
+        assert client.delete("a b/0") == 1
+        assert client.delete("a b/0") == 0
+        elsewhere = client.put([Document("paper")], collection="other")
+        assert len(elsewhere.ids) == 1
+        assert client.search("paper", collection="other").hits[0].id == elsewhere.ids[0]
+
+
+def test_vectors_are_of_unit_length_and_similarity_is_their_cosine(service: str) -> None:
+    with Client(service) as client:
+        vectors = np.array(client.embed(TEXTS))
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+        [cosine] = client.similarity([(TEXTS[0], TEXTS[1])])
+        assert cosine == pytest.approx(vectors[0] @ vectors[1], abs=1e-5)
+        assert len(client.embed(TEXTS, dimensions=4)[0]) == 4
+
+
+def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
+    async def asked() -> None:
+        with Client(service) as waiting:
+            async with AsyncClient(service) as client:
+                await client.put([Document("window", "async", {"n": 9})])
+                assert await client.get("async") == waiting.get("async")
+                assert await client.embed(TEXTS) == waiting.embed(TEXTS)
+                assert await client.similarity([("a", "b")]) == waiting.similarity([("a", "b")])
+                assert (await client.search("window")).hits == waiting.search("window").hits
+                assert await client.judge("window", "async", relevant=False) == 1
+                assert (await client.info())["dimension"] == waiting.info()["dimension"]
+                assert await client.delete("async") == 1
+
+    asyncio.run(asked())
+
+
+def test_the_snippet_of_the_page_runs(service: str) -> None:
+    [snippet] = re.findall(
+        r"^```py\n(.*?)^```", Path("docs/CLIENTS.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    names: dict[str, Any] = {}
+    exec(snippet.replace("http://127.0.0.1:8000", service), names)
+    assert [hit.id for hit in names["answer"].hits] == ["ticket-1"]
+    assert len(names["vectors"]) == 1
+
+
+def test_a_refusal_says_what_to_do(service: str) -> None:
+    with Client(service) as client:
+        with pytest.raises(SimileError, match="no document") as refused:
+            client.get("nobody")
+        assert refused.value.status == 404
+        with pytest.raises(SimileError, match="empty") as refused:
+            client.embed([" "])
+        assert refused.value.status == 400
+        assert refused.value.error_type
+
+
+class _Full(BaseHTTPRequestHandler):
+    """Answers 429, then 503, then 200."""
+
+    answers: list[tuple[int, dict[str, str], object]]
+
+    def do_GET(self) -> None:
+        status, headers, body = self.answers.pop(0)
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in (headers | {"content-length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def full(*answers: tuple[int, dict[str, str], object]) -> Iterator[str]:
+    handler = type("Handler", (_Full,), {"answers": list(answers)})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+BUSY = {"error": "The queue is full.", "error_type": "overloaded"}
+
+
+def test_it_waits_as_long_as_the_service_asks_and_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    async def paused(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("simile_client.clients.asyncio.sleep", paused)
+    answers: tuple[tuple[int, dict[str, str], object], ...]
+    answers = ((429, {"retry-after": "7"}, BUSY), (503, {}, BUSY), (200, {}, {"dimension": 3}))
+    with full(*answers) as url, Client(url) as client:
+        assert client.info() == {"dimension": 3}
+    assert pauses == [7.0, 1.0]
+
+    async def asked(url: str) -> object:
+        async with AsyncClient(url) as client:
+            return await client.info()
+
+    with full(*answers) as url:
+        assert asyncio.run(asked(url)) == {"dimension": 3}
+    assert pauses == [7.0, 1.0] * 2
+
+
+def test_patience_ends_and_other_refusals_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with (
+        full(*[(429, {"retry-after": "1000"}, BUSY)] * 2) as url,
+        Client(url, retries=1) as client,
+        pytest.raises(SimileError, match=r"The queue is full\.") as refused,
+    ):
+        client.info()
+    assert (refused.value.status, refused.value.error_type) == (429, "overloaded")
+    assert pauses == [60.0], "no service keeps a program for longer"
+    pauses.clear()
+    with (
+        full((500, {}, "no JSON object")) as url,
+        Client(url) as client,
+        pytest.raises(SimileError, match="500"),
+    ):
+        client.info()
+    assert not pauses
+
+
+def test_a_service_that_does_not_run_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    url = f"http://127.0.0.1:{free_port()}"
+    with Client(url, retries=2) as client, pytest.raises(SimileError, match=f"{url} does not answer"):
+        client.info()
+    assert pauses == [0.5, 1.0]

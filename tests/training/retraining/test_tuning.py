@@ -1,0 +1,87 @@
+"""The learned weight of hybrid search: values by hand, and queries that one of both rankings answers."""
+
+import numpy as np
+import pytest
+
+from models.search.fusion import DENSE_WEIGHT
+from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import Scorable
+from training.retraining.tuning import LEAST_QUERIES, WEIGHTS, choose, parts, tune
+
+rng = np.random.default_rng(5)
+
+
+def _scores(means: dict[float, float], spread: float, queries: int) -> np.ndarray:
+    """(q, weights): each query has its own level, and noise of `spread` of its own at each weight."""
+    level = rng.uniform(0.2, 0.4, (queries, 1))
+    return np.array([[means[weight] for weight in WEIGHTS]]) + level + rng.normal(0, spread, (queries, 11))
+
+
+def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
+    means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
+    assert choose(_scores(means, 0.2, 40)).chosen.weight == pytest.approx(DENSE_WEIGHT, abs=0.21)
+    same = np.repeat(rng.uniform(0, 1, (30, 1)), len(WEIGHTS), axis=1)
+    assert choose(same).chosen.weight == DENSE_WEIGHT
+    assert choose(same[:1]).chosen.weight == DENSE_WEIGHT, "one query has no spread, and shows nothing"
+
+
+@pytest.mark.parametrize(("best", "mode"), [(0.0, "lexical"), (0.4, "hybrid"), (1.0, "dense")])
+def test_a_clear_difference_is_followed(best: float, mode: str) -> None:
+    means = {weight: 0.5 - 0.4 * abs(weight - best) for weight in WEIGHTS}
+    found = choose(_scores(means, 0.01, 200))
+    assert found.chosen.mode == mode
+    assert found.chosen.weight == best
+    assert found.queries == 200
+    assert max(found.ndcg10, key=lambda weight: found.ndcg10[weight]) == best
+
+
+# Documents n are on a circle; a query's vector points at `near`, its words are those of `worded`.
+
+
+def _model(vectors: dict[str, np.ndarray]) -> Scorable:
+    def encode(texts: list[str]) -> np.ndarray:
+        return np.array([vectors[text] for text in texts], np.float32)
+
+    return Scorable(None, None, None, encode, encode, encode, lambda text: [text])
+
+
+def _angle(at: int) -> np.ndarray:
+    return np.array([np.cos(at / 20), np.sin(at / 20)])
+
+
+def _search(answer: str) -> tuple[Collection, Scorable]:
+    """Each query's vector is that of document n, and its word that of document n + 30, of 60."""
+    documents = {f"d{at}": f"word{at} other" for at in range(60)}
+    queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(LEAST_QUERIES)}
+    right = {
+        f"q{at}": {f"d{at if answer == 'dense' else (at + 30) % 60}": 1.0} for at in range(LEAST_QUERIES)
+    }
+    vectors = {text: _angle(int(id[1:])) for id, text in documents.items()}
+    vectors |= {text: _angle(int(id[1:])) for id, text in queries.items()} | {"word1": _angle(31)}
+    return Collection(documents, queries, right, 0), _model(vectors)
+
+
+@pytest.mark.parametrize("answer", ["dense", "lexical"])
+def test_the_ranking_that_answers_is_found(answer: str) -> None:
+    search, model = _search(answer)
+    found = tune([search], model)["default"]
+    good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
+    assert found.ndcg10[good] == found.ndcg10[found.chosen.weight] == 1.0
+    assert found.ndcg10[bad] < 0.7
+    assert (found.chosen.weight == DENSE_WEIGHT) == (answer == "dense"), "the nearest of those that are right"
+    assert found.queries == LEAST_QUERIES
+
+
+def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing() -> None:
+    dense, model = _search("dense")
+    within = dict.fromkeys((*dense.documents, *dense.queries), "a")
+    few = {f"few{at}": "word1" for at in range(LEAST_QUERIES - 1)}
+    both = dense._replace(
+        documents=dense.documents | {"x": "word1 other"},
+        queries=dense.queries | few,
+        relevant=dense.relevant | {name: {"x": 1.0} for name in few},
+        within=within | {"x": "b"} | dict.fromkeys(few, "b"),
+    )
+    assert [name for name, _ in parts(both)] == ["a", "b"]
+    assert {name: [*part.documents] for name, part in parts(both)}["b"] == ["x"]
+    assert set(tune([both], model)) == {"a"}

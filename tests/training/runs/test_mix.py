@@ -1,0 +1,97 @@
+"""The share of a training that is kept: the weights by hand, the choice by numbers, and whole runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from models.store import Store
+from tests.training.run_cases import events
+from training.evaluation.encoding import Encode
+from training.methods.postprocess import Whiten
+from training.methods.recipe import Recipe
+from training.runfile import Result
+from training.runs.export import export_run
+from training.runs.mix import SHARES, between, smallest_good
+
+Run = Callable[..., Result]
+
+
+def test_weights_are_a_share_of_the_way() -> None:
+    base = {"w": torch.tensor([1.0, -2.0]), "ids": torch.tensor([1, 2])}
+    trained = {"w": torch.tensor([3.0, 2.0]), "ids": torch.tensor([3, 4])}
+    found = between(base, trained, 0.25)
+    assert found["w"].tolist() == [1.5, -1.0]
+    assert found["ids"].tolist() == [3, 4]
+    assert between(base, trained, 1.0)["w"].tolist() == [3.0, 2.0]
+
+
+def figures(*means: float, spread: float = 0.0) -> dict[float, NDArray[np.float64]]:
+    """Of 100 searches; half of those of the first share are `spread` above their mean, half below."""
+    found = {share: np.full(100, mean) for share, mean in zip(SHARES, means, strict=True)}
+    found[SHARES[0]] = found[SHARES[0]] + spread * np.resize([1, -1], 100)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("means", "spread", "kept"),
+    [
+        ((0.3, 0.3, 0.3, 0.3), 0.0, 0.25),  # a tie
+        ((0.3, 0.4, 0.5, 0.6), 0.0, 1.0),
+        ((0.3, 0.5, 0.4, 0.1), 0.0, 0.5),
+        ((0.48, 0.5, 0.4, 0.1), 0.3, 0.25),  # 0.02 behind, and one standard error is 0.03
+        ((0.46, 0.5, 0.4, 0.1), 0.3, 0.5),  # 0.04 behind
+    ],
+)
+def test_ties_and_noise_keep_the_base(means: tuple[float, ...], spread: float, kept: float) -> None:
+    assert smallest_good(figures(*means, spread=spread)) == kept
+
+
+class Peak:
+    """Searches that one share is best for; it counts how often it is asked."""
+
+    def __init__(self, share: float) -> None:
+        self._best, self.asked = share, 0
+        self.vectors: list[NDArray[np.float32]] = []
+
+    def __call__(self, encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
+        share = SHARES[self.asked]
+        self.asked += 1
+        assert np.array_equal(encode_queries(["a cat"]), encode_documents(["a cat"]))  # no prompts
+        self.vectors.append(encode_queries(["the red river runs"]))
+        return np.full(3, 1 - abs(share - self._best))
+
+
+def test_a_run_ends_with_the_share_that_searches_choose(run: Run, tiny_source: Path, tmp_path: Path) -> None:
+    choose = Peak(0.5)
+    result = run("out", steps=6, choose=choose)
+    assert choose.asked == len(SHARES)
+    base, best, last = (
+        load_file(folder / "model.safetensors") for folder in (tiny_source, result.best, result.last)
+    )
+    for name, tensor in best.items():
+        assert tensor == pytest.approx((base[name] + last[name]) / 2, abs=1e-6), name
+    assert len({vectors.tobytes() for vectors in choose.vectors}) == len(SHARES)
+    said = json.loads((result.out / "run.json").read_text())
+    assert said["finished"]["share"] == 0.5
+    assert said["finished"]["shares"] == {"0.25": 0.75, "0.5": 1.0, "0.75": 0.75, "1.0": 0.5}
+    assert events(result.out, "share")[0]["share"] == 0.5
+    plain = load_file(run("plain", steps=6).last / "model.safetensors")
+    assert all(np.array_equal(plain[name], last[name]) for name in plain)  # choosing changes no training
+    store = Store(tmp_path / "models")
+    assert export_run(result.out, store).lineage["share"] == 0.5
+    assert "share" not in export_run(result.out, store, step="last").lineage
+
+
+def test_where_there_is_nothing_between_nothing_is_chosen(run: Run, recipe: Recipe) -> None:
+    choose = Peak(0.5)
+    result = run("out", recipe=replace(recipe, post=(Whiten(8),)), steps=2, choose=choose)
+    assert (choose.asked, result.best.is_dir()) == (0, True)

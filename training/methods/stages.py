@@ -1,0 +1,75 @@
+"""Stages: recipes that follow each other in one run, each for its share of the time.
+
+    vocabulary = 8000
+    minutes = 60.0
+    stages = [
+        { recipe = "simcse-unsup", share = 0.7, set = { "optim.lr" = 1e-4 } },
+        { recipe = "triples", share = 0.3 },
+    ]
+
+A stage that reads rows which no corpus has is left out, and its time goes to the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from training.methods.catalogue import load_recipe
+from training.methods.ranges import AboveZero, Rate
+from training.methods.recipe import Recipe
+from training.validation import refusal
+
+
+@dataclass(frozen=True)
+class Stage:
+    recipe: str  # as for `train`
+    share: Rate  # of the minutes, in proportion to the other stages
+    set: dict[str, Any] = field(default_factory=dict)  # keys of the recipe with other values
+
+
+@dataclass(frozen=True)
+class Stages:
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    name: str
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    minutes: AboveZero  # of all steps, unless the texts end sooner
+    vocabulary: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] = 0  # tokens to learn from the texts
+
+    def recipes(self) -> list[Recipe]:
+        """The recipe of each stage. Raise TrainingError."""
+        return [load_recipe(stage.recipe, stage.set) for stage in self.stages]
+
+    def digest(self) -> str:
+        """SHA-256 of what was decided: all but the name."""
+        recipes = zip(self.stages, self.recipes(), strict=True)
+        about = [[stage.share, recipe.digest()] for stage, recipe in recipes]
+        decided = [self.minutes, self.vocabulary, about]
+        return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
+
+
+_STAGES = TypeAdapter(Stages)
+
+
+def find_stages(name: str) -> Stages | None:
+    """The stages that a name or a TOML file stands for; None when it is a recipe of its own, or nothing."""
+    shipped = resources.files("training") / "recipes" / "stages" / f"{name}.toml"
+    file = shipped if shipped.is_file() else Path(name)
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None  # load_recipe says what is wrong
+    if "stages" not in table:
+        return None
+    try:
+        return _STAGES.validate_python(table | {"name": file.name.removesuffix(".toml")})
+    except ValidationError as error:
+        raise refusal(error, _STAGES.json_schema(), f"The recipe {name}", "the recipe") from None

@@ -1,0 +1,58 @@
+"""Queries made of text alone: what a document says of itself, and the document without it.
+
+    title            "Reset a password"    and the text behind it
+    heading          "# Before you begin"  a line of Markdown, and the rest of the document
+    first sentence   of the document, and the rest of it
+
+A query is cut out of its document, or each would find its own by the very words (Izacard et al. 2022 leave
+them in for one query in ten; here the teacher scores what is left). Not here: queries that people asked;
+they are a `Query` without a source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from training.mining.labelled import folded
+from training.mining.pairs import body_of
+
+_HEADING = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)\n", re.MULTILINE)
+# Behind a full stop, a question or exclamation mark and white space; scripts without spaces; an empty line.
+_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")  # noqa: RUF001  full-width marks
+_SHORTEST, _LONGEST = 4, 60  # words of a sentence that can ask; chosen by us
+_CHARACTERS = 8, 200  # of one whose script writes no spaces
+
+
+class Query(NamedTuple):
+    text: str
+    source: int | None = None  # the place of the document that it was cut out of; None: somebody asked it
+    rest: str = ""  # that document without it
+
+
+def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:
+    """Titles, headings and first sentences of (title, text), without those that several documents have."""
+    found = [query for place, (title, text) in enumerate(documents) for query in _cut(place, title, text)]
+    used = Counter(query.text.casefold() for query in found)
+    return [query for query in found if used[query.text.casefold()] == 1]
+
+
+def _cut(place: int, title: str, text: str) -> Iterator[Query]:
+    body = body_of(folded(title), folded(text))
+    if title.strip() and body and folded(title) != body:
+        yield Query(folded(title), place, body)
+    for heading in _HEADING.finditer(text):
+        rest = folded(text[: heading.start()] + text[heading.end() :])
+        if rest:
+            yield Query(folded(heading[1]), place, rest)
+    sentences = [folded(part) for part in _END.split(_HEADING.sub("", text).strip(), maxsplit=1)]
+    if len(sentences) == 2 and sentences[1] and _asks(sentences[0]):
+        yield Query(sentences[0], place, sentences[1])
+
+
+def _asks(sentence: str) -> bool:
+    if " " not in sentence and not sentence.isascii():
+        return _CHARACTERS[0] <= len(sentence) <= _CHARACTERS[1]
+    return _SHORTEST <= len(sentence.split()) <= _LONGEST

@@ -1,0 +1,128 @@
+"""Lists for `distil-hybrid`: queries with documents, each with the score that hybrid search gives it.
+
+    query ─▶ dense, of the model that searches now ┐
+          └▶ words, by BM25 ───────────────────────┴▶ fused ─▶ its first DEPTH ─▶ LISTED of them, and scores
+
+So dense search can learn what words add (SPAR, Chen et al. 2021; LED, Zhang et al. 2023). A document that the
+query was cut out of is scored without it, as if it had never been there: its words and its vector are those
+of the rest. A score is the cosine that would make dense search rank as hybrid search does:
+
+    fused = w · (1 + cosine) / (1 + best) + (1 - w) · words      solved for the cosine
+
+With no words in common it is the model's own cosine, and there is nothing to learn. A long document counts by
+its best passage, as in the service, and is that passage in the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.search.fusion import DENSE_WEIGHT, fuse
+from training.errors import NothingToLearn
+from training.evaluation.encoding import Vectors
+from training.evaluation.modes import CANDIDATES
+from training.evaluation.scorable import Scorable
+from training.evaluation.words import WordIndex
+from training.mining.labelled import folded
+from training.mining.neighbours import cosine_blocks, unit_vectors
+from training.mining.queries import Query
+from training.text.corpus import LISTED
+
+DEPTH = 50  # fused hits that a list is taken from
+_WORDED = 4 * CANDIDATES  # texts found by words: rests are among them
+_DECIMALS = 6
+
+
+class Listed(NamedTuple):
+    """A line of the output."""
+
+    query: str
+    documents: tuple[str, ...]  # LISTED of them; the first is the one that the query was cut out of, if any
+    scores: tuple[float, ...]  # in cosines; may be above 1
+
+    def line(self) -> dict[str, Any]:
+        """By the names that `train` reads."""
+        documents = {f"doc_{number}": text for number, text in enumerate(self.documents, 1)}
+        return {"query": self.query, **documents, "scores": self.scores}
+
+    def row(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        return (self.query, *self.documents), self.scores
+
+
+class _Passages:
+    """The passages of some texts, one text after another."""
+
+    def __init__(self, texts: Sequence[str], model: Scorable) -> None:
+        parts = [model.split(text) for text in texts]
+        self.texts = [folded(part) for of_text in parts for part in of_text]
+        self.starts = np.cumsum([0, *map(len, parts)])
+        self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)
+
+    def best(self, cosines: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(passages,) -> (texts,)"""
+        best: NDArray[np.float32] = np.maximum.reduceat(cosines, self.starts[:-1])
+        return best
+
+    def nearest(self, text: int, query: Vectors) -> tuple[float, str]:
+        """The cosine of a text's best passage, and the passage."""
+        start, end = self.starts[text : text + 2]
+        cosines = self.vectors[start:end] @ query
+        at = int(cosines.argmax())
+        return float(cosines[at]), self.texts[start + at]
+
+
+def lists(documents: Sequence[str], queries: Sequence[Query], model: Scorable) -> Iterator[Listed]:
+    """A list for each query, in their order.
+
+    Raise NothingToLearn when there are fewer documents than a list has.
+    """
+    if len(documents) < LISTED:
+        raise NothingToLearn(f"{len(documents)} documents are fewer than the {LISTED} of a list: add text.")
+    passages = _Passages(documents, model)
+    cut = [query for query in queries if query.source is not None]
+    rests, of_rest = _Passages([query.rest for query in cut], model), iter(range(len(cut)))
+    vectors = unit_vectors(model.encode_queries, [query.text for query in queries])
+    # One index, so that a word is as rare in a rest as in a document.
+    with WordIndex([*documents, *(query.rest for query in cut)]) as words:
+        for start, block in cosine_blocks(vectors, passages.vectors, "queries"):
+            for row, query, vector in zip(block, queries[start:], vectors[start:], strict=False):
+                cosines, counted = passages.best(row), words.nearest(query.text, _WORDED)
+                worded = {place: bm25 for place, bm25 in counted.items() if place < len(documents)}
+                own: dict[int, str] = {}
+                if query.source is not None:
+                    rest = next(of_rest)
+                    cosines[query.source], own[query.source] = rests.nearest(rest, vector)
+                    worded.pop(query.source, None)
+                    if left := counted.get(len(documents) + rest):
+                        worded[query.source] = left
+                scores = _in_cosines(cosines, worded, own)
+                others = spread([place for place in scores if place not in own], LISTED - len(own))
+                texts = [own.get(place) or passages.nearest(place, vector)[1] for place in (*own, *others)]
+                values = [round(scores[place], _DECIMALS) for place in (*own, *others)]
+                yield Listed(query.text, tuple(texts), tuple(values))
+
+
+def spread(ranked: Sequence[int], count: int) -> list[int]:
+    """`count` of the first DEPTH: the first, the last, and between them fewer the lower they rank.
+
+    Where it is decided, at the top, a list is dense; below it shows how far away the others are.
+    """
+    found: list[int] = []
+    for rank in np.geomspace(1, min(DEPTH, len(ranked)), count).round():
+        found.append(max(int(rank), found[-1] + 1 if found else 1))
+    return [ranked[rank - 1] for rank in found]
+
+
+def _in_cosines(
+    cosines: NDArray[np.float32], worded: Mapping[int, float], kept: Iterable[int]
+) -> dict[int, float]:
+    """The fused scores as cosines, best first; `kept` are places that are in it wherever they rank."""
+    order = np.argsort(-cosines, kind="stable")[:CANDIDATES].tolist()
+    near = {place: float(cosines[place]) for place in (*order, *kept)}
+    scale = (1 + max(near.values())) / DENSE_WEIGHT
+    scores = {place: float(fused) * scale - 1 for place, fused in fuse(near, worded).items()}
+    return dict(sorted(scores.items(), key=lambda item: (-item[1], item[0])))

@@ -1,0 +1,170 @@
+"""python -m training extend-vocabulary FOLDER: a base with tokens that it learned from a team's text.
+
+    text ─▶ words that the base splits ─▶ WordPiece's trainer ─▶ tokens that the base lacks
+                                                                     │ ids behind its own
+    base ─▶ tokenizer.json, config.json, model.safetensors ◀─────────┘ row: the mean of its old pieces' rows
+
+The normaliser and the tokens that were there stay, so a text without new tokens keeps its vector. BERT's
+normaliser takes Hangul apart into its letters, and the new tokens are written in these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.trainers import WordPieceTrainer
+from tqdm import tqdm
+
+from models.graph.backbone import read_safetensors
+from models.publishing.layout import write_layout
+from models.sources.folder import Source, read_source
+from models.store import models_dir
+from training.arguments import positive
+from training.errors import NothingToLearn, TrainingError
+from training.model.base import open_base
+from training.text.corpus import read_corpus
+
+ADD = 8000  # measured on Korean (RESULTS.md)
+_SEEN = 3  # times that a token stands in the text, at least
+_LETTERS = 500  # that the trainer tells apart, at least
+_UNKNOWN = "[UNK]"
+_CHUNK = 2000  # texts that are tokenised together
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "extend-vocabulary",
+        help="teach a base the words of a language or a field",
+        description="Write a base with tokens learned from your text, to be trained by the recipe mlm.",
+    )
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="where to write it: new, or empty")
+    command.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="as for `train`")
+    command.add_argument("--base", default="default", metavar="MODEL", help="as for `train` (%(default)s)")
+    command.add_argument(
+        "--add", type=positive, default=ADD, metavar="N", help="how many tokens, at most (%(default)s)"
+    )
+    command.set_defaults(run=_run)
+
+
+def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
+    """Write the folder `base` with up to `count` more tokens to `out`; how many there are.
+
+    Raise TrainingError when the base has no WordPiece vocabulary or no weights, NothingToLearn when the text
+    has no word that the base splits.
+    """
+    source = read_source(base)
+    model = source.tokenizer["model"]
+    if model.get("type") != "WordPiece" or not source.weights:
+        raise TrainingError(
+            f"{base.name} cannot take new tokens: that needs a WordPiece vocabulary (as BERT's) and "
+            "model.safetensors. Models of many languages read them already."
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise TrainingError(f"{out} is not an empty folder.")
+    learned = learn(source.tokenizer, texts, count)
+    if not learned:
+        raise NothingToLearn("The base has a token for every word of this text.")
+    rows = _old_rows(source.tokenizer, learned)
+    old = int(source.config["vocab_size"])
+    model["vocab"] |= {token: old + place for place, token in enumerate(learned)}
+    source.config["vocab_size"] = old + len(learned)
+    _write(source, rows, old, out)
+    return len(learned)
+
+
+def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[str]:
+    """Up to `count` new tokens, the most used first. tokenizer: tokenizer.json of a base."""
+    known: dict[str, int] = tokenizer["model"]["vocab"]
+    prefix: str = tokenizer["model"]["continuing_subword_prefix"]
+    opened = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+    words = _split_words(opened, texts, known)
+    trained = tokenizers.Tokenizer(WordPiece(unk_token=_UNKNOWN, continuing_subword_prefix=prefix))
+    trained.pre_tokenizer = WhitespaceSplit()
+    trainer = WordPieceTrainer(
+        vocab_size=2 * max(count, _LETTERS),  # more than are taken: it learns some of the base's again
+        min_frequency=_SEEN,
+        limit_alphabet=max(count // 2, _LETTERS),
+        continuing_subword_prefix=prefix,
+        special_tokens=[_UNKNOWN],
+        show_progress=False,
+    )
+    trained.train_from_iterator(words, trainer)
+    uses: Counter[str] = Counter()
+    for start in range(0, len(words), _CHUNK):
+        for encoded in trained.encode_batch(words[start : start + _CHUNK]):
+            uses.update(encoded.tokens)
+    new = [(-times, token) for token, times in uses.items() if token not in known and times >= _SEEN]
+    return [token for _, token in sorted(new)[:count]]
+
+
+def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Container[str]) -> list[str]:
+    """The words of each text that are no token of the base, normalised as it does."""
+    found = []
+    for text in tqdm(texts, desc="reading words", unit=" texts", delay=5, file=sys.stderr):
+        normal = opened.normalizer.normalize_str(text) if opened.normalizer else text
+        words = (word for word, _ in opened.pre_tokenizer.pre_tokenize_str(normal))
+        found.append(" ".join(word for word in words if word not in known))
+    return found
+
+
+def _old_rows(tokenizer: dict[str, Any], learned: Sequence[str]) -> list[list[int]]:
+    """Rows of the base for each new token: its pieces, or no row where the base has none of its letters."""
+    known: dict[str, int] = tokenizer["model"]["vocab"]
+    prefix: str = tokenizer["model"]["continuing_subword_prefix"]
+    return [_pieces(token, known, prefix) for token in learned]
+
+
+def _pieces(token: str, known: dict[str, int], prefix: str) -> list[int]:
+    """WordPiece's greedy longest match; a letter that the base lacks is left out."""
+    start = prefix if token.startswith(prefix) else ""
+    rest = token.removeprefix(prefix)
+    found = []
+    while rest:
+        end = next((end for end in range(len(rest), 0, -1) if start + rest[:end] in known), 0)
+        if end:
+            found.append(known[start + rest[:end]])
+        rest, start = rest[end or 1 :], prefix
+    return found
+
+
+def _write(source: Source, rows: Sequence[Sequence[int]], old: int, out: Path) -> None:
+    tensors = {name: array for file in source.weights for name, array in read_safetensors(file).items()}
+    tables = [name for name, array in tensors.items() if array.ndim and array.shape[0] == old]
+    for name in tables:  # the word table, and what a masked-language head has for each token
+        tensors[name] = np.concatenate([tensors[name], _means(tensors[name], rows)])
+    out.mkdir(parents=True, exist_ok=True)
+    write_layout(replace(source, weights=()), out)
+    (out / "config.json").write_text(json.dumps(source.config, indent=2) + "\n", encoding="utf-8")
+    (out / "vocab.txt").unlink(missing_ok=True)  # the old one; tokenizer.json has it all
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+
+
+def _means(table: NDArray[np.float32], rows: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """(new tokens, …): a token without pieces begins as the mean of the whole table."""
+    whole = table.mean(0)
+    return np.stack([table[pieces].mean(0) if pieces else whole for pieces in rows]).astype(table.dtype)
+
+
+def _run(options: argparse.Namespace) -> int:
+    corpus = read_corpus(options.corpus)
+    with open_base(options.base, models_dir(os.environ)) as base:
+        added = extend(base.folder, corpus.texts, options.folder, options.add)
+    print(  # noqa: T201  the answer of the command
+        f"{options.folder}: {added:,} new tokens; `python -m training train mlm --base {options.folder} …` "
+        "teaches them"
+    )
+    return 0

@@ -1,0 +1,60 @@
+"""Drift: how far a model is from its anchor, the model that its line began with.
+
+A chain of small losses would show in no comparison of neighbours in it, but it shows here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.store import Store
+from training.evaluation.encoding import Encode, Vectors
+from training.mining.neighbours import unit_vectors
+
+NEAREST = 10
+_TEXTS = 500  # that are compared with each other
+
+
+def drift(anchor: Vectors, candidate: Vectors) -> float:
+    """The share of each text's ten nearest that are others with the candidate: 0 to 1.
+
+    (n, …) vectors of length 1 of the same n texts. What turns the whole space, or gives it other dimensions,
+    is no drift. Fewer than 12 texts have all others among their ten nearest.
+    """
+    count = min(NEAREST, len(anchor) - 1)
+    before, after = _nearest(anchor, count), _nearest(candidate, count)
+    kept = [len({*was} & {*now}) for was, now in zip(before.tolist(), after.tolist(), strict=True)]
+    return 1 - sum(kept) / (count * len(kept)) if count > 0 else 0.0
+
+
+def drift_of(
+    anchor: tuple[Store, str], candidate: tuple[Store, str], texts: Iterable[str]
+) -> dict[str, float]:
+    """Over a fixed sample of `texts`, as the scores of a version have it."""
+    sample = sample_of(texts)
+    vectors = []
+    for store, version in (anchor, candidate):
+        encoder = store.open(version)
+        try:
+            prompt = encoder.manifest.document_prompt
+            encode: Encode = lambda some: encoder.encode([prompt + text for text in some]).vectors  # noqa: B023,E731
+            vectors.append(unit_vectors(encode, sample))
+        finally:
+            encoder.close()
+    return {"neighbours": round(drift(vectors[0], vectors[1]), 6)}
+
+
+def sample_of(texts: Iterable[str]) -> list[str]:
+    """The same texts of the same corpus, and most of them when it has grown a little."""
+    distinct = dict.fromkeys(texts)
+    return sorted(distinct, key=lambda text: hashlib.sha256(text.encode()).digest())[:_TEXTS]
+
+
+def _nearest(vectors: Vectors, count: int) -> NDArray[np.intp]:
+    cosines = (vectors @ vectors.T).round(6)
+    np.fill_diagonal(cosines, -np.inf)
+    return np.argsort(-cosines, axis=1, kind="stable")[:, :count]

@@ -1,0 +1,200 @@
+"""A run of several stages in one folder, resumed where it stopped.
+
+OUT/
+├── run.json, best/ last/     as of a run of one recipe, once the last stage is finished
+├── stages.json               the steps of each stage, as a short trial on this machine has timed them
+├── 0-vocabulary/             the base with its new tokens
+└── 1-mlm/ 2-triples/ …       a run each
+
+The learning rate falls to the end of a stage, so its steps are counted before it begins and then kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.files.fsync import replace_text
+from models.sources.folder import read_source
+from training.errors import TrainingError
+from training.methods.recipe import Recipe
+from training.methods.sources import steps_of_a_round
+from training.methods.stages import Stages
+from training.model.base import version_of
+from training.model.encoder import digest_of
+from training.model.vocabulary import extend
+from training.runfile import FILE_NAME as RUN
+from training.runfile import Identity, Result, claim, read_run, write_run
+from training.runs.device import open_device, use_bf16
+from training.runs.log import FILE_NAME as RECORD
+from training.runs.loop import run
+from training.runs.options import Options
+from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
+
+_PLAN = "stages.json"
+_TRIAL = 10  # steps; the first is slow
+
+
+class _Part(NamedTuple):
+    """A stage that has something to read."""
+
+    name: str
+    recipe: Recipe
+    corpus: Corpus
+    minutes: float
+
+
+def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, options: Options) -> Result:
+    """Run each stage from the end of the one before; `best` and `last` are those of the last one.
+
+    files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError or
+    ModelError.
+    """
+    parts = _parts(stages, files, options)
+    identity = _identity(stages, parts, base, options)
+    resumed = options.resume and (out / RUN).is_file()
+    claim(out, identity, resume=resumed)
+    found = read_run(out)
+    if "finished" in found:
+        options.say(f"{out} is finished already")
+        state = found["finished"]
+        return Result(out, state["done"], interrupted=False, loss=state["loss"])
+    begin = base
+    if stages.vocabulary:
+        begin = _vocabulary(parts, begin, out / "0-vocabulary", stages.vocabulary, options)
+    steps: list[int] = []
+    name = identity["base_name"]
+    for part in parts:
+        known = replace(options, base_name=name, parent=identity["parent"], resume=False)
+        count = _steps(part, begin, out, known)
+        within = out / part.name
+        known = replace(known, steps=count, resume=(within / RUN).is_file())
+        options.say(f"stage {part.name}: {count} steps on {part.corpus}")
+        result = run(part.recipe, part.corpus, begin, within, known)
+        if not result.finished or (result.interrupted and part is not parts[-1]):
+            return replace(result, out=out, finished=False)
+        steps.append(result.steps)
+        begin, name = _ended(within, out), f"{name}, {part.recipe.name}"
+    return _finish(out, identity, parts, steps, result)
+
+
+def _parts(stages: Stages, files: Sequence[Path], options: Options) -> list[_Part]:
+    read: dict[Path, tuple[Kind, Corpus]] = {}
+    chosen = []
+    for stage, recipe in zip(stages.stages, stages.recipes(), strict=True):
+        if recipe.result == "backbone":
+            raise TrainingError(
+                f"{stages.name}: the stage {recipe.name} would lose the base's pooling: "
+                'set result = "encoder".'
+            )
+        file = next((file for file in files if holds(file, recipe.source.kind)), None)
+        if file is None:
+            options.say(f"stage {recipe.name} is left out: no corpus has the rows that it reads")
+            continue
+        if file not in read:
+            read[file] = (recipe.source.kind, read_corpus(file, recipe.source.kind))
+        chosen.append((stage, replace(recipe, seed=_seed(recipe, options)), read[file][1]))
+    if not chosen:
+        raise TrainingError(f"{stages.name}: no corpus has the rows that its stages read.")
+    whole = sum(stage.share for stage, _, _ in chosen)
+    return [
+        _Part(f"{number}-{recipe.name}", recipe, corpus, stages.minutes * stage.share / whole)
+        for number, (stage, recipe, corpus) in enumerate(chosen, 1)
+    ]
+
+
+def _seed(recipe: Recipe, options: Options) -> int:
+    return recipe.seed if options.seed is None else options.seed
+
+
+def _identity(stages: Stages, parts: Sequence[_Part], base: Path, options: Options) -> Identity:
+    bf16 = use_bf16(options.precision, open_device(options.device))
+    corpora = [part.corpus.digest for part in parts]
+    return {
+        "method": stages.name,
+        "recipe": stages.digest(),
+        "corpus": hashlib.sha256(" ".join(corpora).encode()).hexdigest(),
+        "texts": sum({part.corpus.digest: len(part.corpus) for part in parts}.values()),
+        "base": digest_of(read_source(base)),
+        "base_name": options.base_name or base.name,
+        "parent": options.parent or version_of(base),
+        "seed": parts[0].recipe.seed,
+        "steps": None,  # of each stage: the plan
+        "precision": "bf16" if bf16 else "fp32",
+        "code": metadata.version("simile"),
+        "result": "encoder",
+    }
+
+
+def _vocabulary(parts: Sequence[_Part], base: Path, folder: Path, count: int, options: Options) -> Path:
+    """The base with new tokens, learned once: what a stopped run has left half done is made again."""
+    if not folder.is_dir():
+        texts = next((part.corpus for part in parts if part.recipe.source.kind is TEXTS), parts[0].corpus)
+        half = folder.with_name(f".{folder.name}")
+        shutil.rmtree(half, ignore_errors=True)
+        options.say(f"learning {count:,} tokens")
+        added = extend(base, texts.texts, half, count)
+        half.rename(folder)
+        options.say(f"{added:,} new tokens")
+    return folder
+
+
+def _steps(part: _Part, base: Path, out: Path, options: Options) -> int:
+    """The steps of a stage in its minutes, or of all its epochs if those are fewer."""
+    plan = _plan(out)
+    if part.name not in plan:
+        recipe = part.recipe
+        most = recipe.optim.epochs * steps_of_a_round(len(part.corpus), recipe.optim.batch)
+        trial = out / ".trial"
+        shutil.rmtree(trial, ignore_errors=True)
+        run(recipe, part.corpus, base, trial, replace(options, steps=min(_TRIAL, most), data=None))
+        fitting = 60 * part.minutes * _rate(trial) / recipe.optim.batch
+        shutil.rmtree(trial)
+        plan[part.name] = max(1, min(most, int(fitting)))
+        replace_text(out / _PLAN, json.dumps(plan, indent=2) + "\n")
+    return plan[part.name]
+
+
+def _rate(trial: Path) -> float:
+    """Rows of a second."""
+    events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
+    found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
+    return found
+
+
+def _plan(out: Path) -> dict[str, int]:
+    file = out / _PLAN
+    found: dict[str, int] = json.loads(file.read_bytes()) if file.is_file() else {}
+    return found
+
+
+def _ended(within: Path, out: Path) -> Path:
+    """The best step of a finished stage, wherever a stop has left it."""
+    return within / "best" if (within / "best").is_dir() else out / "best"
+
+
+def _finish(
+    out: Path, identity: Identity, parts: Sequence[_Part], steps: Sequence[int], result: Result
+) -> Result:
+    for name in ("best", "last"):
+        if (out / parts[-1].name / name).is_dir():
+            shutil.rmtree(out / name, ignore_errors=True)
+            (out / parts[-1].name / name).rename(out / name)
+    made: list[dict[str, Any]] = [
+        {
+            "method": part.recipe.name,
+            "recipe": part.recipe.digest(),
+            "corpus": part.corpus.digest,
+            "steps": count,
+        }
+        for part, count in zip(parts, steps, strict=True)
+    ]
+    state = {"done": sum(steps), "loss": result.loss, "dev": {str(k): v for k, v in result.dev.items()}}
+    write_run(out, identity | {"stages": made, "finished": state})
+    return replace(result, out=out, steps=sum(steps))
