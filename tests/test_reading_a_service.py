@@ -77,10 +77,12 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
         known = {document.id: document.id for document in documents_at(url, ALL).kept}
         assert used_at(url, ("default",), None, 3, 2) == ([], "no events")
     first, second = (f"collection:tickets/{id}" for id in shown[:2])
-    assert sorted(found) == sorted([Judgement("a river", second, True), Judgement("a river", first, False)])
-    assert line == "8 searches with events (position bias 1): 1 relevant documents, 1 passed over"
+    expected = [Judgement("a river", id, id == second, "", of_use=True) for id in (first, second)]
+    assert sorted(found) == sorted(expected)
+    assert line == "8 searches with events (position bias 1): 1 answers, 1 documents passed over"
     made = judged(found, known, 0.5)
-    assert {**made.train, **made.held} == {"a river": [second]}
+    assert {**made.train, **made.dev, **made.held} == {"a river": [second]}
+    assert made.keys == {"a river": ""}, "it rests on one key"
     assert made.negatives == {"a river": [first]}
 
 

@@ -18,14 +18,14 @@ try:
     from training.mining import command as mine
     from training.mining import look
     from training.model import blank, vocabulary
+    from training.retraining import advise, schedule
     from training.retraining import command as retrain
-    from training.retraining import schedule
     from training.runs import command as train
     from training.runs import export
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("training", missing))
 
-COMMANDS = (train, blank, vocabulary, evaluate, many, export, retrain, schedule, mine, look)
+COMMANDS = (train, blank, vocabulary, evaluate, many, export, retrain, schedule, advise, mine, look)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

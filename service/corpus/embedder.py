@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from models.search.content import Content
 from models.search.passages import Split, split
@@ -12,6 +13,7 @@ from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Answer, Lane
 from service.batching.tokenizing import LONG_CHARACTERS
+from service.corpus.readability import Readability
 from service.live import Generation
 from service.store.values import Embedding, Passage
 
@@ -27,6 +29,7 @@ class DocumentEncoder:
     def __init__(self, batcher: Batcher, *, passages: bool) -> None:
         self._batcher = batcher
         self.passages = passages
+        self._readability = Readability()
         self._splitting = {
             lane: ThreadPoolExecutor(SPLITTERS, thread_name_prefix=f"split-{lane}") for lane in Lane
         }
@@ -53,6 +56,10 @@ class DocumentEncoder:
         ]
         if self.passages and any(heads.truncated):
             await self._split(generation, contents, prompt, found, lane)
+        if not self._readability.knows(generation.version):
+            texts = [each.whole for each in contents]
+            look = partial(self._readability.look, generation.encoder, texts)
+            await asyncio.get_running_loop().run_in_executor(self._splitting[lane], look)
         return found
 
     async def _split(

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from models.tokens.normalize import normalized
-from models.tokens.reading import WORD
+from models.tokens.reading import WORD, Count
 from models.tokens.tokenizer import Tokenizer
 from training.mining.dedupe import near_duplicates
 from training.text.corpus import Corpus
@@ -95,6 +95,13 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
             opening: count / len(texts) for opening, count in openings.most_common(OPENINGS) if count > 1
         },
     )
+
+
+def unread(texts: Sequence[str], tokenizer_file: Path) -> str:
+    """The reason for which these texts cannot be read by that tokenizer, or nothing."""
+    lengths, unknown, special = _tokens(texts, tokenizer_file)
+    words = sum(len(WORD.findall(text)) for text in texts)
+    return Count(words, int((lengths - special).sum()), unknown).unreadable()
 
 
 def _opening(words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The anchor: the imported model that a line of retrainings began with.
+"""The active version, and its anchor: the imported model that a line of retrainings began with.
 
     anchor ─▶ trained on all judgements and text of today ─▶ candidate
       └─ compared with by `drift` (gate/drift.py)
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from models.manifest import ANCHOR
 from models.store import Store
+from training.errors import TrainingError
 
 
 def anchor_of(store: Store, active: str) -> str:
@@ -23,3 +24,14 @@ def anchor_of(store: Store, active: str) -> str:
     while manifest and (manifest := known.pop(manifest.parent or "", None)):
         oldest = manifest.version
     return oldest
+
+
+def active_version(store: Store) -> str:
+    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
+    version = store.read_state().get("live") or store.wanted()
+    if not version:
+        raise TrainingError(
+            f"{store.root} has no active version to compare with. Start the service once, "
+            "or name the folder with SIMILE_MODELS_DIR."
+        )
+    return str(version)

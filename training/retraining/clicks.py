@@ -127,15 +127,16 @@ def used_at(
         return [], "no events"
     used = estimated_bias(sessions) if bias is None else bias
     found = judgements_of(sessions, used, least, keys)
-    relevant = sum(judgement.relevant for judgement in found)
+    verdicts = {(each.query, each.id): each.relevant for each in found}
+    relevant = sum(verdicts.values())
     return found, (
-        f"{len(sessions):,} searches with events (position bias {used:g}): {relevant:,} relevant documents, "
-        f"{len(found) - relevant:,} passed over"
+        f"{len(sessions):,} searches with events (position bias {used:g}): {relevant:,} answers, "
+        f"{len(verdicts) - relevant:,} documents passed over"
     )
 
 
 def judgements_of(sessions: Sequence[Session], bias: float, least: int, keys: int) -> list[Judgement]:
-    """The opinion of the sessions, in the order of queries and ids.
+    """The opinion of the sessions, in the order of queries and ids, as one judgement of each key that agrees.
 
     least: searches that must agree. keys: from so many keys, or from as many as sent events, whichever is
     fewer.
@@ -154,14 +155,18 @@ def judgements_of(sessions: Sequence[Session], bias: float, least: int, keys: in
     def agreed(found: list[str] | None) -> bool:
         return found is not None and len(found) >= least and len(set(found)) >= needed
 
-    said = []
+    said: list[Judgement] = []
     for pair, value in sorted(zip(impressions.pairs, attraction.tolist(), strict=True)):
         if value >= _RELEVANT and agreed(clicks.get(pair)):
-            senders = {*clicks[pair]}
-            said.append(Judgement(*pair, True, clicked_by=senders.pop() if len(senders) == 1 else None))
+            said += _of_keys(pair, clicks[pair], relevant=True)
         elif value <= _NOT_RELEVANT and agreed(skips.get(pair)):
-            said.append(Judgement(*pair, False))
+            said += _of_keys(pair, skips[pair], relevant=False)
     return said
+
+
+def _of_keys(pair: tuple[str, str], keys: Iterable[str], *, relevant: bool) -> Iterator[Judgement]:
+    for key in sorted({*keys}):
+        yield Judgement(*pair, relevant, key, of_use=True)
 
 
 def _impressions(sessions: Sequence[Session]) -> _Impressions:

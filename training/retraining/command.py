@@ -18,6 +18,7 @@ from training.arguments import changes, positive, seed
 from training.errors import Busy, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.retraining.config import (
+    AUTO,
     LEAST,
     Config,
     CorpusTable,
@@ -68,7 +69,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "worse. Exit status: 0 published and wanted, 3 refused, 4 nothing to learn, 5 another is at work.",
     )
     command.add_argument(
-        "--recipe", default="simcse-unsup", help="a shipped recipe or a TOML file (%(default)s)"
+        "--recipe",
+        default=AUTO,
+        help="a shipped recipe or a TOML file; auto looks at text and judgements, and chooses (%(default)s)",
     )
     corpus = command.add_mutually_exclusive_group(required=True)
     corpus.add_argument("--corpus", type=Path, metavar="FILE", help="as `train --corpus`")
@@ -130,7 +133,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Retrain; what can be refused is refused before anything is trained."""
-    from training.retraining.making import Interrupted  # noqa: PLC0415  torch
+    from training.retraining.one import Interrupted  # noqa: PLC0415  torch
 
     try:
         if options.config:
@@ -162,9 +165,8 @@ def _by_config(options: argparse.Namespace) -> int:
 
 def _by_service(options: argparse.Namespace) -> int:
     """Retrain by a configuration made of the options: part of what the service has is held out and judges."""
-    wanted = chosen(options)
     config = Config(
-        corpus=CorpusTable(service=options.from_service, collections=wanted, least=max(2, options.least)),
+        corpus=of_service(options),
         train=TrainTable(
             recipe=options.recipe,
             base=options.base,
@@ -180,20 +182,30 @@ def _by_service(options: argparse.Namespace) -> int:
     return _judged(config, options.work, progress=True)
 
 
+def of_service(options: argparse.Namespace) -> CorpusTable:
+    """The documents that --from-service and its options name."""
+    return CorpusTable(service=options.from_service, collections=chosen(options), least=max(2, options.least))
+
+
 def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
     """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
+    from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
 
-    train = config.train
-    recipe = _recipe(train.recipe, train.set, train.seed)
+    train, chooses = config.train, config.train.recipe == AUTO
+    recipe = None if chooses else _recipe(train.recipe, train.set, train.seed)
+    options: dict[str, Any] = {
+        "precision": train.precision,
+        "threads": config.schedule.threads,
+        "progress": progress,
+    }
     store = Store(folders(config).models)
     with alone(store), workplace(place) as work:
+        if recipe is None:
+            return _tell(retrain_auto(config, store, work, options, _say))
         job: Job = prepare(config, recipe, store, work, _say)
-        options = replace(
-            job.options, precision=train.precision, threads=config.schedule.threads, progress=progress
-        )
-        return _tell(retrain(replace(job, options=options), _say))
+        return _tell(retrain(replace(job, options=replace(job.options, **options)), _say))
 
 
 def _by_file(options: argparse.Namespace) -> int:
@@ -202,6 +214,10 @@ def _by_file(options: argparse.Namespace) -> int:
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
     chosen(options)  # --collection goes with a service
+    if options.recipe == AUTO:
+        raise TrainingError(
+            "Say which recipe reads the rows of this file: --recipe pairs, triples, simcse-unsup …"
+        )
     recipe = _recipe(options.recipe, changes(options.set), options.seed)
     data = _data(options)
     _say("reading the corpus")

@@ -18,6 +18,7 @@ from training.retraining.gate import rules as gate
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
+AUTO = "auto"  # the recipe that looks and chooses (auto.py)
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _BASES = ("anchor", "active", "default")  # whatever folder there is of that name
 
@@ -61,13 +62,20 @@ class EventsTable(Table):
 
 
 class TrainTable(Table):
-    recipe: str = "simcse-unsup"
+    recipe: str = AUTO
     base: str = "anchor"  # the first of the line, so that small losses do not add up
     steps: int | None = Field(None, ge=1)
+    minutes: float | None = Field(None, gt=0)  # of training, at most
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     negatives: int = Field(3, ge=1, le=10)  # of each pair, for a recipe of triples
     set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as `train --set`
+
+    @model_validator(mode="after")
+    def _set_of_a_recipe(self) -> Self:
+        if self.recipe == AUTO and self.set:
+            raise ValueError('set changes a recipe: name one (recipe = "triples"), auto chooses itself')
+        return self
 
 
 class GateTable(Table):

@@ -11,15 +11,12 @@ they never judge again once it is active.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from training.evaluation.retrieval import Collection
-from training.retraining import searches as own
 from training.retraining.gate.verdict import EACH, GROUPS, HITS, JUDGED, KEYS
-from training.retraining.heldout import JUDGE, TRAIN, Split
-from training.retraining.judgements import Judged
 from training.text.corpus import Corpus
 
 FEW = 50  # groups of judged queries held out; with more, one half shows enough. Chosen by us
@@ -64,36 +61,3 @@ def asked(folds: Sequence[Fold]) -> dict[str, Collection]:
             0,
         )
     }
-
-
-def halves_of(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
-    """The two ways to train on one half of the judged queries and ask the other, where they are few.
-
-    Empty where the half that is held out is enough, or both together are too few to show anything.
-    """
-    enough = len({found.groups[query] for query in found.held}) >= FEW
-    both = len(found.held) + len(found.crossed)
-    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
-        return ()
-    turned = split.moved(
-        dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(found.train), JUDGE)
-    )
-    other = found._replace(train=found.held, held=found.crossed)
-    return (split, found), (turned, other)
-
-
-def whole(split: Split, found: Judged) -> tuple[Split, Judged]:
-    """Both halves to train on; none of them judges the model that is published."""
-    moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
-    return moved, found._replace(train=found.train | found.held, held={})
-
-
-def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
-    return [id for ids in part.values() for id in ids]
-
-
-def fold(half: tuple[Split, Judged], candidates: int, material: Callable[[Split, Judged], Corpus]) -> Fold:
-    split, found = half
-    searches = own.collections(split, found.held, candidates, least=1)
-    judged = searches[JUDGED]
-    return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))

@@ -7,8 +7,8 @@
 
 Each key of a service has one vote on a query and a document, its newest. The majority of keys counts; what
 they disagree on evenly counts for nothing. Feedback is newer than the file: where there is any, the file's
-word does not count. What events say (clicks.py) counts where neither says anything. A query judges or is
-trained on, never both, and so are its answers (sides.py).
+word does not count. What users do with hits (clicks.py) counts where neither says anything. A query judges or
+is trained on, never both, and so are its answers (sides.py).
 
 A key may not judge alone. A query rests on a key when no other key, no trusted one and no file says that an
 answer of it is relevant. Such queries judge only as far as others do: of the queries that judge, one key's
@@ -40,7 +40,7 @@ class Judgement(NamedTuple):
     id: str  # of the document, qualified by its collection
     relevant: bool
     key: str | None = None  # the name of the key that judged, empty where there was none; None: of a file
-    clicked_by: str | None = None  # the key that sent all the events it is made of; None: several, or none
+    of_use: bool = False  # the key's users did not say so, but acted so
 
 
 PER_DOCUMENT = 10  # queries on one document that judge: a document of many queries is one piece of evidence
@@ -59,7 +59,7 @@ class Judged(NamedTuple):
     groups: Mapping[str, int]  # of each query: those of one group share an answer
     keys: Mapping[str, str]  # of each query that rests on one key: its name
     kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
-    negatives: dict[str, list[str]]  # ids of documents that are not relevant, by query, of either side
+    negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
 
 
 def judgements_in(file: Path) -> Iterator[Judgement]:
@@ -95,28 +95,26 @@ def judged(
     each key's does, within bounds. learned: as sides.learned, of the models so far; nothing of it judges.
     """
     newest: dict[tuple[str, str], dict[str | None, bool]] = {}
-    clicked_by: dict[tuple[str, str], str | None] = {}
+    of_use: dict[tuple[str, str], dict[str | None, bool]] = {}
     for judgement in found:
         query = folded(judgement.query)
         if query:
-            votes = newest.setdefault((query, known.get(judgement.id, judgement.id)), {})
+            pair = query, known.get(judgement.id, judgement.id)
+            votes = (of_use if judgement.of_use else newest).setdefault(pair, {})
             votes[judgement.key] = judgement.relevant
-            if judgement.key is None:
-                clicked_by[query, known.get(judgement.id, judgement.id)] = judgement.clicked_by
     relevants: dict[str, list[str]] = {}
     voices: dict[str, set[str | None]] = {}
     negatives: dict[str, list[str]] = {}
     unknown = contradicted = 0
-    for (query, id), votes in sorted(newest.items(), key=lambda item: item[0]):
-        relevant = _majority(votes)
+    for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
+        relevant = _majority(said)
         if id not in known:
             unknown += 1
         elif relevant is None:
             contradicted += 1
         elif relevant:
             relevants.setdefault(query, []).append(id)
-            names = {clicked_by[query, id] if key is None else key for key, yes in votes.items() if yes}
-            voices.setdefault(query, set()).update(names)
+            voices.setdefault(query, set()).update(key for key, yes in said.items() if yes)
         else:
             negatives.setdefault(query, []).append(id)
     keys = {query: name for query, names in voices.items() if (name := _lone(names, trusted)) is not None}

@@ -35,7 +35,7 @@ from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
-from training.retraining.anchor import anchor_of
+from training.retraining.anchor import active_version, anchor_of
 from training.retraining.changed import changed
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
@@ -44,11 +44,14 @@ from training.retraining.gate.drift import drift_of
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import JUDGED, Scores, Verdict
 from training.retraining.gate.words import report
-from training.retraining.making import Making
 from training.retraining.scoring import about_of, scores_of, short
 from training.runfile import FILE_NAME as RUN
+from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
+from training.runs.command import train
+from training.runs.export import export_run
 from training.runs.options import Options
+from training.runs.pace import steps_within
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -71,10 +74,12 @@ class Job:
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
+    dev: Mapping[str, Collection] = field(default_factory=dict)  # other searches, that may choose settings
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
     folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
     looks: float = 1.0  # the number of this look at the same queries
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
+    minutes: float | None = None  # of training, at most; None: each row once
     choose: Choose | None = None  # which share of the training is kept; None: all of it
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
@@ -85,6 +90,10 @@ class Outcome(NamedTuple):
     published: bool  # and wanted; else it was refused
     reason: str  # why it was refused; empty when it was not
     verdict: Verdict | None  # None without a gate
+
+
+class Interrupted(TrainingError):
+    """Ctrl-C. The same job goes on from there when its work folder was kept."""
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:
@@ -103,34 +112,15 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         place = job.work / _name(job, base)
         if job.sweep:
             _sweep(job.work, place, say)
-        making = Making(
-            job.recipe,
-            base.folder,
-            anchor,
-            replace(
-                job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
-            ),
-        )
         crossed: Scores = {}
         try:
             if job.folds and job.mode == "on":
-                judged_before, crossed = _crossed(job, active, making, place, say)
+                judged_before, crossed = _crossed(job, active, base, place, say)
                 before["own"] = {**before.get("own", {}), JUDGED: judged_before}
-            artifacts, candidate = making.artifact(job.corpus, place, say)
+            artifacts, candidate = _artifact(job, job.corpus, base, place, say, anchor)
         except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
             return Outcome(None, False, str(error), None)
     return judge(job, active, before, artifacts, candidate, say, crossed)
-
-
-def active_version(store: Store) -> str:
-    """The version in service, or that it would start with when none has run yet. Raise TrainingError."""
-    version = store.read_state().get("live") or store.wanted()
-    if not version:
-        raise TrainingError(
-            f"{store.root} has no active version to compare with. Start the service once, "
-            "or name the folder with SIMILE_MODELS_DIR."
-        )
-    return str(version)
 
 
 def judge(
@@ -193,6 +183,23 @@ def judge(
     return _want(job, active, candidate, verdict)
 
 
+def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
+    """Go on with the run in the folder `run`; begin anew where there is none, or one that cannot go on."""
+    known = replace(
+        job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
+    )
+    if job.steps is None and job.minutes is not None:
+        steps = steps_within(job.minutes, job.recipe, corpus, base.folder, run.parent, known)
+        known = replace(known, steps=steps)
+    if (run / RUN).is_file():
+        try:
+            return train(job.recipe, corpus, base.folder, run, replace(known, resume=True))
+        except OtherRun as error:
+            say(f"training begins anew: {error.why}")
+            shutil.rmtree(run)
+    return train(job.recipe, corpus, base.folder, run, known)
+
+
 def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
     asked = {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
@@ -238,17 +245,28 @@ def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     return scores_of(store, version, threads, job.data, job.searches, job.evidence, say)
 
 
-def _crossed(job: Job, active: str, making: Making, place: Path, say: Say) -> tuple[Scores, Scores]:
+def _crossed(job: Job, active: str, base: Base, place: Path, say: Say) -> tuple[Scores, Scores]:
     """The judged queries of both halves, as the active version and as the model of the other half answers."""
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     threads = job.options.threads or cpus.available()
     for number, fold in enumerate(job.folds, 1):
         say(f"training without half of the judged queries, {number} of {len(job.folds)}")
-        store, version = making.artifact(fold.corpus, place / f"fold-{number}", say)
+        store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
         for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
             found = scores_of(of, name, threads, None, fold.searches, fold.evidence, say)
             side.append(found["own"][JUDGED])
     return pooled(sides[0]), pooled(sides[1])
+
+
+def _artifact(
+    job: Job, corpus: Corpus, base: Base, place: Path, say: Say, anchor: str | None = None
+) -> tuple[Store, str]:
+    """Train and export; a run that was stopped in `place` goes on. Raise Interrupted or ProofFailed."""
+    result = _train(job, corpus, base, place / "run", say)
+    if result.interrupted:
+        raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
+    artifacts = Store(place / "artifact")
+    return artifacts, export_run(place / "run", artifacts, anchor=anchor, say=say).version
 
 
 def _publish(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from hashlib import sha256
@@ -20,9 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models import cpus
-from models.files.bounded import read_json
 from models.files.lock import lock
-from models.manifest import REPORT
 from models.publishing.publish import Say
 from models.store import Store
 from training.errors import Busy, NothingToLearn
@@ -32,14 +30,14 @@ from training.mining.look import look_at
 from training.retraining import searches as own
 from training.retraining import sides
 from training.retraining.choosing import CANDIDATES, choose_by, score_of
-from training.retraining.clicks import used_at
-from training.retraining.config import Config, CorpusTable, require_enough
-from training.retraining.crossfit import asked, fold, halves_of, whole
-from training.retraining.documents import Documents, documents_at, documents_in
-from training.retraining.heldout import Split, hold_out
-from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.config import Config
+from training.retraining.crossfit import FEW, Fold, asked
+from training.retraining.gate.verdict import JUDGED
+from training.retraining.gathered import Gathered, counts, gather, of_keys
+from training.retraining.heldout import JUDGE, TRAIN, Split
+from training.retraining.judgements import Judged
 from training.retraining.looks import count_looks
-from training.retraining.one import Job, active_version
+from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus
@@ -63,26 +61,19 @@ def alone(store: Store) -> Iterator[None]:
 
 def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
     """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
-    active = active_version(store)
-    say("reading the documents")
-    documents = _documents(config.corpus)
-    say(str(documents))
-    require_enough(len(documents.kept), config.corpus.least)
-    split = hold_out(documents.kept, config.corpus.held_out)
-    left = "documents that neither judge nor nearly repeat another"
-    table, known = config.judgements, _stand_ins(documents, split)
-    learned = _learned(store, active)
-    found = judged(_judgements(config, say), known, table.held_out, table.trusted, learned)
-    split = split.moved(found.parts)
-    require_enough(len(split.train), config.corpus.least, left)
-    say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
+    return job_of(gather(config, store, say), config, recipe, store, work, say)
+
+
+def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, work: Path, say: Say) -> Job:
+    """The job of one recipe. Raise NothingToLearn when it finds nothing to read."""
+    active, split, found, learned = gathered.active, gathered.split, gathered.found, {*gathered.learned}
     crossing = config.gate.mode == "on" and recipe.source.kind in (PAIRS, TRIPLES)
-    halves = halves_of(split, found) if crossing else ()
+    halves = _halves(split, found) if crossing else ()
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
-        split, found = whole(split, found)
+        split, found = _whole(split, found)
     material = partial(_material, config, recipe, store, active)
-    folds = tuple(fold(half, config.corpus.candidates, material) for half in halves)
+    folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches or folds))
     looks = count_looks(store, {**searches, **asked(folds)})
@@ -90,7 +81,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     corpus = material(split, found)
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store, active)
-    report["warnings"] = [*report["warnings"], *_of_keys(found)]
+    report["warnings"] = [*report["warnings"], *of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
     if recipe.source.kind is not TEXTS:
@@ -100,6 +91,7 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         corpus=corpus,
         base=config.train.base,
         steps=config.train.steps,
+        minutes=config.train.minutes,
         store=store,
         work=work,
         data=data,
@@ -114,8 +106,8 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
         sweep=True,
         options=Options(dev=score_of(dev)),
         about={
-            "documents": _counts(documents, split, found),
-            "collections": dict(Counter(document.collection for document in documents.kept)),
+            "documents": counts(gathered.documents, split, found),
+            "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
             "corpus_report": report,
             "learned": sorted(learned),
             "cross_fitted": bool(folds),
@@ -124,42 +116,37 @@ def prepare(config: Config, recipe: Recipe, store: Store, work: Path, say: Say) 
     )
 
 
-def _documents(table: CorpusTable) -> Documents:
-    if table.service is not None:
-        return documents_at(table.service, table.collections)
-    assert table.file is not None  # noqa: S101  one of the two is there
-    return documents_in(table.file)
+def _halves(split: Split, found: Judged) -> tuple[tuple[Split, Judged], ...]:
+    """The two ways to train on one half of the judged queries and ask the other, where they are few.
+
+    Empty where the half that is held out is enough, or both together are too few to show anything.
+    """
+    enough = len({found.groups[query] for query in found.held}) >= FEW
+    both = len(found.held) + len(found.crossed)
+    if enough or not found.held or not found.crossed or both < own.LEAST_QUERIES:
+        return ()
+    turned = split.moved(
+        dict.fromkeys(_answers(found.held), TRAIN) | dict.fromkeys(_answers(found.train), JUDGE)
+    )
+    other = found._replace(train=found.held, held=found.crossed)
+    return (split, found), (turned, other)
 
 
-def _learned(store: Store, active: str) -> set[str]:
-    """Digests of the judged pairs that the active version, or one before it, was trained on."""
-    try:
-        content = read_json(store.folder(active) / REPORT)
-        return {*map(str, content["meta"]["learned"])}
-    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
-        return set()
+def _whole(split: Split, found: Judged) -> tuple[Split, Judged]:
+    """Both halves to train on; none of them judges the model that is published."""
+    moved = split.moved(dict.fromkeys(_answers(found.held), TRAIN))
+    return moved, found._replace(train=found.train | found.held, held={})
 
 
-def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
-    """Every id, copies included, to that of the document that stands for it."""
-    kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
-    return kept | {id: kept[first] for id, first in documents.copies.items()}
+def _answers(part: Mapping[str, Sequence[str]]) -> list[str]:
+    return [id for ids in part.values() for id in ids]
 
 
-def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
-    """Of two about one pair without a key the later counts: the file's word, rather than what events say."""
-    table, events = config.judgements, config.events
-    if events.use and config.corpus.service is not None:
-        bias = None if events.position_bias == "estimate" else events.position_bias
-        used, line = used_at(
-            config.corpus.service, config.corpus.collections, bias, events.least, events.keys
-        )
-        say(line)
-        yield from used
-    if table.file is not None:
-        yield from judgements_in(table.file)
-    if table.feedback and config.corpus.service is not None:
-        yield from judgements_at(config.corpus.service, config.corpus.collections)
+def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split, Judged], Corpus]) -> Fold:
+    split, found = half
+    searches = own.collections(split, found.held, config.corpus.candidates, least=1)
+    judged = searches[JUDGED]
+    return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))
 
 
 def _material(
@@ -213,42 +200,3 @@ def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[s
     texts = corpus if corpus.columns == 1 else Corpus.of(corpus.texts, "the rows")
     figures, found, _ = look_at(texts, recipe, store.folder(active))
     return asdict(figures) | {"warnings": found}
-
-
-def _counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:
-    return {
-        "all": len(documents.kept),
-        "blank": documents.blank,
-        "repeated": documents.repeated,
-        "trained_on": len(split.train),
-        "held_out": len(split.held),
-        "held_out_for_dev": len(split.dev),
-        "left_out_as_near_copies": len(split.copies),
-        "queries_trained_on": len(found.train),
-        "queries_held_out": len(found.held),
-        "queries_held_out_for_dev": len(found.dev),
-        "queries_kept_from_judging": found.kept_from_judging,
-        "judgements_of_unknown_documents": found.unknown,
-        "judgements_contradicted": found.contradicted,
-        "judged_not_relevant": sum(map(len, found.negatives.values())),
-    }
-
-
-def _of_keys(found: Judged) -> Iterator[str]:
-    """Warnings on judgements that rest on one key."""
-    every = {*found.train, *found.dev, *found.held}
-    rests = Counter(found.keys[query] for query in every if query in found.keys)
-    for name, count in rests.most_common(1):
-        if 2 * count > len(every):
-            who = f"the key {name!r}" if name else "callers without a key"
-            yield (
-                f"{count:,} of {len(every):,} judged queries rest on the word of {who} alone. They "
-                "train, and judge only as far as others do. If you trust that word, name it in "
-                "judgements.trusted."
-            )
-
-
-def _said(found: Judged) -> str:
-    unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
-    tied = f", {found.contradicted:,} pairs on which keys disagree evenly" if found.contradicted else ""
-    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}"

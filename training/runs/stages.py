@@ -2,7 +2,7 @@
 
 OUT/
 ├── run.json, best/ last/     as of a run of one recipe, once the last stage is finished
-├── stages.json               the steps of each stage, as a short trial on this machine has timed them
+├── steps.json                the steps of each stage, as a short trial on this machine has timed them
 ├── 0-vocabulary/             the base with its new tokens
 └── 1-mlm/ 2-triples/ …       a run each
 
@@ -12,7 +12,6 @@ The learning rate falls to the end of a stage, so its steps are counted before i
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,11 +19,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.files.fsync import replace_text
 from models.sources.folder import read_source
 from training.errors import TrainingError
 from training.methods.recipe import Recipe
-from training.methods.sources import steps_of_a_round
 from training.methods.stages import Stages
 from training.model.base import version_of
 from training.model.encoder import digest_of
@@ -32,13 +29,10 @@ from training.model.vocabulary import extend
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Identity, Result, claim, read_run, write_run
 from training.runs.device import open_device, use_bf16
-from training.runs.log import FILE_NAME as RECORD
 from training.runs.loop import run
 from training.runs.options import Options
+from training.runs.pace import steps_within
 from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
-
-_PLAN = "stages.json"
-_TRIAL = 10  # steps; the first is slow
 
 
 class _Part(NamedTuple):
@@ -56,6 +50,8 @@ def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, opt
     files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError or
     ModelError.
     """
+    # No dev set: it is of English, and would choose the step that has learned the least of another language.
+    options = replace(options, data=None)
     parts = _parts(stages, files, options)
     identity = _identity(stages, parts, base, options)
     resumed = options.resume and (out / RUN).is_file()
@@ -72,7 +68,7 @@ def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, opt
     name = identity["base_name"]
     for part in parts:
         known = replace(options, base_name=name, parent=identity["parent"], resume=False)
-        count = _steps(part, begin, out, known)
+        count = steps_within(part.minutes, part.recipe, part.corpus, begin, out, known, part.name)
         within = out / part.name
         known = replace(known, steps=count, resume=(within / RUN).is_file())
         options.say(f"stage {part.name}: {count} steps on {part.corpus}")
@@ -145,38 +141,9 @@ def _vocabulary(parts: Sequence[_Part], base: Path, folder: Path, count: int, op
     return folder
 
 
-def _steps(part: _Part, base: Path, out: Path, options: Options) -> int:
-    """The steps of a stage in its minutes, or of all its epochs if those are fewer."""
-    plan = _plan(out)
-    if part.name not in plan:
-        recipe = part.recipe
-        most = recipe.optim.epochs * steps_of_a_round(len(part.corpus), recipe.optim.batch)
-        trial = out / ".trial"
-        shutil.rmtree(trial, ignore_errors=True)
-        run(recipe, part.corpus, base, trial, replace(options, steps=min(_TRIAL, most), data=None))
-        fitting = 60 * part.minutes * _rate(trial) / recipe.optim.batch
-        shutil.rmtree(trial)
-        plan[part.name] = max(1, min(most, int(fitting)))
-        replace_text(out / _PLAN, json.dumps(plan, indent=2) + "\n")
-    return plan[part.name]
-
-
-def _rate(trial: Path) -> float:
-    """Rows of a second."""
-    events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
-    found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
-    return found
-
-
-def _plan(out: Path) -> dict[str, int]:
-    file = out / _PLAN
-    found: dict[str, int] = json.loads(file.read_bytes()) if file.is_file() else {}
-    return found
-
-
 def _ended(within: Path, out: Path) -> Path:
-    """The best step of a finished stage, wherever a stop has left it."""
-    return within / "best" if (within / "best").is_dir() else out / "best"
+    """The last step of a finished stage, wherever a stop has left it."""
+    return within / "last" if (within / "last").is_dir() else out / "last"
 
 
 def _finish(

@@ -15,6 +15,7 @@ from service.cli.commands.columns import BadRow, Columns, Placed
 from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
 from service.cli.commands.file_formats import FORMATS, Row, format_of, opened, rows
 from service.cli.commands.progress_bar import Progress
+from service.cli.commands.readability import Reading
 from service.errors import CommandError
 from service.settings import own_url
 from service.store.values import COLLECTION_NAME
@@ -91,6 +92,7 @@ def run(arguments: argparse.Namespace) -> str:
     progress = Progress("documents", 0 if "-" in arguments.files else sum(sizes))
     tally = Tally(progress)
     delivery = Delivery(remote, tally, progress)
+    reading = Reading(remote, progress)
     read_bytes = 0
     try:
         progress.tell(0)
@@ -99,6 +101,7 @@ def run(arguments: argparse.Namespace) -> str:
                 found = rows(file, name, kind, columns, per_file=arguments.per_file)
                 for to, chunk in chunks(found, tally, delivery.pace):
                     delivery.send(to or collection, chunk)
+                    reading.look(chunk)
                     progress.tell(tally.stored, read_bytes + (raw.tell() if raw.seekable() else 0))
                 read_bytes += raw.tell() if raw.seekable() else 0
     except CommandError as error:

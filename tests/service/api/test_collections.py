@@ -285,7 +285,7 @@ def test_words_of_each_are_found_after_the_schema_that_had_one_table_for_all(pla
         "".join(f"DROP TABLE lexical_{number};" for number in numbers)
         + "CREATE TEMP TABLE named AS SELECT name FROM collections;"
         + f"DROP TABLE collections; DROP TABLE feedback; {tables};"
-        + "ALTER TABLE documents DROP COLUMN title;"
+        + "ALTER TABLE documents DROP COLUMN title; DROP TABLE events;"
         + "INSERT INTO collections SELECT name FROM named; PRAGMA user_version = 7;"
     )
     store.close()

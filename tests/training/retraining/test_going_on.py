@@ -17,8 +17,7 @@ from tests.training.run_cases import events, stop_after
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.retraining.config import Config, CorpusTable, TrainTable
-from training.retraining.making import Interrupted
-from training.retraining.one import Job, retrain
+from training.retraining.one import Interrupted, Job, retrain
 from training.retraining.plan import prepare
 from training.text.corpus import Corpus
 

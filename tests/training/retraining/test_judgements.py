@@ -86,19 +86,6 @@ def test_one_key_never_judges_alone_and_beside_others_as_much_as_they_do() -> No
     assert trusted.keys == {}
 
 
-def test_clicks_of_one_key_are_the_word_of_that_key_and_no_more_than_the_files() -> None:
-    clicks = [
-        Judgement(f"question {at}", f"d{at}", True, clicked_by="shop" if at < 320 else None)
-        for at in range(380)
-    ]
-    assert judged(clicks[:320], MANY, 0.5).held == {}
-    found = judged(clicks, MANY, 0.5)
-    assert set(found.keys.values()) == {"shop"}
-    assert 20 < sum(query not in found.keys for query in found.held) < 40
-    contradicted = judged([*clicks[:1], Judgement("question 0", "d0", False)], MANY, 0.5)
-    assert of(contradicted) == {}, "what the file says later counts"
-
-
 def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
     said = [*queries_of("a", 0, 100), *queries_of("b", 0, 200), *queries_of("spam", 200, 300)]
     found = judged(said, MANY, 0.5, trusted=["a"])
@@ -174,12 +161,25 @@ def test_a_judgement_names_the_collection_of_its_document(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("later", "relevant"),
-    [([], True), ([(None, False)], False), ([("x", False)], False), ([(None, False), ("x", True)], True)],
+    ("said", "relevant"),
+    [([], True), ([(None, False)], False), ([("x", False)], False), ([("x", True), (None, False)], True)],
 )
 def test_what_people_said_counts_more_than_what_their_clicks_say(
-    later: list[tuple[str | None, bool]], relevant: bool
+    said: list[tuple[str | None, bool]], relevant: bool
 ) -> None:
-    said = [Judgement("q", "a", True), *(Judgement("q", "a", verdict, key) for key, verdict in later)]
-    found = judged(said, KNOWN, 0.5)
-    assert ({**found.train, **found.held} == {"q": ["a"]}) is relevant
+    clicks = [Judgement("q", "a", True, key, of_use=True) for key in ("x", "y")]
+    people = [Judgement("q", "a", verdict, key) for key, verdict in said]
+    for both in ([*clicks, *people], [*people, *clicks]):
+        found = judged(both, KNOWN, 0.5)
+        assert (of(found) == {"q": ["a"]}) is relevant
+        assert (found.negatives == {"q": ["a"]}) is not relevant
+
+
+def test_clicks_of_one_key_rest_on_it_and_do_not_judge_alone() -> None:
+    clicks = [Judgement(f"q{at}", "a", True, "page", of_use=True) for at in range(40)]
+    found = judged(clicks, KNOWN, 0.5)
+    assert of(found) != {}
+    assert found.held == {}
+    assert {*found.keys.values()} == {"page"}
+    by_two = [click._replace(key="other") for click in clicks]
+    assert judged([*clicks, *by_two], KNOWN, 0.5).keys == {}

@@ -21,8 +21,7 @@ from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import NothingToLearn, TrainingError
 from training.retraining.gate.rules import Thresholds
-from training.retraining.making import Interrupted
-from training.retraining.one import Job, judge, retrain
+from training.retraining.one import Interrupted, Job, judge, retrain
 from training.retraining.workplace import workplace
 from training.text.corpus import Corpus
 

@@ -56,8 +56,8 @@ def test_each_stage_begins_where_the_last_one_ended(given: list[str], tmp_path: 
         json.loads((out / name / "run.json").read_text()) for name in ("1-simcse-unsup", "2-triples")
     )
     assert first["base"] == digest_of(read_source(out / "0-vocabulary"))
-    assert second["base"] == digest_of(read_source(out / "1-simcse-unsup" / "best"))
-    plan = json.loads((out / "stages.json").read_text())
+    assert second["base"] == digest_of(read_source(out / "1-simcse-unsup" / "last"))
+    plan = json.loads((out / "steps.json").read_text())
     assert plan == {"1-simcse-unsup": 4, "2-triples": 8}, "a minute is more than the texts need"
     whole = json.loads((out / "run.json").read_text())
     assert (whole["method"], whole["texts"]) == ("mine", 128)
@@ -112,7 +112,7 @@ def test_minutes_decide_the_steps(given: list[str], tmp_path: Path, monkeypatch:
     out = tmp_path / "out"
     assert main([*given, "--out", str(out), "--minutes", "2"]) == 0
     # 2 minutes of 0.8 rows/s are 96 rows: 72 of simcse-unsup, whose texts are 4 batches, and 24 of triples
-    assert json.loads((out / "stages.json").read_text()) == {"1-simcse-unsup": 4, "2-triples": 1}
+    assert json.loads((out / "steps.json").read_text()) == {"1-simcse-unsup": 4, "2-triples": 1}
 
 
 def test_a_corpus_is_read_by_the_stage_of_its_kind(given: list[str], tmp_path: Path) -> None:

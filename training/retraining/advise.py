@@ -1,0 +1,100 @@
+"""python -m training advise: what a retraining would do, why, what it gained elsewhere and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models import cpus
+from models.store import Store
+from training.arguments import positive
+from training.errors import NothingToLearn
+from training.retraining.command import NOTHING, of_service
+from training.retraining.config import LEAST, Config, FoldersTable, folders, read_config
+from training.runs.export import add_models_dir
+from training.text.service_collections import add_options
+
+if TYPE_CHECKING:
+    from training.retraining.auto import Choice, Material
+
+_TIMED = 64  # documents
+# A step of training computes forward and backward, which is twice as much (Kaplan et al. 2020, section 2.1).
+_STEP = 3
+# Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
+_TEXTS = {"triples": 5, "distil-hybrid": 9}
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "advise",
+        help="say what a retraining could learn from, what it would gain and cost; train nothing",
+        description="Look at documents and judgements as `retrain` does, and say what it would do and why.",
+    )
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--from-service", metavar="URL", help="documents and judgements of a running service")
+    source.add_argument("--config", type=Path, metavar="FILE", help="retrain.toml, as for `retrain`")
+    add_options(command)
+    command.add_argument("--least", type=positive, default=LEAST, metavar="N", help="texts (%(default)s)")
+    add_models_dir(command)
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look and say; exit status 4 when there is nothing to learn."""
+    from training.retraining.auto import choices, look, nothing  # noqa: PLC0415  torch
+
+    if options.config:
+        config = read_config(options.config)
+    else:
+        config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
+    store = Store(folders(config).models)
+    try:
+        gathered, material = look(config, store, _say)
+    except NothingToLearn as error:
+        return _nothing(str(error))
+    found = choices(material)
+    if not found:
+        return _nothing(nothing(material))
+    print(material)  # noqa: T201  the answer of the command
+    texts = [document.whole for document in gathered.split.train[:_TIMED]]
+    pace = _pace(store, gathered.active, texts)
+    for line in advice(material, found, pace):
+        print(line)  # noqa: T201
+    return 0
+
+
+def _nothing(why: str) -> int:
+    print(f"Nothing to learn: {why}")  # noqa: T201
+    return NOTHING
+
+
+def advice(material: Material, found: Sequence[Choice], pace: float) -> list[str]:
+    """A line for each choice. pace: texts of a second, of the active model on this machine."""
+    return [
+        f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
+        f"About {_minutes(choice.recipe, material, pace):.0f} minutes of training here."
+        for number, choice in enumerate(found, 1)
+    ]
+
+
+def _minutes(recipe: str, material: Material, pace: float) -> float:
+    queries = material.judged if recipe == "triples" else material.queries
+    return max(1.0, queries * _TEXTS[recipe] * _STEP / pace / 60)
+
+
+def _pace(store: Store, version: str, texts: list[str]) -> float:
+    encoder = store.open(version, threads=cpus.available())
+    try:
+        began = time.perf_counter()
+        encoder.encode(texts)
+        return len(texts) / (time.perf_counter() - began)
+    finally:
+        encoder.close()
+
+
+def _say(step: str) -> None:
+    print(step, file=sys.stderr)  # noqa: T201  a command's own progress

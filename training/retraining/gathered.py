@@ -1,0 +1,119 @@
+"""The text and judgements of a retraining, and the side that each of them is on: train, dev or judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from models.files.bounded import read_json
+from models.manifest import REPORT
+from models.publishing.publish import Say
+from models.store import Store
+from training.retraining.anchor import active_version
+from training.retraining.clicks import used_at
+from training.retraining.config import Config, CorpusTable, require_enough
+from training.retraining.documents import Documents, documents_at, documents_in
+from training.retraining.heldout import Split, hold_out
+from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+
+
+class Gathered(NamedTuple):
+    active: str  # the version that a candidate is compared with
+    documents: Documents
+    split: Split
+    found: Judged
+    learned: frozenset[str]  # sides.learned of the models so far
+
+
+def gather(config: Config, store: Store, say: Say) -> Gathered:
+    """Read everything and decide what judges. Raise NothingToLearn or TrainingError."""
+    active = active_version(store)
+    say("reading the documents")
+    documents = _documents(config.corpus)
+    say(str(documents))
+    require_enough(len(documents.kept), config.corpus.least)
+    split = hold_out(documents.kept, config.corpus.held_out)
+    table, known = config.judgements, _stand_ins(documents, split)
+    learned = _learned(store, active)
+    found = judged(_judgements(config, say), known, table.held_out, table.trusted, learned)
+    split = split.moved(found.parts)
+    left = "documents that neither judge nor nearly repeat another"
+    require_enough(len(split.train), config.corpus.least, left)
+    say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
+    return Gathered(active, documents, split, found, frozenset(learned))
+
+
+def _documents(table: CorpusTable) -> Documents:
+    if table.service is not None:
+        return documents_at(table.service, table.collections)
+    assert table.file is not None  # noqa: S101  one of the two is there
+    return documents_in(table.file)
+
+
+def _learned(store: Store, active: str) -> set[str]:
+    """Digests of the judged pairs that the active version, or one before it, was trained on."""
+    try:
+        content = read_json(store.folder(active) / REPORT)
+        return {*map(str, content["meta"]["learned"])}
+    except (OSError, ValueError, KeyError, TypeError):  # it came here without a retraining, or before this
+        return set()
+
+
+def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
+    """Every id, copies included, to that of the document that stands for it."""
+    kept = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
+    return kept | {id: kept[first] for id, first in documents.copies.items()}
+
+
+def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
+    table, events = config.judgements, config.events
+    if events.use and config.corpus.service is not None:
+        bias = None if events.position_bias == "estimate" else events.position_bias
+        where = config.corpus.service, config.corpus.collections
+        used, line = used_at(*where, bias, events.least, events.keys)
+        say(line)
+        yield from used
+    if table.file is not None:
+        yield from judgements_in(table.file)
+    if table.feedback and config.corpus.service is not None:
+        yield from judgements_at(config.corpus.service, config.corpus.collections)
+
+
+def counts(documents: Documents, split: Split, found: Judged) -> dict[str, int]:
+    return {
+        "all": len(documents.kept),
+        "blank": documents.blank,
+        "repeated": documents.repeated,
+        "trained_on": len(split.train),
+        "held_out": len(split.held),
+        "held_out_for_dev": len(split.dev),
+        "left_out_as_near_copies": len(split.copies),
+        "queries_trained_on": len(found.train),
+        "queries_held_out": len(found.held),
+        "queries_held_out_for_dev": len(found.dev),
+        "queries_kept_from_judging": found.kept_from_judging,
+        "judgements_of_unknown_documents": found.unknown,
+        "judgements_contradicted": found.contradicted,
+        "judged_not_relevant": sum(map(len, found.negatives.values())),
+    }
+
+
+def of_keys(found: Judged) -> Iterator[str]:
+    """Warnings on judgements that rest on one key."""
+    every = {*found.train, *found.dev, *found.held}
+    rests = Counter(found.keys[query] for query in every if query in found.keys)
+    for name, count in rests.most_common(1):
+        if 2 * count > len(every):
+            who = f"the key {name!r}" if name else "callers without a key"
+            yield (
+                f"{count:,} of {len(every):,} judged queries rest on the word of {who} alone. They "
+                "train, and judge only as far as others do. If you trust that word, name it in "
+                "judgements.trusted."
+            )
+
+
+def _said(found: Judged) -> str:
+    unknown = f", {found.unknown:,} judgements of documents that are not there" if found.unknown else ""
+    tied = f", {found.contradicted:,} pairs on which keys disagree evenly" if found.contradicted else ""
+    return f"{len(found.train):,} judged queries to train on, {len(found.held):,} held out{unknown}{tied}"

@@ -1,0 +1,63 @@
+"""The steps that fit into some minutes on this machine, by a short trial.
+
+The learning rate falls to the end of a run, so its steps are counted before it begins, and kept: a run that
+was stopped goes on with the same number.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from models.files.fsync import replace_text
+from training.methods.recipe import Recipe
+from training.methods.sources import steps_of_a_round
+from training.runs.log import FILE_NAME as RECORD
+from training.runs.loop import run
+from training.runs.options import Options
+from training.text.corpus import Corpus
+
+_COUNTED = "steps.json"
+_TRIAL = 10  # steps; the first is slow
+
+
+def steps_within(
+    minutes: float,
+    recipe: Recipe,
+    corpus: Corpus,
+    base: Path,
+    folder: Path,
+    options: Options,
+    name: str = "run",
+) -> int:
+    """Steps of `recipe` in these minutes, or of all its epochs if those are fewer; one at least.
+
+    name: of the run, for the number that is kept in `folder`.
+    """
+    counted = _counted(folder)
+    if name not in counted:
+        most = recipe.optim.epochs * steps_of_a_round(len(corpus), recipe.optim.batch)
+        trial = folder / ".trial"
+        shutil.rmtree(trial, ignore_errors=True)
+        timed = replace(options, steps=min(_TRIAL, most), data=None, dev=None, choose=None)
+        run(recipe, corpus, base, trial, timed)
+        fitting = 60 * minutes * _rate(trial) / recipe.optim.batch
+        shutil.rmtree(trial)
+        counted[name] = max(1, min(most, int(fitting)))
+        replace_text(folder / _COUNTED, json.dumps(counted, indent=2) + "\n")
+    return counted[name]
+
+
+def _rate(trial: Path) -> float:
+    """Rows of a second."""
+    events = [json.loads(line) for line in (trial / RECORD).read_text(encoding="utf-8").splitlines()]
+    found: float = next(event["sentences_per_second"] for event in events if event["event"] == "step")
+    return found
+
+
+def _counted(folder: Path) -> dict[str, int]:
+    file = folder / _COUNTED
+    found: dict[str, int] = json.loads(file.read_bytes()) if file.is_file() else {}
+    return found
