@@ -14,7 +14,13 @@ _TITLES = {
     "own neighbours": "Search for a sentence by the one before it",
     "own known": "Search for a document by its rare words",
 }
-_UNITS = {"texts per second": "of one thread", "megabytes": "", "uniformity": "lower is better"}
+_UNITS = {
+    "texts per second": "of one thread",
+    "megabytes": "",
+    "uniformity": "lower is better",
+    "alignment": "lower is better",
+    "drift from the anchor": "share of the ten nearest",
+}
 _HYBRID = " hybrid"
 NDCG, SPEARMAN = "nDCG@10", "Spearman"
 
@@ -35,7 +41,7 @@ def measure(name: str) -> str:
     """The unit of its figures; empty where the name says it."""
     if name.startswith("own "):
         return NDCG
-    return _UNITS.get(name.replace("alignment", "uniformity"), SPEARMAN)
+    return _UNITS.get(name, SPEARMAN)
 
 
 def sentence(gain: Gain) -> str:

@@ -108,6 +108,23 @@ def test_a_gain_says_what_could_have_been_seen_and_what_would_settle_it() -> Non
     assert later.low < gain.low, "the thirtieth look at the same queries has to show more"
 
 
+def test_every_row_names_its_measure() -> None:
+    active = own(BEFORE) | {"cost": {"texts_per_second": 100.0, "megabytes": 100.0}}
+    active["geometry"] = {"uniformity": -3.0, "alignment": 0.2}
+    active |= {"sts": {"stsb": {"spearman_all": 0.7}}, "mean": {"sets": ["stsb"]}}
+    content = report(compare(active | {"drift": {"neighbours": 0.1}}, active), active, active, {})
+    assert {row["title"]: row["measure"] for row in content["rows"]} == {
+        "mean of 1": "Spearman",
+        "stsb": "Spearman",
+        "uniformity": "lower is better",
+        "alignment": "lower is better",
+        "Search for a text by its title, dense": "nDCG@10",
+        "texts per second": "of one thread",
+        "megabytes": "",
+        "drift from the anchor": "share of the ten nearest",
+    }
+
+
 def test_other_queries_are_not_compared() -> None:
     verdict = compare(own(BEFORE[:100] + 0.1), own(BEFORE), require="better")
     assert "not the same data, 200 queries for the active model and 100 now" in verdict.reasons[0]
