@@ -112,15 +112,18 @@ def _lists(
             f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
             "title, headings or two sentences."
         )
+    teacher = active()
     found = (
         each.row()
         for collection, queries in asked.items()
-        for each in lists([document.text for document in of_collection[collection]], queries, active())
+        for each in lists([document.text for document in of_collection[collection]], queries, teacher)
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
-    # Named by what they are made of, as triples are.
+    # Named by what they are made of; another active model is another teacher, and there is more to learn.
     made_of = [(query.text, query.rest) for queries in asked.values() for query in queries]
-    return replace(corpus, digest=sha256(f"lists {sorted(made_of)}".encode()).hexdigest())
+    return replace(
+        corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(made_of)}".encode()).hexdigest()
+    )
 
 
 def _pairs(documents: Sequence[Document], judged: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:

@@ -24,8 +24,8 @@ def never() -> Scorable:
     raise AssertionError("no model is needed")
 
 
-def model(queries: Encode, documents: Encode) -> Scorable:
-    return Scorable(None, None, None, queries, queries, documents, lambda text: [text])
+def model(queries: Encode, documents: Encode, fingerprint: str = "one") -> Scorable:
+    return Scorable(None, fingerprint, None, queries, queries, documents, lambda text: [text])
 
 
 def test_texts_are_the_documents() -> None:
@@ -129,8 +129,8 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
     def somehow(texts: list[str]) -> np.ndarray:
         return rng.normal(size=(len(texts), 8)).astype(np.float32)
 
-    def made(withheld: set[str]) -> Corpus:
-        return corpus_of(LISTS, [*documents, *few], {}, lambda: model(somehow, somehow), 1, withheld)
+    def made(withheld: set[str], by: str = "one") -> Corpus:
+        return corpus_of(LISTS, [*documents, *few], {}, lambda: model(somehow, somehow, by), 1, withheld)
 
     corpus = made({"two is of a garden.", "one is of a paper. paper again"})
     rows = [corpus.texts[at : at + 9] for at in range(0, len(corpus.texts), 9)]
@@ -145,7 +145,9 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
         assert "one is of a paper. paper again" not in row
     again = made({"two is of a garden.", "one is of a paper. paper again"})
     assert again.labels != corpus.labels
-    assert again.digest == corpus.digest != made(set()).digest
+    assert again.digest == corpus.digest
+    assert corpus.digest != made({"two is of a garden.", "one is of a paper. paper again"}, "two").digest
+    assert made(set()).digest != made(set(), "two").digest != corpus.digest
 
 
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:
