@@ -95,8 +95,9 @@ class Recipe:
         # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
         if found["source"].get("queries") is False:
             del found["source"]["queries"]
-        if self.optim.train_layers is None:
-            del found["optim"]["train_layers"]
+        for key in ("train_layers", "table_lr"):
+            if found["optim"][key] is None:
+                del found["optim"][key]
         return found
 
     def reads(self, what: str) -> bool:

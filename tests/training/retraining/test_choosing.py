@@ -52,7 +52,7 @@ def test_titles_and_their_like_choose_without_labelled_queries() -> None:
     assert score is not None
     right, wrong = Told(0), Told(1)
     assert score(right) == 1.0
-    assert score(wrong) < 0.01
+    assert score(wrong) < 0.5, "dense finds nothing; hybrid still has the words"
     assert right.asked == {document.title for document in split.dev}
     held = {document.title for document in split.held} | {document.text for document in split.held}
     assert not held & (right.asked | right.found)
