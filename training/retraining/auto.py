@@ -21,8 +21,11 @@ from training.mining.figures import unread
 from training.mining.queries import queries_of
 from training.retraining.config import Config
 from training.retraining.gathered import Gathered, gather
-from training.retraining.one import Outcome, retrain
+from training.retraining.one import retrain
 from training.retraining.plan import job_of
+from training.retraining.publication import Outcome
+from training.retraining.retune import RECIPE as SEARCH
+from training.retraining.retune import retune
 
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
@@ -122,6 +125,14 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
             return outcome
         say(f"{choice.recipe} was refused: {outcome.reason}")
         refused.append(outcome)
+    if config.gate.mode == "on":
+        try:
+            say("search, because words and vectors may be weighed better for this text")
+            outcome = retune(gathered, config, store, work, say)
+            if outcome.published or not refused:
+                return outcome
+        except NothingToLearn as error:
+            reasons.append(f"{SEARCH}: {error}.")
     if refused:
         return refused[-1]
     raise NothingToLearn(" ".join(reasons) or nothing(material))

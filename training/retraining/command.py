@@ -39,7 +39,8 @@ from training.text.service_collections import add_options, chosen
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
-    from training.retraining.one import Job, Outcome
+    from training.retraining.one import Job
+    from training.retraining.publication import Outcome
 
 REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
 # Options that retrain.toml has keys for.

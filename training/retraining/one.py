@@ -13,23 +13,20 @@ byte for byte, with the report of its gate beside it.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from models import cpus
-from models.encoder import ONNX
-from models.errors import Damaged, ModelError, ProofFailed
-from models.manifest import ANCHOR, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.errors import Damaged, ProofFailed
+from models.manifest import ANCHOR, Gate
 from models.publishing.publish import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
-from training.errors import NothingToLearn, TrainingError
+from training.errors import TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
@@ -41,9 +38,9 @@ from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
 from training.retraining.gate.drift import drift_of
-from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import JUDGED, Scores, Verdict
+from training.retraining.gate.verdict import JUDGED, Scores
 from training.retraining.gate.words import report
+from training.retraining.publication import Outcome, known, publish, want
 from training.retraining.scoring import about_of, scores_of, short
 from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
@@ -83,13 +80,6 @@ class Job:
     choose: Choose | None = None  # which share of the training is kept; None: all of it
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
-
-
-class Outcome(NamedTuple):
-    version: str | None  # None when there was nothing to publish
-    published: bool  # and wanted; else it was refused
-    reason: str  # why it was refused; empty when it was not
-    verdict: Verdict | None  # None without a gate
 
 
 class Interrupted(TrainingError):
@@ -162,8 +152,8 @@ def judge(
     }
     if job.mode == "off":
         content: dict[str, Any] = {"verdict": "not asked", "meta": about}
-        _publish(job, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), content)
-        return _want(job, active, candidate, None)
+        publish(job.store, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), content)
+        return want(job.store, active, candidate, None)
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
@@ -177,10 +167,10 @@ def judge(
     content["overlap"] = own.overlap(was, now)
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
-    _publish(job, active, artifacts, manifest.model_copy(update={"scores": short(after)}), said, content)
+    publish(job.store, active, artifacts, manifest.model_copy(update={"scores": short(after)}), said, content)
     if not verdict.accepted:
         return Outcome(candidate, False, said.reason, verdict)
-    return _want(job, active, candidate, verdict)
+    return want(job.store, active, candidate, verdict)
 
 
 def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
@@ -209,17 +199,7 @@ def _check_new(job: Job, active: str, base: Base) -> None:
         same_start = lineage.get("base_digest") == digest and job.steps in {None, lineage.get("steps")}
         judged = manifest.gate is not None and asked.items() <= lineage.items()
         if judged and (same_start or manifest.version == active):
-            raise _known(manifest, "came of this very text by this recipe")
-
-
-def _known(manifest: Manifest, how: str) -> NothingToLearn:
-    """The error for a version that is here already, with what to do about it."""
-    verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
-    asked = f"`python -m models activate {manifest.version}` serves it"
-    there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
-    return NothingToLearn(
-        f"{manifest.version} {how}.{there.get(verdict, '')} Add text, or change the recipe or its seed."
-    )
+            raise known(manifest, "came of this very text by this recipe")
 
 
 def _name(job: Job, base: Base) -> str:
@@ -267,35 +247,3 @@ def _artifact(
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
     artifacts = Store(place / "artifact")
     return artifacts, export_run(place / "run", artifacts, anchor=anchor, say=say).version
-
-
-def _publish(
-    job: Job, active: str, artifacts: Store, candidate: Manifest, said: Gate, report: Mapping[str, Any]
-) -> None:
-    """Raise NothingToLearn when the very same model is here already: its own verdict stands."""
-    sealed = candidate.model_copy(update={"gate": said, "files": {}})
-    folder = artifacts.folder(candidate.version)
-    published = job.store.publish(partial(_copy, source=folder, manifest=sealed, report=report))
-    if published.version != candidate.version:
-        same = "is the very same model" + (", and active" if published.version == active else "")
-        raise _known(published, same)
-    if published.files[ONNX] != candidate.files[ONNX]:
-        raise ModelError(f"{candidate.version} changed while it was published.")
-
-
-def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
-    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME))
-    (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    if "rows" in report:  # with the gate off there is nothing to show
-        write_page(folder / REPORT_PAGE, report)
-    return manifest
-
-
-def _want(job: Job, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
-    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
-    now = active_version(job.store)
-    if now != active:
-        reason = f"{now} became active while it was trained; it was compared with {active}."
-        return Outcome(candidate, False, reason, verdict)
-    job.store.want(candidate)
-    return Outcome(candidate, True, "", verdict)

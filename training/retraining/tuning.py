@@ -45,7 +45,7 @@ def tune(searches: Sequence[Collection], model: Scorable) -> dict[str, Tuned]:
     """
     asked: dict[str, list[list[float]]] = {}
     for search in searches:
-        for collection, of_weights in _by_collection(search, model):
+        for _, collection, of_weights in by_collection(search, model):
             asked.setdefault(collection, []).append(of_weights)
     return {
         collection: choose(np.array(rows))
@@ -67,8 +67,8 @@ def choose(ndcg10: NDArray[np.float64]) -> Tuned:
     return Tuned(SearchDefaults(mode=mode, weight=chosen), found, len(ndcg10))
 
 
-def _by_collection(search: Collection, model: Scorable) -> Iterator[tuple[str, list[float]]]:
-    """The collection of each query, and its nDCG@10 at each of WEIGHTS."""
+def by_collection(search: Collection, model: Scorable) -> Iterator[tuple[str, str, list[float]]]:
+    """Each query with its collection, and its nDCG@10 at each of WEIGHTS."""
     for collection, part in parts(search):
         ids, texts = [*part.documents], [*part.documents.values()]
         queries = [*part.queries.values()]
@@ -78,7 +78,11 @@ def _by_collection(search: Collection, model: Scorable) -> Iterator[tuple[str, l
             for query, (near, worded) in zip(part.queries, found, strict=True):
                 lists = (fused(near, worded, weight, _DEPTH) for weight in WEIGHTS)
                 relevant = part.relevant[query]
-                yield collection, [judge([ids[at] for at in ranked], relevant).ndcg10 for ranked in lists]
+                yield (
+                    query,
+                    collection,
+                    [judge([ids[at] for at in ranked], relevant).ndcg10 for ranked in lists],
+                )
 
 
 def parts(search: Collection) -> Iterator[tuple[str, Collection]]:

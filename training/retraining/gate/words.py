@@ -21,7 +21,7 @@ _UNITS = {
     "alignment": "lower is better",
     "drift from the anchor": "share of the ten nearest",
 }
-_HYBRID = " hybrid"
+_HYBRID, _SERVED = " hybrid", " served"
 NDCG, SPEARMAN = "nDCG@10", "Spearman"
 
 
@@ -33,8 +33,10 @@ def title(name: str) -> str:
 def title_of_row(name: str) -> str:
     if not name.startswith("own "):
         return title(name)
-    mode = "hybrid" if name.endswith(_HYBRID) else "dense"
-    return f"{title(name.removesuffix(_HYBRID))}, {mode}"
+    for suffix, mode in ((_HYBRID, "hybrid"), (_SERVED, "where a query names no mode")):
+        if name.endswith(suffix):
+            return f"{title(name.removesuffix(suffix))}, {mode}"
+    return f"{title(name)}, dense"
 
 
 def measure(name: str) -> str:

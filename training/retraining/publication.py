@@ -1,0 +1,73 @@
+"""A judged candidate is published with its verdict, and wanted when it was accepted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.encoder import ONNX
+from models.errors import ModelError
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.store import Store
+from training.errors import NothingToLearn
+from training.retraining.anchor import active_version
+from training.retraining.gate.page import write_page
+from training.retraining.gate.verdict import Verdict
+
+
+class Outcome(NamedTuple):
+    version: str | None  # None when there was nothing to publish
+    published: bool  # and wanted; else it was refused
+    reason: str  # why it was refused; empty when it was not
+    verdict: Verdict | None  # None without a gate
+
+
+def publish(
+    store: Store,
+    active: str,
+    artifacts: Store,
+    candidate: Manifest,
+    said: Gate,
+    report: Mapping[str, Any],
+) -> None:
+    """Raise NothingToLearn when the very same model is here already: its own verdict stands."""
+    sealed = candidate.model_copy(update={"gate": said, "files": {}})
+    folder = artifacts.folder(candidate.version)
+    published = store.publish(partial(_copy, source=folder, manifest=sealed, report=report))
+    if published.version != candidate.version:
+        same = "is the very same model" + (", and active" if published.version == active else "")
+        raise known(published, same)
+    if published.files[ONNX] != candidate.files[ONNX]:
+        raise ModelError(f"{candidate.version} changed while it was published.")
+
+
+def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME))
+    (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if "rows" in report:  # with the gate off there is nothing to show
+        write_page(folder / REPORT_PAGE, report)
+    return manifest
+
+
+def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
+    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
+    now = active_version(store)
+    if now != active:
+        reason = f"{now} became active while it was trained; it was compared with {active}."
+        return Outcome(candidate, False, reason, verdict)
+    store.want(candidate)
+    return Outcome(candidate, True, "", verdict)
+
+
+def known(manifest: Manifest, how: str) -> NothingToLearn:
+    """The error for a version that is here already, with what to do about it."""
+    verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
+    asked = f"`python -m models activate {manifest.version}` serves it"
+    there = {"refused": f" It was refused; {asked} anyway.", "accepted": f" It was accepted; {asked}."}
+    return NothingToLearn(
+        f"{manifest.version} {how}.{there.get(verdict, '')} Add text, or change the recipe or its seed."
+    )

@@ -1,0 +1,152 @@
+"""A retraining of the search alone: the model stays, and each collection gets a mode and a weight.
+
+    dev searches ─▶ tuning.py ─▶ mode and weight of each collection ─▶ the active version with these ─▶ gate
+
+The gate compares search as it is served where a query names no mode: the active version by its own settings,
+dense unless it has any, and the candidate by the new ones. The model is the same, so each query is ranked
+once, and the swap embeds nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from models import cpus
+from models.manifest import ANCHOR, FILE_NAME, Gate, Manifest, SearchDefaults, version_name
+from models.publishing.publish import Say
+from models.store import Store
+from training.errors import NothingToLearn
+from training.evaluation.retrieval import Collection
+from training.evaluation.scorable import Scorable, scorable_of
+from training.retraining import searches as own
+from training.retraining.anchor import anchor_of
+from training.retraining.config import Config
+from training.retraining.gate import rules as gate
+from training.retraining.gate.verdict import EACH, JUDGED, Scores
+from training.retraining.gate.words import report
+from training.retraining.gathered import Gathered, counts
+from training.retraining.looks import count_looks
+from training.retraining.publication import Outcome, publish, want
+from training.retraining.scoring import about_of, short
+from training.retraining.tuning import WEIGHTS, by_collection, tune
+
+RECIPE = "search"
+
+
+def retune(gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Outcome:
+    """Raise NothingToLearn where no other mode or weight is better, or nothing can choose or judge one."""
+    split, found, active = gathered.split, gathered.found, gathered.active
+    candidates = config.corpus.candidates
+    dev = own.dev_collections(split, found.dev, candidates)
+    searches = own.collections(split, found.held, candidates)
+    if not dev or not searches:
+        raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
+    served = store.verify(active)
+    encoder = store.open(active, threads=config.schedule.threads or cpus.available())
+    try:
+        model = scorable_of(encoder)
+        say("weighing words against vectors")
+        tuned = tune([*dev.values()], model)
+        learned = served.search | {name: each.chosen for name, each in tuned.items()}
+        if learned == served.search:
+            raise NothingToLearn("no other weight of words against vectors is better")
+        before, after = _sides(searches, model, served.search, learned)
+    finally:
+        encoder.close()
+    if JUDGED in searches:
+        evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
+        before[JUDGED] |= evidence
+        after[JUDGED] |= evidence
+    looks = count_looks(store, searches)
+    limits = config.gate.thresholds()
+    verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
+    verdict = verdict._replace(rows=tuple(row._replace(name=f"{row.name} served") for row in verdict.rows))
+    artifacts, manifest = _artifact(store, served, learned, work)
+    about = {
+        "candidate": about_of(manifest),
+        "active": about_of(served),
+        "anchor": manifest.lineage[ANCHOR],
+        "base": active,
+        "recipe": RECIPE,
+        "search": {name: each.model_dump() for name, each in learned.items()},
+        "tuned": {name: each.ndcg10 for name, each in tuned.items()},
+        "texts": len(split.train),
+        "gate": config.gate.mode,
+        "require": config.gate.require,
+        "looks": round(looks.number, 2),
+        "asked": looks.asked,
+        "learned": sorted(gathered.learned),
+        "documents": counts(gathered.documents, split, found),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    content = report(verdict, {"own": after}, {"own": before}, about)
+    word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
+    said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
+    scores = short({"own": after})
+    publish(store, active, artifacts, manifest.model_copy(update={"scores": scores}), said, content)
+    if not verdict.accepted:
+        return Outcome(manifest.version, False, said.reason, verdict)
+    return want(store, active, manifest.version, verdict)
+
+
+def _sides(
+    searches: Mapping[str, Collection],
+    model: Scorable,
+    was: Mapping[str, SearchDefaults],
+    now: Mapping[str, SearchDefaults],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """nDCG@10 of each search by the settings of before and by the new ones."""
+    sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for name, search in searches.items():
+        of_query = {query: (collection, row) for query, collection, row in by_collection(search, model)}
+        for side, settings in zip(sides, (was, now), strict=True):
+            each = [
+                row[WEIGHTS.index(_weight(settings.get(collection)))]
+                for collection, row in (of_query[query] for query in search.queries)
+            ]
+            figures: Scores = {"ndcg10": fmean(each), EACH: each, "queries": len(each)}
+            side[name] = dict(figures)
+    return sides
+
+
+def _weight(settings: SearchDefaults | None) -> float:
+    """The place on WEIGHTS of what a search that names no mode does."""
+    if settings is None or settings.mode == "dense":
+        return 1.0
+    return settings.weight if settings.mode == "hybrid" else 0.0
+
+
+def _artifact(
+    store: Store, served: Manifest, learned: Mapping[str, SearchDefaults], work: Path
+) -> tuple[Store, Manifest]:
+    """The active version's files under another name, with the new settings, in a store of their own."""
+    name = version_name(datetime.now(UTC), f"{served.origin}-{RECIPE}", served.fingerprint)
+    lineage = served.lineage | {ANCHOR: anchor_of(store, served.version)}
+    manifest = served.model_copy(
+        update={
+            "version": name,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "parent": served.version,
+            "lineage": lineage,
+            "search": dict(learned),
+            "gate": None,
+            "files": {},
+        }
+    )
+    artifacts = Store(work / RECIPE)
+    shutil.rmtree(artifacts.root, ignore_errors=True)
+    return artifacts, artifacts.publish(
+        partial(_copy, source=store.folder(served.version), manifest=manifest)
+    )
+
+
+def _copy(folder: Path, *, source: Path, manifest: Manifest) -> Manifest:
+    kept_out = shutil.ignore_patterns(FILE_NAME, "report", "report.json")
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=kept_out)
+    return manifest
