@@ -57,6 +57,7 @@ def tiny_config(
         {corpus}
         held_out = 0.3
         [train]
+        recipe = "simcse-unsup"
         base = "{base}"
         steps = {steps}
         precision = "fp32"

@@ -166,6 +166,8 @@ def _by_config(options: argparse.Namespace) -> int:
 
 def _by_service(options: argparse.Namespace) -> int:
     """Retrain by a configuration made of the options: part of what the service has is held out and judges."""
+    if options.recipe == AUTO and options.set:
+        raise TrainingError("--set changes one recipe, and auto chooses among several: add --recipe NAME.")
     config = Config(
         corpus=of_service(options),
         train=TrainTable(

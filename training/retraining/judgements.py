@@ -33,6 +33,7 @@ from training.text.service_collections import ONLY_DEFAULT, qualified
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
+NO_KEY = ""  # the name under which a service without keys stores judgements
 
 
 class Judgement(NamedTuple):
@@ -139,8 +140,12 @@ def judged(
 
 
 def _lone(names: Collection[str | None], trusted: Collection[str]) -> str | None:
-    """The key that a query rests on; None where a file, a trusted key or a second one says the same."""
-    if {None, *trusted} & {*names} or (len(names) > 1 and not trusted):
+    """The key that a query rests on; None where a file, a trusted key or a second one says the same.
+
+    Callers without a key are trusted unless others are named: a service without keys serves its own machine,
+    and nobody else could ever judge there.
+    """
+    if {None, *(trusted or [NO_KEY])} & {*names} or (len(names) > 1 and not trusted):
         return None
     return min(name for name in names if name is not None)
 

@@ -23,6 +23,8 @@ def run(job: Job, corpus: Path, *more: str) -> int:
         "retrain",
         "--corpus",
         str(corpus),
+        "--recipe",
+        "simcse-unsup",
         "--steps",
         "3",
         "--least",

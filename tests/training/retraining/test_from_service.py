@@ -33,7 +33,8 @@ def service(tmp_path: Path, tiny_models_dir: Path) -> Iterator[Service]:
 def run(job: Job, service: Service, *more: str) -> int:
     address = f"http://127.0.0.1:{service.port}"
     given = ["retrain", "--from-service", address, "--models-dir", str(job.store.root), "--steps", "2"]
-    return main([*given, "--precision", "fp32", "--set", "optim.batch=8", *more])
+    recipe = ["--recipe", "simcse-unsup", "--set", "optim.batch=8"]
+    return main([*given, *recipe, "--precision", "fp32", *more])
 
 
 def test_documents_of_the_service_are_held_out_and_judge(
@@ -58,6 +59,6 @@ def test_too_few_texts_train_nothing_whatever_the_gate(
     corpus = tmp_path / "three.txt"
     corpus.write_text("one text\nanother text\na third text\n")
     models = ["--models-dir", str(job.store.root), "--data", str(job.data)]
-    assert main(["retrain", "--corpus", str(corpus), "--gate", gate, *models]) == 4
+    assert main(["retrain", "--recipe", "crops", "--corpus", str(corpus), "--gate", gate, *models]) == 4
     assert "3 texts are too few; at least 100" in capsys.readouterr().out
     assert [manifest.version for manifest in job.store.versions()] == before

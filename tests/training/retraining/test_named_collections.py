@@ -58,7 +58,9 @@ def config_of(service: Service, file: Path, recipe: str, *names: str) -> Config:
     said = [
         {"collection": name} | {key: row[key] for key in ("query", "id")}
         for name in (NAMES if names == ("*",) else names)
-        for row in service.client.get(f"/collections/{name}/feedback").json()["feedback"]
+        for row in service.client.get(f"/collections/{name}/feedback", params={"limit": 1000}).json()[
+            "feedback"
+        ]
     ]
     file.write_text("\n".join(map(json.dumps, said)))
     return Config(
@@ -94,7 +96,7 @@ def test_rows_and_searches_are_of_the_collections_that_are_named(
     counts = found.about["documents"]
     assert counts["judgements_of_unknown_documents"] == 0
     sides = ("queries_trained_on", "queries_held_out", "queries_held_out_for_dev")
-    assert sum(counts[side] for side in sides) == 120 * len(wanted)
+    assert sum(counts[side] for side in sides) == 280 * len(wanted)
 
 
 def test_the_documents_that_begin_a_run_are_those_of_the_named_collection(service: Service) -> None:

@@ -180,7 +180,9 @@ def test_other_negatives_from_people_are_another_text_to_learn_from() -> None:
 
     said = [None, {}, {"which is second?": ["c"]}, {"which is second?": ["c", "a"]}]
     digests = [
-        corpus_of(TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant=each).digest
+        corpus_of(
+            TRIPLES, DOCUMENTS, JUDGED, lambda: model(of, of), 1, not_relevant={"Alpha": ["c"]} | (each or {})
+        ).digest
         for each in said
     ]
     assert digests[0] == digests[1]

@@ -74,7 +74,8 @@ def test_the_commands_say_it_in_a_sentence(
     assert "python -m training: The loss was" in said
     assert "as crops, ict or pairs" in said
     before = [manifest.version for manifest in job.store.versions()]
-    given = ["retrain", "--corpus", str(tmp_path / "corpus.txt"), "--models-dir", str(job.store.root)]
+    given = ["retrain", "--recipe", "simcse-unsup", "--corpus", str(tmp_path / "corpus.txt")]
+    given += ["--models-dir", str(job.store.root)]
     given += ["--data", str(job.data), "--least", "2", "--steps", "40", "--precision", "fp32", *changed]
     assert main(given) == 4
     assert capsys.readouterr().out.startswith("Nothing to learn: The loss was")
