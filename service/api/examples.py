@@ -18,8 +18,20 @@ BODIES: dict[str, Any] = {
     "/search": {"queries": ["how do I get my money back"], "k": 3},
     "/documents": {
         "documents": [
-            {"id": "refund", "text": "Unused goods may be sent back.", "metadata": {"topic": "support"}}
+            {
+                "id": "refund",
+                "title": "Refunds",
+                "text": "Unused goods may be sent back.",
+                "metadata": {"topic": "support"},
+            }
         ]
+    },
+    "/events": {
+        "search_id": "made-up",
+        "query": "how do I get my money back",
+        "id": "refund",
+        "type": "click",
+        "shown": ["refund"],
     },
     "/feedback": {"query": "how do I get my money back", "id": "refund", "relevant": True},
 }
@@ -46,6 +58,10 @@ SUMMARIES = {
     "get /feedback": "List judgements",
     "delete /feedback": "Delete judgements",
     "get /feedback/count": "Count judgements",
+    "post /events": "Store what users did with hits",
+    "get /events": "List events",
+    "delete /events": "Delete events",
+    "get /events/count": "Count events",
     "get /collections": "List collections",
     "delete /collections/{collection}": "Delete a collection",
     "get /info": "Describe the service and its model",

@@ -197,6 +197,9 @@ def _data(config: Config, searches: bool) -> Path | None:
 
 def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[str, Any]:
     """The corpus in figures, and what in it is likely to spoil a training."""
-    texts = corpus if corpus.columns == 1 else Corpus.of(corpus.texts, "the rows")
+    # A text of several rows is no repetition.
+    texts = (
+        corpus if corpus.columns == 1 else Corpus.of(dict.fromkeys(filter(None, corpus.texts)), "the rows")
+    )
     figures, found, _ = look_at(texts, recipe, store.folder(active))
     return asdict(figures) | {"warnings": found}

@@ -8,6 +8,7 @@ from models.tokens.reading import count
 from service.cli.commands.client import Remote
 from service.cli.commands.delivery import Sent
 from service.cli.commands.progress_bar import Progress
+from service.errors import CommandError
 
 _DOCUMENTS, _CHARACTERS = 16, 500  # that are looked at, and of each
 
@@ -34,10 +35,13 @@ class Reading:
             )
 
     def _tokenize(self, inputs: list[str]) -> list[list[int]]:
-        """Ids of each text; of nothing where the service does not say."""
+        """Ids of each text; of nothing where the service does not say, which is no fault of the import."""
         some = [text for text in inputs if text.strip()]  # the route takes no other
         body = orjson.dumps({"inputs": some, "add_special_tokens": False})
-        answer = self._remote.send("POST", "/tokenize", body, "application/json")
+        try:
+            answer = self._remote.send("POST", "/tokenize", body, "application/json")
+        except CommandError:
+            return [[] for _ in inputs]
         if answer.status != 200:
             return [[] for _ in inputs]
         found = iter(answer.value)

@@ -48,7 +48,7 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("POST", "/documents", {"documents": [{"id": "1", "text": "red river"}, {"id": "2", "text": LONG}]}),
     ("GET", "/search?q=red+river&k=5", None),
 ]
-VARIES = {"took_ms", "id", "sequence"}
+VARIES = {"took_ms", "id", "sequence", "search_id", "search_ids"}
 
 
 def numbers(value: Any) -> Any:

@@ -115,7 +115,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Any) -> I
             "/documents",
             {"documents": [{"text": "a", "meta": {}}]},
             422,
-            "There is no field 'meta' in documents[0]; there are id, text, metadata.",
+            "There is no field 'meta' in documents[0]; there are id, title, text, metadata.",
         ),
         (
             "/feedback",

@@ -233,7 +233,7 @@ def test_it_speaks_tls_and_nothing_else(
             time.sleep(0.02)
         assert f"https://127.0.0.1:{service.port}" in said
         assert "http://" not in said
-        assert said.count('-H "Authorization: Bearer $KEY"') == 3
+        assert said.count('-H "Authorization: Bearer $KEY"') == 4
         assert service.stop() == 0
 
 

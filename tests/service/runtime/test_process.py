@@ -191,7 +191,7 @@ def test_it_says_where_it_is_and_what_to_try(tmp_path: Path, tiny_models_dir: Pa
             assert time.monotonic() < deadline, said
             time.sleep(0.02)
         assert f"http://127.0.0.1:{service.port}" in said
-        assert said.count("\n  curl ") == 3
+        assert said.count("\n  curl ") == 4
 
 
 def test_a_second_owner_of_a_data_directory_is_refused_by_name(tmp_path: Path, tiny_models_dir: Path) -> None:
