@@ -33,10 +33,12 @@ def with_search(store: Store, version: str, search: dict[str, SearchDefaults]) -
 def place(tmp_path: Path) -> Place:
     store = Store(tmp_path / "models")
     first = publish(store, tiny_source(tmp_path / "source"))
-    with_search(store, first.version, {"default": SearchDefaults(mode="hybrid", weight=0.3)})
+    hybrid = {"default": SearchDefaults(mode="hybrid", weight=0.3)}
     lexical = {"default": SearchDefaults(mode="lexical", weight=0.0)}
-    with_search(store, first.version, lexical)
-    return Place(tmp_path)
+    others = [with_search(store, first.version, search) for search in (hybrid, lexical)]
+    place = Place(tmp_path)
+    place.a, place.b, place.c = first.version, *others  # names of one second are in no order of time
+    return place
 
 
 def test_a_version_without_search_is_written_as_before_there_was_any(place: Place) -> None:
