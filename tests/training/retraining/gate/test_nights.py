@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from training.retraining.gate.gains import gains
-from training.retraining.gate.rules import compare
+from training.retraining.gate.rules import Thresholds, compare
 
 NIGHTS = 100
 YEARS = 40  # of a hundred nights each
@@ -75,6 +75,27 @@ def test_the_least_gain_is_seen_in_four_nights_of_five() -> None:
         [found] = gains(judged(active + moved(rng, 200, gain.least / 0.75)), judged(active))
         seen.append(found.shown)
     assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
+
+
+def test_in_three_hundred_nights_search_never_falls_below_the_anchor_by_more_than_the_limit() -> None:
+    """Most candidates are harmful, a few are good, and all begin at the anchor: no loss adds up."""
+    rng = np.random.default_rng(11)
+    least, last = [], []
+    for _ in range(20):
+        anchor = rng.uniform(0, 1, 200)
+        active, truth = anchor, 0.0
+        course = []
+        for night in range(1, 301):
+            true_gain = rng.normal(-0.01, 0.02)
+            candidate = anchor + moved(rng, 200, true_gain)
+            verdict = compare(judged(candidate), judged(active), require="better", looks=night)
+            if verdict.accepted:
+                active, truth = candidate, true_gain
+            course.append(truth)
+        least.append(min(course))
+        last.append(truth)
+    assert min(least) > -Thresholds().own_fall
+    assert np.mean(last) > 0, "and what is good is found now and then"
 
 
 @pytest.mark.parametrize(("queries", "most"), [(100, 0.3), (2000, 0.06)])
