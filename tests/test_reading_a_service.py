@@ -82,7 +82,8 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
     assert line == "8 searches with events (position bias 1): 1 answers, 1 documents passed over"
     made = judged(found, known, 0.5)
     assert {**made.train, **made.dev, **made.held} == {"a river": [second]}
-    assert made.keys == {"a river": ""}, "it rests on one key"
+    assert made.keys == {}, "without keys nobody else could ever judge there"
+    assert judged(found, known, 0.5, ("boss",)).keys == {"a river": ""}, "the word of another key is trusted"
     assert made.negatives == {"a river": [first]}
 
 

@@ -68,7 +68,7 @@ def place(job: Job) -> Path:
         steps=2,
         batch=4,
         schedule='[judgements]\nfile = "judged.tsv"',
-    ).replace("[train]", '[train]\nrecipe = "pairs"')
+    ).replace("simcse-unsup", "pairs")
     (place / "retrain.toml").write_text(config, encoding="utf-8")
     return place
 
