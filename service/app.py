@@ -9,6 +9,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from service.addresses import allowed_hosts, allowed_origins
 from service.api import (
     cohere,
     collections,
@@ -35,7 +36,7 @@ from service.http.middleware import Edge
 from service.http.routing import ExactRouter
 from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
-from service.settings import Settings, allowed_hosts, allowed_origins
+from service.settings import Settings
 
 MODULES = (
     *(tei, tokens, openai, cohere),

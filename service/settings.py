@@ -4,7 +4,6 @@ A `SIMILE_` variable that no setting knows is refused: what a person asked for i
 Values alone are checked here; runtime/settings_check.py reads the files that some of them name.
 """
 
-import ipaddress
 import os
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -20,11 +19,13 @@ from models.manifest import Mode
 from models.nearest import nearest
 from models.refusals import sentence
 from service import memory
+from service.addresses import allowed_hosts, allowed_origins, is_loopback
 from service.errors import StartupError
 
 PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256
 MOST_ANSWERS_MB = 1024
+_INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 INDEXES = "indexes"  # the folder of snapshots, in the data directory
 
 
@@ -164,7 +165,7 @@ class Settings(BaseSettings):
                 f"{PREFIX}CANARY_MIN_OVERLAP={self.canary_min_overlap} needs canary queries, and "
                 f"{PREFIX}CANARY_QUERIES=0 turns them off. Unset one of the two."
             )
-        if self.api_keys_file is None and not self.insecure and not _is_loopback(self.host):
+        if self.api_keys_file is None and not self.insecure and not is_loopback(self.host):
             raise ValueError(
                 f"{PREFIX}HOST={self.host} is reachable from other machines and there are no keys. Name a "
                 f"keys file ({PREFIX}API_KEYS_FILE), listen on 127.0.0.1, or set {PREFIX}INSECURE=1 when "
@@ -195,49 +196,6 @@ def own_url() -> str:
     return f"{scheme}://127.0.0.1:{port}"
 
 
-def allowed_origins(text: str) -> list[str]:
-    """The origins of `SIMILE_CORS_ORIGINS`, as browsers write them.
-
-    Raises:
-        ValueError: one that no browser would ever send, or a pattern.
-
-    """
-    origins = [part.strip() for part in text.split(",") if part.strip()]
-    for origin in origins:
-        name = f"{PREFIX}CORS_ORIGINS: {origin!r}"
-        if "*" in origin:
-            raise ValueError(f"{name} would let any page on the web in. Name each origin exactly.")
-        if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin.partition(":")[0]]):
-            raise ValueError(
-                f"{name} is no origin as browsers write them: scheme, host in small letters, and a port only "
-                "when it is not the usual one, such as https://app.example.org or http://127.0.0.1:3000."
-            )
-    return origins
-
-
-def allowed_hosts(text: str) -> frozenset[str]:
-    """The names in `SIMILE_ALLOWED_HOSTS`.
-
-    Raises:
-        ValueError: one that is no host name.
-
-    """
-    names = [part.strip().lower() for part in text.split(",") if part.strip()]
-    for name in names:
-        if not HOST_NAME.fullmatch(name):
-            raise ValueError(
-                f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
-                "scheme, port or pattern, separated by commas, such as service,search.example.org."
-            )
-    return frozenset(names)
-
-
-HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
-_INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
-_ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
-_USUAL_PORT = {"http": ":80", "https": ":443"}
-
-
 def otlp_endpoints() -> list[str]:
     """Variables of OpenTelemetry that name a receiver of traces; empty when they turn traces off."""
     off = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
@@ -255,15 +213,6 @@ def _check_otlp_protocol() -> None:
                 f"{name}={asked}: traces are sent by http/protobuf only, to port 4318 of most collectors. "
                 f"Unset it, or set {PREFIX}OTEL=0."
             )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def read() -> Settings:

@@ -6,7 +6,6 @@ bug of ours. Plain ASGI, because each layer of a framework's middleware costs ev
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from service import memory, outages
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.body_budget import MEGABYTE, NDJSON, BodyBudget, StreamedBody
+from service.http.draining import drain
 from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
@@ -31,9 +31,6 @@ from service.store.answers import Answers, Share, share
 log = logging.getLogger(__name__)
 
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}  # what may be a label
-# Of a refused body, on a connection that ends with the answer: what is read to be thrown away, and how long.
-DRAIN_BYTES = 256 * MEGABYTE
-DRAIN_SECONDS = 10.0
 # Most requests end sooner; only then is it worth a task that listens for the client hanging up.
 WATCH_AFTER_SECONDS = 0.25
 HEAVY_BYTES = MEGABYTE  # a request that moves more has its memory given back to the system
@@ -237,7 +234,7 @@ class Exchange:
         start = {"status": answer.status_code, "headers": answer.raw_headers}
         await self._write({"type": "http.response.start", **start})
         await self._send({"type": "http.response.body", "body": answer.body, "more_body": True})
-        await self._drain()
+        await drain(self._receive)
         await self._send({"type": "http.response.body", "body": b""})
 
     @property
@@ -245,14 +242,6 @@ class Exchange:
         """True if the connection ends with this answer."""
         asked = dict(self._scope["headers"]).get(b"connection", b"").lower()
         return b"close" in asked or self._scope["http_version"] == "1.0"
-
-    async def _drain(self) -> None:
-        """Read what is still sent of the body, within reason, and throw it away."""
-        left = DRAIN_BYTES
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_SECONDS):
-                while left > 0 and (message := await self._receive()).get("more_body", False):
-                    left -= len(message["body"])
 
     def _begin_watch(self, task: asyncio.Task[Any]) -> None:
         self._watching = asyncio.create_task(self._watch(task))

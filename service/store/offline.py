@@ -80,6 +80,10 @@ class OfflineStore(Snapshot):
         """Judgements of each collection that has any."""
         return dict(self.execute("SELECT collection, count(*) FROM feedback GROUP BY collection").fetchall())
 
+    def events(self) -> dict[str, int]:
+        """Events of each collection that has any."""
+        return dict(self.execute("SELECT collection, count(*) FROM events GROUP BY collection").fetchall())
+
     def damage(self, most: int) -> list[str]:
         """Faults of the file's pages, in SQLite's words."""
         found = [str(row[0]) for row in self.execute(f"PRAGMA integrity_check({most})")]
@@ -153,11 +157,11 @@ def reading(data_dir: Path) -> Iterator[OfflineStore]:
         raise CommandError(f"{path} cannot be read ({error}). `check --data` says more.") from error
 
 
-def copy(data_dir: Path, folder: Path) -> tuple[Facts, int]:
+def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
     """Copy the store into `folder` at one moment, also while it is written, and without what was deleted.
 
     Returns:
-        The facts of the copy, and how many judgements it has.
+        The facts of the copy, and how many judgements and events it has.
 
     Raises:
         CommandError: as `reading`, or the store is damaged.
@@ -174,7 +178,7 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int]:
             raise CommandError(
                 f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
             )
-        return copied.facts(), sum(copied.judged().values())
+        return copied.facts(), sum(copied.judged().values()), sum(copied.events().values())
 
 
 def examine(folder: Path, schema: int) -> Facts:

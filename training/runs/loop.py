@@ -9,12 +9,9 @@ the door that does not.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import shutil
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,14 +27,13 @@ from training.methods import postprocess
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.methods.start import load_encoder
-from training.methods.token_objectives import published_language
-from training.runfile import FILE_NAME as RUN_FILE
-from training.runfile import Identity, Result, check, claim, read_run, write_run
+from training.runfile import Identity, Result, check, read_run, write_run
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.checkpoint import read_checkpoint, write_checkpoint
 from training.runs.collapse import Collapse
 from training.runs.dev import Dev, dev_of
 from training.runs.device import deterministic, enough_memory, open_device, use_bf16
+from training.runs.folder import claimed, save
 from training.runs.interrupt import interruptible
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.log import Record, machine, versions
@@ -92,7 +88,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
         options.say(f"no {missing}, so best will be the last step{unless}")
     job = _Job(recipe, corpus, identity, dev, base, out, options, world)
     with enough_memory():
-        with _undone_when_refused(job):
+        with claimed(out, identity, world, resume=options.resume):
             trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
         with Record(out / RECORD if world.leads else None) as record:
             return _Run(job, trainer, record).loop()
@@ -107,24 +103,6 @@ def _bf16(out: Path, options: Options, device: torch.device) -> bool:
     if (begun == "bf16") != here:
         options.say(f"the run was begun in {begun} and goes on in it; a new one would not, on this machine")
     return bool(begun == "bf16")
-
-
-@contextlib.contextmanager
-def _undone_when_refused(job: _Job) -> Iterator[None]:
-    """The run's folder, claimed while its trainer is built; nothing is left when that is refused."""
-    existed = job.out.exists()
-    with job.world.together():
-        if job.world.leads:
-            claim(job.out, job.identity, resume=job.options.resume)
-    try:
-        yield
-    except BaseException:
-        if job.world.leads and not job.options.resume:
-            clear(job.out)
-            (job.out / RUN_FILE).unlink(missing_ok=True)
-            if not existed:
-                job.out.rmdir()
-        raise
 
 
 class _Run:
@@ -277,19 +255,7 @@ class _Run:
     def _save(self, name: str) -> None:
         with self._job.world.together():
             if self._job.world.leads:
-                self._write(name)
-
-    def _write(self, name: str) -> None:
-        """Whole or not at all: a reader finds the old folder, the new one, or for a moment none."""
-        target, temporary = self._out / name, self._out / f".{name}"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        if self._job.recipe.result == "backbone":
-            self._trainer.encoder.save_backbone(temporary, published_language(self._trainer.model))
-        else:
-            self._trainer.encoder.save(temporary)
-        shutil.rmtree(target, ignore_errors=True)
-        temporary.rename(target)
+                save(self._out, name, self._trainer, self._job.recipe.result)
 
     def _bar(self, first: int) -> Any:
         rare = 0.5 if sys.stderr.isatty() else 30.0  # seconds; a log file takes a line, not a moving bar

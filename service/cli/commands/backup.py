@@ -2,7 +2,7 @@
 
     FOLDER/
     ├── manifest.json     what it holds, the schema, the versions it needs, size and SHA-256 of every file
-    ├── simile.db         documents, vectors, judgements, generations; nothing that was deleted
+    ├── simile.db         documents, vectors, judgements, events, generations; nothing that was deleted
     └── models/VERSION/…  with --models
 
 The folder is written aside, locked, and renamed: it is there whole or not at all. What a backup that was
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     except OSError as error:
         raise CommandError(f"{folder} cannot be written ({error.strerror or error}).") from error
     needs = "" if arguments.models else f" It needs {contents.active} in the models folder."
-    said = f"{contents.documents} documents and {contents.judgements} judgements are in {folder}.{needs}"
+    said = f"{contents.counts()} are in {folder}.{needs}"
     return f"{said}\n{swept} unfinished backups were removed from {folder.parent}." if swept else said
 
 
@@ -108,7 +108,7 @@ def _sweep(parent: Path) -> int:
 
 
 def _copy_store(data_dir: Path, folder: Path) -> Contents:
-    facts, judgements = copy(data_dir, folder)
+    facts, judgements, events = copy(data_dir, folder)
     if not facts.active:
         raise CommandError(f"{data_dir} has no version in service: no service has started on it yet.")
     return Contents(
@@ -117,6 +117,7 @@ def _copy_store(data_dir: Path, folder: Path) -> Contents:
         sequence=facts.sequence,
         documents=facts.documents,
         judgements=judgements,
+        events=events,
         active=facts.active[0],
         versions=facts.versions,
     )

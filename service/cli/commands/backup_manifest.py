@@ -59,9 +59,16 @@ class Contents(BaseModel):
     sequence: Count  # the store's operation number
     documents: Count
     judgements: Count
+    events: Count | None = None  # a backup of an earlier version does not say
     active: str  # the version that serves it
     versions: Annotated[list[str], Field(min_length=1)]  # all that have vectors in it, the active one first
     files: dict[str, File] = Field(default_factory=dict)  # by path inside the folder
+
+    def counts(self) -> str:
+        """The numbers of documents, judgements and events, in words."""
+        if self.events is None:
+            return f"{self.documents} documents and {self.judgements} judgements"
+        return f"{self.documents} documents, {self.judgements} judgements and {self.events} events"
 
     def text(self) -> str:
         return self.model_dump_json(indent=2, by_alias=True) + "\n"

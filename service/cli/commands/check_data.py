@@ -40,13 +40,15 @@ def run(settings: Settings) -> str:
             Found(f"the index snapshot {one}. It is not used, and another is made; check the disk.")
             for one in damage(settings.snapshots_dir)
         ]
-        facts, judged, vectors, counts = store.facts(), store.judged(), store.vectors(), store.counts()
-    path, judgements = settings.data_dir / DATABASE, sum(judged.values())
-    holds = f"{facts.documents} documents, {vectors} vectors, {judgements} judgements"
-    lines = [f"{path}: {holds}, operation {facts.sequence}"]
+        facts, vectors, counts = store.facts(), store.vectors(), store.counts()
+        judged, events = store.judged(), store.events()
+    holds = f"{facts.documents} documents, {vectors} vectors, {sum(judged.values())} judgements, "
+    holds += f"{sum(events.values())} events"
+    lines = [f"{settings.data_dir / DATABASE}: {holds}, operation {facts.sequence}"]
     if len(counts) > 1:
         lines += [
-            f"{name}: {documents} documents, {judged.get(name, 0)} judgements" for name, documents in counts
+            f"{name}: {documents} documents, {judged.get(name, 0)} judgements, {events.get(name, 0)} events"
+            for name, documents in counts
         ]
     lines += [f"{'problem' if one.problem else 'note'}: {one.text}" for one in found]
     problems = sum(one.problem for one in found)

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> str:
     finally:
         shutil.rmtree(data_dir / ASIDE, ignore_errors=True)
         data_lock.release()
-    said = [f"{contents.documents} documents and {contents.judgements} judgements are in {data_dir}."]
+    said = [f"{contents.counts()} are in {data_dir}."]
     if moved is not None:
         said.append(f"What was there is in {moved}; remove it when you are sure.")
     try:

@@ -30,16 +30,19 @@ DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(120)}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Iterator[Service]:
-    """A service with documents, a judgement, and a backup of both in `folder`/backup."""
+    """A service with documents, a judgement, two events, and a backup of all in `folder`/backup."""
     with Service(tmp_path_factory.mktemp("backup"), tiny_models_dir) as service:
         service.put(DOCUMENTS).raise_for_status()
         judged = {"query": "a river", "id": "d7", "relevant": True}
         service.client.post("/feedback", json=judged).raise_for_status()
+        clicked = [{"search_id": "s", "query": "a river", "id": id, "type": "click"} for id in ("d7", "d8")]
+        stored = service.client.post("/events", json={"events": clicked}).json()
+        assert stored == {"stored": 2, "refused": []}
         service.put({"gone": "a secret that was deleted"}).raise_for_status()
         service.client.delete("/documents/gone").raise_for_status()
         done = command(service, "backup", service.folder / "backup")
         assert done.returncode == 0, done.stderr
-        assert "120 documents and 1 judgements" in done.stdout
+        assert "120 documents, 1 judgements and 2 events are in" in done.stdout
         yield service
 
 
@@ -80,6 +83,7 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
     place.put({"later": "green garden"}).raise_for_status()  # the backup does not change
     done = restore(backup, tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "120 documents, 1 judgements and 2 events are in" in done.stdout
     assert f"needs {manifest['active']}" in done.stdout, "the models were not in it"
     assert vectors(tmp_path / "data" / "simile.db") == vectors(backup / "simile.db")
     with Service(tmp_path, tiny_models_dir) as service:
@@ -93,6 +97,17 @@ def test_a_backup_of_a_running_service_comes_back_in_another_directory(
         # A revision is never used twice, also behind a restore.
         sequences = [service.put({"new": "stone"}).json()["sequence"] for _ in range(1)]
         assert sequences[0] > manifest["sequence"]
+
+
+def test_a_backup_that_did_not_count_events_is_restored(place: Service, tmp_path: Path) -> None:
+    earlier = tmp_path / "earlier"
+    shutil.copytree(place.folder / "backup", earlier)
+    manifest = json.loads((earlier / "manifest.json").read_bytes())
+    del manifest["events"]
+    (earlier / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    done = restore(earlier, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "120 documents and 1 judgements are in" in done.stdout
 
 
 @pytest.mark.long
@@ -329,7 +344,7 @@ def documents(database: Path) -> int:
 def test_a_sound_store_is_said_to_be_sound_while_its_service_runs(place: Service) -> None:
     done = command(place, "check", "--data")
     assert done.returncode == 0, done.stderr
-    assert "120 documents, 120 vectors, 1 judgements" in done.stdout
+    assert "120 documents, 120 vectors, 1 judgements, 2 events, operation" in done.stdout
     assert done.stdout.endswith("All is sound.\n")
 
 

@@ -167,11 +167,13 @@ def test_all_collections_go_in_again_each_into_its_own(service: Service, tmp_pat
 def test_a_check_of_the_data_says_what_each_collection_holds(service: Service) -> None:
     judgement = {"query": "q", "id": "count", "relevant": True}
     service.client.post("/collections/tickets/feedback", json=judgement).raise_for_status()
+    clicked = {"search_id": "s", "query": "q", "id": "count", "type": "click"}
+    service.client.post("/collections/tickets/events", json=clicked).raise_for_status()
     data, models = str(service.folder / "data"), str(service.folder / "models")
     done = run("check", "--data", SIMILE_DATA_DIR=data, SIMILE_MODELS_DIR=models)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "\ndefault: 2 documents, 0 judgements\n" in done.stdout
-    assert "\ntickets: 2 documents, 1 judgements\n" in done.stdout
+    assert "\ndefault: 2 documents, 0 judgements, 0 events\n" in done.stdout
+    assert "\ntickets: 2 documents, 1 judgements, 1 events\n" in done.stdout
 
 
 def test_a_refused_export_leaves_the_file_as_it_was(service: Service, tmp_path: Path) -> None:

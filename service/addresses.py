@@ -1,0 +1,55 @@
+"""Names of hosts and origins, as settings write them."""
+
+import ipaddress
+import re
+
+HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
+_ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
+_USUAL_PORT = {"http": ":80", "https": ":443"}
+
+
+def allowed_origins(text: str) -> list[str]:
+    """The origins of `SIMILE_CORS_ORIGINS`, as browsers write them.
+
+    Raises:
+        ValueError: one that no browser would ever send, or a pattern.
+
+    """
+    origins = [part.strip() for part in text.split(",") if part.strip()]
+    for origin in origins:
+        name = f"SIMILE_CORS_ORIGINS: {origin!r}"
+        if "*" in origin:
+            raise ValueError(f"{name} would let any page on the web in. Name each origin exactly.")
+        if not _ORIGIN.fullmatch(origin) or origin.endswith(_USUAL_PORT[origin.partition(":")[0]]):
+            raise ValueError(
+                f"{name} is no origin as browsers write them: scheme, host in small letters, and a port only "
+                "when it is not the usual one, such as https://app.example.org or http://127.0.0.1:3000."
+            )
+    return origins
+
+
+def allowed_hosts(text: str) -> frozenset[str]:
+    """The names in `SIMILE_ALLOWED_HOSTS`.
+
+    Raises:
+        ValueError: one that is no host name.
+
+    """
+    names = [part.strip().lower() for part in text.split(",") if part.strip()]
+    for name in names:
+        if not HOST_NAME.fullmatch(name):
+            raise ValueError(
+                f"SIMILE_ALLOWED_HOSTS: {name!r} is no host name. Write names only, exactly and without "
+                "scheme, port or pattern, separated by commas, such as service,search.example.org."
+            )
+    return frozenset(names)
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
