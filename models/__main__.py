@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from models.commands import Parser
 from models.errors import InUse, ModelError, UnknownVersion, not_installed
-from models.nearest import did_you_mean
+from models.words.commands import Parser
+from models.words.nearest import did_you_mean
 
 try:
     from models import cpus
-    from models.listing import listed, table
     from models.publishing.default import publish_named
+    from models.publishing.listing import listed, table
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
     from models.store import Store, models_dir

@@ -14,8 +14,8 @@ from collections.abc import Callable
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
-from models.commands import Parser
 from models.errors import not_installed
+from models.words.commands import Parser
 
 try:
     from service.auth.keys import KeysError

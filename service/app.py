@@ -9,7 +9,6 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from service.addresses import allowed_hosts, allowed_origins
 from service.api import (
     cohere,
     collections,
@@ -37,6 +36,7 @@ from service.http.routing import ExactRouter
 from service.observability.request_log import write_line
 from service.runtime.runtime import Runtime
 from service.settings import Settings
+from service.settings.addresses import allowed_hosts, allowed_origins
 
 MODULES = (
     *(tei, tokens, openai, cohere),

@@ -14,11 +14,11 @@ import yaml
 from fastapi import FastAPI
 from prometheus_client.metrics import MetricWrapperBase
 
-from service.addresses import allowed_hosts
 from service.app import create_app
 from service.errors import ServiceError
 from service.observability.metrics import Metrics
 from service.settings import PREFIX, Settings
+from service.settings.addresses import allowed_hosts
 from tests.service.process import Service
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from models.encoder import Encoder
+from models.files.retrainings import read_runs
 from models.manifest import REPORT
-from models.retrainings import read_runs
 from tests.service.load import STATIC, Load
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import QUERIES, TEXTS, WORDS, Oracle, published

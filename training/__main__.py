@@ -8,8 +8,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from models.commands import Parser
 from models.errors import ModelError, not_installed
+from models.words.commands import Parser
 
 try:
     from training import errors

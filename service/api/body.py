@@ -20,8 +20,8 @@ import orjson
 from fastapi import Request
 from pydantic import BaseModel, RootModel, ValidationError
 
-from models.nearest import MAX_CHARACTERS, no_field
-from models.refusals import sentence
+from models.words.nearest import MAX_CHARACTERS, no_field
+from models.words.refusals import sentence
 from service import memory
 from service.errors import MediaType, Validation
 from service.http.body_budget import NDJSON

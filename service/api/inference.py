@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, StrictInt, WithJsonSchema
 
 from models.manifest import is_version
-from models.nearest import did_you_mean
+from models.words.nearest import did_you_mean
 from service.api.json_schemas import DIMENSIONS, INPUTS
 from service.batching.request import Answer
 from service.errors import Empty, NotFound, Unhealthy, Validation

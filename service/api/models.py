@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
+from models.files.retrainings import read_runs, schedule_state
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
-from models.retrainings import read_runs, schedule_state
 from models.store import Kind, Store
 from service.api.contract import Role, describe
 from service.api.inference import runtime_of

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from starlette.types import Scope
 
-from service.addresses import HOST_NAME
 from service.errors import Forbidden, Malformed, Misdirected, ServiceError
+from service.settings.addresses import HOST_NAME
 
 # Headers that decide something. Two of one kind mean different things to two readers.
 ONCE = frozenset(

@@ -19,7 +19,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from models.retrainings import read_runs
+from models.files.retrainings import read_runs
 from service import memory
 from service.live import Generation, Live
 from service.observability.metrics import GENERATION_STATES, Metrics

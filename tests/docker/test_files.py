@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from models.files.retrainings import write_runs
 from models.publishing.default import REQUIREMENT
-from models.retrainings import write_runs
 from service.settings import PREFIX, Settings
 from tests.docker.stack import ROOT, docker, image_environment
 from tests.test_documentation import NOT_PASSED_ON

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from models.nearest import did_you_mean
+from models.words.nearest import did_you_mean
 from training.errors import TrainingError
 
 

@@ -29,7 +29,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from models.retrainings import outcome_of, read_runs, write_runs
+from models.files.retrainings import outcome_of, read_runs, write_runs
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, folders, read_config
 from training.text.service import count_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.files.bounded import read_bytes, read_json
-from models.retrainings import read_runs
+from models.files.retrainings import read_runs
 from models.store import Store
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from models.files.retrainings import write_runs
 from models.manifest import REPORT_PAGE, Manifest
-from models.retrainings import write_runs
 from models.store import Store
 from service.app import create_app
 from service.runtime.runtime import Runtime

@@ -12,11 +12,11 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from service.addresses import allowed_origins
 from service.app import create_app
 from service.errors import StartupError
 from service.runtime import settings_check
 from service.settings import read
+from service.settings.addresses import allowed_origins
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.addresses import allowed_hosts
 from service.app import create_app
 from service.errors import StartupError
 from service.http.hosts import Hosts
 from service.settings import read
+from service.settings.addresses import allowed_hosts
 from tests.service.conftest import new_settings, wait_until_ready
 from tests.service.keyed import KEYS, bearer, keys_file
 from tests.service.process import Service

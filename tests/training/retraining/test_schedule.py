@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from models.retrainings import read_runs
+from models.files.retrainings import read_runs
 from training.retraining.config import Config, ScheduleTable
 from training.retraining.schedule import Schedule, clock
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from models.files.retrainings import read_runs, schedule_state
 from models.manifest import Manifest
-from models.retrainings import read_runs, schedule_state
 from models.store import Store
 
 REASON_CHARACTERS = 60  # of a reason in the table; `--json` and `show` have it whole

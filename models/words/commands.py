@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn
 
-from models.nearest import did_you_mean
+from models.words.nearest import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (-[^\s=]+)")

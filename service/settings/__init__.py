@@ -16,11 +16,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.engines.place import Place, place_of
 from models.manifest import Mode
-from models.nearest import nearest
-from models.refusals import sentence
+from models.words.nearest import nearest
+from models.words.refusals import sentence
 from service import memory
-from service.addresses import allowed_hosts, allowed_origins, is_loopback
 from service.errors import StartupError
+from service.settings.addresses import allowed_hosts, allowed_origins, is_loopback
 
 PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.retrainings import schedule_state
+from models.files.retrainings import schedule_state
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

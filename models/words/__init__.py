@@ -1,0 +1,1 @@
+"""Sentences for people: refusals, and the name that was probably meant."""
