@@ -16,7 +16,7 @@ from training.retraining import searches as own
 from training.retraining.gate.verdict import EACH, JUDGED
 from training.runs.dev import Encoder, Score
 
-CANDIDATES = 300  # texts among which an answer is looked for, of each kind of search; each of four looks encodes all
+CANDIDATES = 300  # texts among which an answer is looked for; each of four looks encodes them all
 
 
 def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
