@@ -135,6 +135,7 @@ def judge(
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     served = job.store.verify(active)
+    manifest = manifest.model_copy(update={"search": served.search})  # learned for these collections
     about = {
         "candidate": about_of(manifest),
         "active": about_of(served),

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from models.errors import Damaged
-from models.manifest import REPORT
+from models.manifest import REPORT, SearchDefaults
 from models.publishing.publish import publish
 from models.store import Store
+from tests.service.lifecycle.test_learned_search import with_search
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
@@ -47,6 +48,14 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     assert report["active"]["sts"]["stsb"]["spearman_all"] == pytest.approx(1.0, abs=1e-6)
     after = report["candidate"]["sts"]["stsb"]["spearman_all"]
     assert manifest.scores["sts"]["stsb"] == after
+
+
+def test_a_candidate_keeps_the_search_that_was_learned_for_the_collections(job: Job) -> None:
+    learned = {"tickets": SearchDefaults(mode="hybrid", weight=0.4)}
+    job.store.want(with_search(job.store, str(job.store.wanted()), learned))
+    outcome = retrain(job)
+    assert outcome.published, outcome.reason
+    assert job.store.verify(str(outcome.version)).search == learned
 
 
 def test_what_is_worse_is_kept_as_refused_with_its_reason_and_not_wanted(job: Job, tmp_path: Path) -> None:
