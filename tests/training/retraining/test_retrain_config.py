@@ -169,6 +169,8 @@ def test_what_the_file_says_is_not_said_beside_it(job: Job, capsys: pytest.Captu
     assert "--steps goes with no --config" in capsys.readouterr().err
     assert main(["retrain", "--config", str(config(job)), "--minutes", "3"]) == 1
     assert "--minutes goes with no --config" in capsys.readouterr().err
+    assert main(["retrain", "--corpus", "rows.tsv", "--minutes", "3"]) == 1
+    assert "--minutes goes with --from-service" in capsys.readouterr().err
 
 
 @pytest.mark.long
