@@ -28,6 +28,7 @@ from models.graph.nodes import model_of
 from models.graph.packing import packs
 from models.manifest import Manifest, tidy_origin, version_name
 from models.publishing.calibration import calibrate
+from models.publishing.card import write_card
 from models.publishing.fingerprint import (
     Space,
     canonical,
@@ -192,4 +193,6 @@ def _build(
     found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
     if prepared.weights:
         found["quantised"] = add_int8(folder, encoder, proved, *prepared.weights, prepared.source.head, say)
-    return manifest.model_copy(update=found)
+    published = manifest.model_copy(update=found)
+    write_card(folder, published)
+    return published

@@ -48,6 +48,7 @@ _BESIDE_CONFIG = (
     "recipe",
     "base",
     "steps",
+    "minutes",
     "gate",
     "data",
     "set",
@@ -105,6 +106,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--steps", type=positive, metavar="N", help="how many (default: each text is seen once)"
+    )
+    command.add_argument(
+        "--minutes",
+        type=positive,
+        metavar="N",
+        help="of training of one recipe, at most, with --from-service (default: 30 with auto, else no limit)",
     )
     command.add_argument(
         "--gate",
@@ -174,6 +181,7 @@ def _by_service(options: argparse.Namespace) -> int:
             recipe=options.recipe,
             base=options.base,
             steps=options.steps,
+            minutes=options.minutes,
             seed=options.seed,
             precision=options.precision,
             set=changes(options.set),
@@ -217,6 +225,8 @@ def _by_file(options: argparse.Namespace) -> int:
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
     chosen(options)  # --collection goes with a service
+    if options.minutes is not None:
+        raise TrainingError("--minutes goes with --from-service; with --corpus, --steps says how long.")
     if options.recipe == AUTO:
         raise TrainingError(
             "Say which recipe reads the rows of this file: --recipe pairs, triples, simcse-unsup …"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 from models.encoder import ONNX
 from models.errors import ModelError
 from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.publishing.card import write_card
 from models.store import Store
 from training.errors import NothingToLearn
+from training.evaluation.report.markdown import escape, listed, table
 from training.retraining.anchor import active_version
 from training.retraining.gate.page import write_page
 from training.retraining.gate.verdict import Verdict
+from training.retraining.gate.words import figure
 
 
 class Outcome(NamedTuple):
@@ -50,7 +53,42 @@ def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if "rows" in report:  # with the gate off there is nothing to show
         write_page(folder / REPORT_PAGE, report)
+    write_card(folder, manifest, _measured(report), _held_out(report["meta"]))
     return manifest
+
+
+def _measured(report: Mapping[str, Any]) -> Iterator[str]:
+    """The gate's verdict and figures, for the model card."""
+    if "rows" not in report:
+        yield "The gate was off: this version was compared with no other."
+        return
+    active = report["meta"]["active"]["version"]
+    yield f"**{escape(report['headline'])}** Compared with {active}, {report['meta']['date']}."
+    yield from map(escape, report["summary"])
+    if report["reasons"]:
+        yield listed(report["reasons"])
+    rows = [
+        (row["title"], row["measure"], figure(row["active"]), figure(row["candidate"]))
+        for row in report["rows"]
+    ]
+    yield table(("", "measure", "that version", "this version"), rows, words=(0, 1))
+
+
+def _held_out(meta: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on the text that it has not learned from, which is the only text its figures speak for."""
+    if not (counts := meta.get("documents")):
+        return
+    yield (
+        f"Of the corpus, {counts['trained_on']:,} documents were there to learn from, and "
+        f"{counts['held_out']:,} others were held out and judged it."
+    )
+    if meta.get("cross_fitted"):
+        yield (
+            "Labelled queries were few: two other models, each trained without half of them, were judged by "
+            "them, and this one learned from all."
+        )
+    else:
+        yield f"{counts['queries_held_out']:,} labelled queries were held out and judged it."
 
 
 def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> Outcome:

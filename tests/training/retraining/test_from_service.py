@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
+from models.publishing.card import CARD
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from training.__main__ import main
@@ -47,6 +48,11 @@ def test_documents_of_the_service_are_held_out_and_judge(
     assert report["meta"]["require"] == "better"
     assert report["meta"]["documents"]["held_out"] > 0
     assert "own titles" in {row["name"] for row in report["rows"]}
+    counts = report["meta"]["documents"]
+    card = (job.store.folder(refused.version) / CARD).read_text(encoding="utf-8")
+    assert (
+        f"Of the corpus, {counts['trained_on']} documents were there to learn from, and {counts['held_out']}"
+    ) in card
 
 
 @pytest.mark.parametrize("gate", ["on", "off"])

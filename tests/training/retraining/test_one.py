@@ -14,6 +14,7 @@ import pytest
 
 from models.errors import Damaged
 from models.manifest import REPORT, SearchDefaults
+from models.publishing.card import CARD
 from models.publishing.publish import publish
 from models.store import Store
 from tests.service.lifecycle.test_learned_search import with_search
@@ -22,6 +23,7 @@ from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import NothingToLearn, TrainingError
 from training.retraining.gate.rules import Thresholds
+from training.retraining.gate.words import figure
 from training.retraining.one import Interrupted, Job, judge, retrain
 from training.retraining.workplace import workplace
 from training.text.corpus import Corpus
@@ -48,6 +50,12 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     assert report["active"]["sts"]["stsb"]["spearman_all"] == pytest.approx(1.0, abs=1e-6)
     after = report["candidate"]["sts"]["stsb"]["spearman_all"]
     assert manifest.scores["sts"]["stsb"] == after
+    card = (job.store.folder(manifest.version) / CARD).read_text(encoding="utf-8")
+    assert f"Trained by the recipe simcse-unsup on {len(job.corpus):,} rows, in 3 steps." in card
+    assert f"**{report['headline']}** Compared with {active}, {report['meta']['date']}." in card
+    [row] = [row for row in report["rows"] if row["name"] == "stsb"]
+    assert f"| {row['title']} | {row['measure']} | {figure(1.0)} | {figure(after)} |" in card
+    assert CARD in manifest.files
 
 
 def test_a_candidate_keeps_the_search_that_was_learned_for_the_collections(job: Job) -> None:
@@ -69,6 +77,8 @@ def test_what_is_worse_is_kept_as_refused_with_its_reason_and_not_wanted(job: Jo
     assert manifest.gate.verdict == "refused"
     assert "stsb" in manifest.gate.reason
     assert outcome.reason == manifest.gate.reason
+    card = (job.store.folder(manifest.version) / CARD).read_text(encoding="utf-8")
+    assert "**Refused.**" in card
 
 
 def test_a_better_candidate_replaces_a_noised_active_model(
@@ -109,6 +119,8 @@ def test_with_the_gate_off_it_is_published_and_says_so_for_ever(job: Job) -> Non
     assert (manifest.gate.mode, manifest.gate.verdict) == ("off", "not asked")
     report = json.loads((job.store.folder(manifest.version) / REPORT).read_bytes())
     assert report["meta"]["gate"] == "off"
+    card = (job.store.folder(manifest.version) / CARD).read_text(encoding="utf-8")
+    assert "The gate was off: this version was compared with no other." in card
 
 
 def test_an_artifact_broken_after_its_export_is_refused_and_not_published(

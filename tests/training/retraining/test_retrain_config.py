@@ -167,6 +167,10 @@ def test_a_service_that_is_down_is_said(
 def test_what_the_file_says_is_not_said_beside_it(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["retrain", "--config", str(config(job)), "--steps", "3"]) == 1
     assert "--steps goes with no --config" in capsys.readouterr().err
+    assert main(["retrain", "--config", str(config(job)), "--minutes", "3"]) == 1
+    assert "--minutes goes with no --config" in capsys.readouterr().err
+    assert main(["retrain", "--corpus", "rows.tsv", "--minutes", "3"]) == 1
+    assert "--minutes goes with --from-service" in capsys.readouterr().err
 
 
 @pytest.mark.long

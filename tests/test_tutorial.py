@@ -1,0 +1,69 @@
+"""The tutorial runs as written: its shell blocks are one script, with a service on a fresh folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.publishing.card import CARD
+from models.store import Store
+from tests.service.process import Service
+from tests.test_documentation import blocks
+from training.retraining.config import read_config
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/TUTORIAL.md"
+# Commands that are left out, and the reason.
+LEFT_OUT = {
+    "SIMILE_EXAMPLES=0 make serve": "the fixture serves, on a free port",
+    "make setup": "it is done where this test runs",
+    ".venv/bin/python -m training schedule --config retrain.toml": "it never ends",
+}
+RETRAIN = ".venv/bin/python -m training retrain --from-service http://127.0.0.1:8000 --minutes 1"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_tutorial_runs_word_by_word(tmp_path: Path, default_models_dir: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    script = "".join(blocks(page))
+    for command in LEFT_OUT:
+        assert script.count(f"{command}\n") == 1
+        script = script.replace(f"{command}\n", "")
+    assert script.count(RETRAIN) == 1
+    # One step, and no gate: three trainings and their judgement take many minutes.
+    script = script.replace(RETRAIN, f"{RETRAIN} --steps 1 --gate off --threads 2")
+    with Service(tmp_path, default_models_dir) as service:
+        (tmp_path / "docs").symlink_to(ROOT / "docs")
+        (tmp_path / ".venv").symlink_to(sys.prefix)
+        (tmp_path / "data/models").symlink_to(tmp_path / "models")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("SIMILE_")}
+        done = subprocess.run(
+            ["bash", "-euc", script.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}")],
+            cwd=tmp_path,
+            env=plain | {"PYTHONPATH": str(ROOT), "SIMILE_PORT": str(service.port)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert service.client.get("/events/count").json()["count"] == 1
+        assert service.client.get("/feedback/count").json()["count"] == 241 - 1, "one is said twice"
+    store = Store(tmp_path / "models")
+    asked = store.desired()
+    assert asked is not None
+    assert (asked.kind, "-triples-" in asked.version) == ("activate", True)
+    assert (store.folder(asked.version) / CARD).read_text(encoding="utf-8") in done.stdout
+    assert read_config(tmp_path / "retrain.toml").train.minutes == 10
+    for first in ("T-1004", "T-1123", "T-1143"):
+        assert f'"hits":[{{"id":"{first}"' in done.stdout
+        assert f"| {first}, " in page
+    assert '"stored":240,"sequence":241,"refused":[{"index":240,' in done.stdout
+    for said in ("300 documents are stored.", "There are 199 documents, 46 judged queries, and 307 titles"):
+        assert said in done.stdout + done.stderr
+        assert said in page
