@@ -87,7 +87,7 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
         short=float(np.mean(content < SHORT_TOKENS)),
         over_max_length=float(np.mean(lengths > max_length)),
         for_spans=float(np.mean(content >= DECLUTR_TOKENS)),
-        unknown=unknown / max(int(content.sum()), 1),
+        unknown=sum(unknown) / max(int(content.sum()), 1),
         tokens_per_word=int(content.sum()) / sum(map(len, words)),
         scripts=scripts,
         vocabulary=_entries(tokenizer_file, scripts),
@@ -99,9 +99,15 @@ def measure(corpus: Corpus, tokenizer_file: Path, max_length: int) -> Figures:
 
 def unread(texts: Sequence[str], tokenizer_file: Path) -> str:
     """The reason for which these texts cannot be read by that tokenizer, or nothing."""
-    lengths, unknown, special = _tokens(texts, tokenizer_file)
-    words = sum(len(WORD.findall(text)) for text in texts)
-    return Count(words, int((lengths - special).sum()), unknown).unreadable()
+    return sum(_counts(texts, tokenizer_file), start=Count()).unreadable()
+
+
+def readable(texts: Sequence[str], tokenizer_file: Path) -> list[str]:
+    """All of them where that tokenizer reads them as a whole, else those that it reads each by itself."""
+    counts = _counts(texts, tokenizer_file)
+    if not sum(counts, start=Count()).unreadable():
+        return [*texts]
+    return [text for text, count in zip(texts, counts, strict=True) if not count.unreadable()]
 
 
 def _opening(words: Sequence[str]) -> str:
@@ -118,17 +124,25 @@ def _sample(texts: Sequence[str]) -> Sequence[str]:
     return [texts[place] for place in np.sort(chosen)]
 
 
-def _tokens(texts: Sequence[str], file: Path) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int, int]:
-    """(tokens of each text, unknown ones among them all, special ones of each text)."""
+def _counts(texts: Sequence[str], file: Path) -> list[Count]:
+    lengths, unknown, special = _tokens(texts, file)
+    each = zip(texts, lengths.tolist(), unknown, strict=True)
+    return [Count(len(WORD.findall(text)), length - special, strange) for text, length, strange in each]
+
+
+def _tokens(
+    texts: Sequence[str], file: Path
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], list[int], int]:
+    """(tokens of each text, unknown ones among them, special ones of each text)."""
     tokenizer = Tokenizer(file, _WHOLE)
     unknown = _unknown_id(file)
     lengths: list[int] = []
-    count = 0
+    strange: list[int] = []
     for start in range(0, len(texts), _CHUNK):
         for tokens in tokenizer.tokenize(texts[start : start + _CHUNK]):
             lengths.append(len(tokens.ids))
-            count += tokens.ids.count(unknown) if unknown is not None else 0
-    return np.array(lengths), count, len(tokenizer.tokenize([""])[0].ids)
+            strange.append(tokens.ids.count(unknown) if unknown is not None else 0)
+    return np.array(lengths), strange, len(tokenizer.tokenize([""])[0].ids)
 
 
 def _unknown_id(file: Path) -> int | None:

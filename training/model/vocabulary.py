@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=_run)
 
 
+def takes_tokens(tokenizer: Mapping[str, Any]) -> bool:
+    """tokenizer: the content of tokenizer.json."""
+    return bool(tokenizer["model"].get("type") == "WordPiece")
+
+
 def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
     """Write the folder `base` with up to `count` more tokens to `out`; how many there are.
 
@@ -67,8 +72,7 @@ def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
     has no word that the base splits.
     """
     source = read_source(base)
-    model = source.tokenizer["model"]
-    if model.get("type") != "WordPiece" or not source.weights:
+    if not takes_tokens(source.tokenizer) or not source.weights:
         raise TrainingError(
             f"{base.name} cannot take new tokens: that needs a WordPiece vocabulary (as BERT's) and "
             "model.safetensors. Models of many languages read them already."
@@ -80,7 +84,7 @@ def extend(base: Path, texts: Sequence[str], out: Path, count: int) -> int:
         raise NothingToLearn("The base has a token for every word of this text.")
     rows = _old_rows(source.tokenizer, learned)
     old = int(source.config["vocab_size"])
-    model["vocab"] |= {token: old + place for place, token in enumerate(learned)}
+    source.tokenizer["model"]["vocab"] |= {token: old + place for place, token in enumerate(learned)}
     source.config["vocab_size"] = old + len(learned)
     _write(source, rows, old, out)
     return len(learned)

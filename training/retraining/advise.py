@@ -26,6 +26,7 @@ _TIMED = 64  # documents
 _STEP = 3
 # Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
+_READ = 4  # times that `adapt` reads each text: two views, twice
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -82,8 +83,11 @@ def advice(material: Material, found: Sequence[Choice], pace: float) -> list[str
 
 
 def _minutes(recipe: str, material: Material, pace: float) -> float:
-    queries = material.judged if recipe == "triples" else material.queries
-    return max(1.0, queries * _TEXTS[recipe] * _STEP / pace / 60)
+    if recipe == "adapt":
+        texts = material.documents * _READ
+    else:
+        texts = (material.judged if recipe == "triples" else material.queries) * _TEXTS[recipe]
+    return max(1.0, texts * _STEP / pace / 60)
 
 
 def _pace(store: Store, version: str, texts: list[str]) -> float:

@@ -4,6 +4,7 @@
       └─ compared with by `drift` (gate/drift.py)
 
 A retraining begins with it, and not with the result of the one before: small losses do not add up.
+A version made in stages begins a line of its own: it reads text that its parent could not (adapt.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from models.manifest import ANCHOR
 from models.store import Store
 from training.errors import TrainingError
+
+_STAGES = "stages"  # in the lineage of a run of several recipes
 
 
 def anchor_of(store: Store, active: str) -> str:
@@ -21,7 +24,10 @@ def anchor_of(store: Store, active: str) -> str:
     if isinstance(named, str) and named in known:
         return named
     oldest = active
-    while manifest and (manifest := known.pop(manifest.parent or "", None)):
+    while manifest and _STAGES not in manifest.lineage:
+        manifest = known.pop(manifest.parent or "", None)
+        if manifest is None:
+            break
         oldest = manifest.version
     return oldest
 

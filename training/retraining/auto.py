@@ -8,6 +8,7 @@ that is the answer: a model is not replaced so that something was trained.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +18,14 @@ from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
+from training.methods.stages import find_stages
 from training.mining.figures import unread
 from training.mining.queries import queries_of
+from training.model.vocabulary import takes_tokens
+from training.retraining.adapt import adapt_job
 from training.retraining.config import Config
 from training.retraining.gathered import Gathered, gather
-from training.retraining.one import retrain
+from training.retraining.one import Job, retrain
 from training.retraining.plan import job_of
 from training.retraining.publication import Outcome
 from training.retraining.retune import RECIPE as SEARCH
@@ -30,6 +34,7 @@ from training.retraining.retune import retune
 MINUTES = 30.0  # of training for each choice, where train.minutes is not set
 # Fewest of each to learn from. Chosen by us: below, a run has no ten batches to see.
 LEAST_JUDGED, LEAST_QUERIES = 30, 200
+LEAST_TO_READ = 1000  # documents, for tokens of their own
 _LOOKED_AT = 500  # documents whose tokens are counted
 
 
@@ -39,7 +44,8 @@ class Material(NamedTuple):
     documents: int
     judged: int  # queries with a relevant document
     queries: int  # that the text itself gives: titles, headings, first sentences
-    unreadable: str  # the reason why the base cannot read the text; empty when it can
+    unreadable: str  # the reason why the model cannot read the text; empty when it can
+    takes_tokens: bool = True  # new ones, into its vocabulary
 
     def __str__(self) -> str:
         told = f" The model cannot read the text: {self.unreadable}." if self.unreadable else ""
@@ -55,6 +61,11 @@ class Choice(NamedTuple):
     gained: str  # where it was measured
 
 
+ADAPT = Choice(
+    "adapt",
+    "the model cannot read the text, and can learn tokens of the text's own",
+    "16 points of nDCG@10 on a search in Korean by text alone, and 42 with 1,669 triples that people made",
+)
 TRIPLES = Choice(
     "triples",
     "people judged queries, and the model finds documents for them that look right and are not",
@@ -70,7 +81,7 @@ DISTIL = Choice(
 def choices(material: Material) -> list[Choice]:
     """The recipes that can help, the most promising first; empty when there is nothing to learn from."""
     if material.unreadable:
-        return []
+        return [ADAPT] if material.takes_tokens and material.documents >= LEAST_TO_READ else []
     found = []
     if material.judged >= LEAST_JUDGED:
         found.append(TRIPLES)
@@ -88,6 +99,7 @@ def material_of(gathered: Gathered, tokenizer: Path) -> Material:
         len(gathered.found.train),
         len(queries_of([(document.title, document.text) for document in documents])),
         unread(sample, tokenizer),
+        takes_tokens(json.loads(tokenizer.read_bytes())),
     )
 
 
@@ -113,9 +125,7 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     for choice in choices(material):
         say(f"{choice.recipe}, because {choice.why}")
         try:
-            recipe = load_recipe(choice.recipe)
-            seeded = recipe if table.seed is None else replace(recipe, seed=table.seed)
-            job = job_of(gathered, bounded, seeded, store, work, say)
+            job = _job(choice, gathered, bounded, store, work, say)
             outcome = retrain(replace(job, options=replace(job.options, **options)), say)
         except NothingToLearn as error:
             reasons.append(f"{choice.recipe}: {error}")
@@ -138,12 +148,26 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     raise NothingToLearn(" ".join(reasons) or nothing(material))
 
 
+def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:
+    if stages := find_stages(choice.recipe):
+        return adapt_job(stages, gathered, config, store, work, say)
+    recipe = load_recipe(choice.recipe)
+    seeded = recipe if config.train.seed is None else replace(recipe, seed=config.train.seed)
+    return job_of(gathered, config, seeded, store, work, say)
+
+
 def nothing(material: Material) -> str:
     """What is missing, and how much of it would be enough."""
+    if material.unreadable and not material.takes_tokens:
+        return (
+            f"The model cannot read the text: {material.unreadable}, and its vocabulary takes no new tokens. "
+            "Import a model for this language (docs/RETRAINING.md)."
+        )
     if material.unreadable:
         return (
-            f"The model cannot read the text: {material.unreadable}. Teach it with `python -m training train "
-            "adapt` (docs/RETRAINING.md), or import a model for this language."
+            f"The model cannot read the text: {material.unreadable}. It takes {LEAST_TO_READ:,} documents to "
+            f"learn tokens from, and there are {material.documents:,}. Add some, or import a model for this "
+            "language (docs/RETRAINING.md)."
         )
     return (
         f"{material} That is too little: it takes {LEAST_JUDGED} judged queries (POST /feedback) or "

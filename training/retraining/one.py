@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +55,8 @@ from training.text.corpus import Corpus
 if TYPE_CHECKING:
     from training.evaluation.retrieval import Collection
     from training.methods.recipe import Recipe
+    from training.retraining.staged import Staged
+    from training.runfile import Identity
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class Job:
     about: Mapping[str, Any] = field(default_factory=dict)  # what the report says of the job besides
     minutes: float | None = None  # of training, at most; None: each row once
     choose: Choose | None = None  # which share of the training is kept; None: all of it
+    staged: Staged | None = None  # several recipes in the place of `recipe`, which is the first of them
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
 
@@ -96,7 +100,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
     job.store.require_writable()
     begin = {"active": active, "anchor": anchor_of(job.store, active)}.get(job.base, job.base)
     with open_base(begin, job.store.root) as base:
-        anchor = anchor_of(job.store, base.version) if base.version else None  # a new model begins a new line
+        new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
+        anchor = None if new_line else anchor_of(job.store, str(base.version))
         _check_new(job, active, base)
         before = _scores(job, job.store, active, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
@@ -158,8 +163,9 @@ def judge(
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
     before, after = (dict(side) | {"cost": cost} for side, cost in zip((before, after), paces, strict=True))
-    if about["anchor"]:
-        after["drift"] = drift_of((job.store, about["anchor"]), (artifacts, candidate), job.corpus.texts)
+    began = anchor_of(job.store, active) if job.staged else about["anchor"]
+    if began:
+        after["drift"] = drift_of((job.store, began), (artifacts, candidate), job.corpus.texts)
     verdict = gate.compare(after, before, job.thresholds, job.require, job.looks)
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
@@ -179,21 +185,29 @@ def _train(job: Job, corpus: Corpus, base: Base, run: Path, say: Say) -> Result:
     known = replace(
         job.options, steps=job.steps, data=job.data, base_name=base.name, choose=job.choose, say=say
     )
-    if job.steps is None and job.minutes is not None:
+    begin = partial(job.staged.train if job.staged else partial(train, job.recipe, corpus), base.folder, run)
+    if not job.staged and job.steps is None and job.minutes is not None:
         steps = steps_within(job.minutes, job.recipe, corpus, base.folder, run.parent, known)
         known = replace(known, steps=steps)
     if (run / RUN).is_file():
         try:
-            return train(job.recipe, corpus, base.folder, run, replace(known, resume=True))
+            return begin(replace(known, resume=True))
         except OtherRun as error:
             say(f"training begins anew: {error.why}")
             shutil.rmtree(run)
-    return train(job.recipe, corpus, base.folder, run, known)
+    return begin(known)
+
+
+def _asked(job: Job) -> Identity:
+    """The part of its run's lineage by which a job is known again."""
+    if job.staged:
+        return job.staged.asked()
+    return {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
 
 
 def _check_new(job: Job, active: str, base: Base) -> None:
     """The same text, recipe and base give the same model again, and it was judged already."""
-    asked = {"corpus": job.corpus.digest, "recipe": job.recipe.digest(), "seed": job.recipe.seed}
+    asked = _asked(job)
     digest = digest_of(read_source(base.folder))
     for manifest in job.store.versions():
         lineage = manifest.lineage
@@ -205,7 +219,8 @@ def _check_new(job: Job, active: str, base: Base) -> None:
 
 def _name(job: Job, base: Base) -> str:
     """A folder for this very run, so that the same job goes on in it and another begins its own."""
-    of_job = job.corpus.digest, job.recipe.digest(), job.recipe.seed, job.steps, job.options.precision
+    asked = _asked(job)
+    of_job = asked["corpus"], asked["recipe"], asked["seed"], job.steps, job.options.precision
     parts = (*of_job, base.folder.name, base.name)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from models import cpus
 from models.files.lock import lock
+from models.manifest import Manifest
 from models.publishing.publish import Say
 from models.store import Store
 from training.errors import Busy, NothingToLearn
@@ -40,7 +41,7 @@ from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus
+from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -72,7 +73,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
         split, found = _whole(split, found)
-    material = partial(_material, config, recipe, store, active)
+    material = partial(rows_of, recipe.source.kind, config, store, active)
     folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches or folds))
@@ -149,13 +150,12 @@ def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split,
     return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))
 
 
-def _material(
-    config: Config, recipe: Recipe, store: Store, active: str, split: Split, found: Judged
-) -> Corpus:
+def rows_of(kind: Kind, config: Config, store: Store, active: str, split: Split, found: Judged) -> Corpus:
+    """Rows of what may be trained on. Raise NothingToLearn when there is nothing of that kind."""
     withheld = own.withheld(split, (*found.held, *found.dev))
     with _active(config, store, active) as model:
         corpus = corpus_of(
-            recipe.source.kind,
+            kind,
             split.train,
             found.train,
             model,
@@ -166,7 +166,8 @@ def _material(
     if corpus.digest == corpus.rows:
         return corpus
     # Rows that the active model mined: another one finds others, so there is something new to learn.
-    return replace(corpus, digest=sha256(f"{corpus.digest} by {active}".encode()).hexdigest())
+    model_name = Manifest.read(store.folder(active)).fingerprint  # the same where only the search was retuned
+    return replace(corpus, digest=sha256(f"{corpus.digest} by {model_name}".encode()).hexdigest())
 
 
 @contextlib.contextmanager

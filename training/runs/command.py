@@ -187,7 +187,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_stages(stages: Stages, options: argparse.Namespace) -> int:
-    from training.runs.stages import run_stages  # noqa: PLC0415  torch
+    from training.runs.stages import read_corpora, run_stages  # noqa: PLC0415  torch
 
     if options.set or options.steps or not options.corpus:
         raise TrainingError(
@@ -198,7 +198,8 @@ def _run_stages(stages: Stages, options: argparse.Namespace) -> int:
         stages = replace(stages, minutes=float(options.minutes))
     with open_base(options.base, models_dir(os.environ)) as base:
         known = replace(_options(options), base_name=base.name, parent=base.version, resume=options.resume)
-        result = run_stages(stages, options.corpus, base.folder, options.out, known)
+        corpora = read_corpora(stages, options.corpus)
+        result = run_stages(stages, corpora, base.folder, options.out, known)
     if not result.finished:
         _say("stopped; the same command with --resume goes on")
         return 130

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -35,7 +35,7 @@ from training.runs.pace import steps_within
 from training.text.corpus import TEXTS, Corpus, Kind, holds, read_corpus
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A stage that has something to read."""
 
     name: str
@@ -44,15 +44,26 @@ class _Part(NamedTuple):
     minutes: float
 
 
-def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, options: Options) -> Result:
+def read_corpora(stages: Stages, files: Sequence[Path]) -> dict[Kind, Corpus]:
+    """files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError."""
+    found = {}
+    for kind in {recipe.source.kind for recipe in stages.recipes()}:
+        file = next((file for file in files if holds(file, kind)), None)
+        if file is not None:
+            found[kind] = read_corpus(file, kind)
+    return found
+
+
+def run_stages(
+    stages: Stages, corpora: Mapping[Kind, Corpus], base: Path, out: Path, options: Options
+) -> Result:
     """Run each stage from the end of the one before; `best` and `last` are those of the last one.
 
-    files: of texts, pairs, triples …; each stage reads the first of its kind. Raise TrainingError or
-    ModelError.
+    Raise TrainingError or ModelError.
     """
     # No dev set: it is of English, and would choose the step that has learned the least of another language.
     options = replace(options, data=None)
-    parts = _parts(stages, files, options)
+    parts = parts_of(stages, corpora, options)
     identity = _identity(stages, parts, base, options)
     resumed = options.resume and (out / RUN).is_file()
     claim(out, identity, resume=resumed)
@@ -80,8 +91,8 @@ def run_stages(stages: Stages, files: Sequence[Path], base: Path, out: Path, opt
     return _finish(out, identity, parts, steps, result)
 
 
-def _parts(stages: Stages, files: Sequence[Path], options: Options) -> list[_Part]:
-    read: dict[Path, tuple[Kind, Corpus]] = {}
+def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:
+    """The stages that have something to read, each with its time. Raise TrainingError."""
     chosen = []
     for stage, recipe in zip(stages.stages, stages.recipes(), strict=True):
         if recipe.result == "backbone":
@@ -89,18 +100,15 @@ def _parts(stages: Stages, files: Sequence[Path], options: Options) -> list[_Par
                 f"{stages.name}: the stage {recipe.name} would lose the base's pooling: "
                 'set result = "encoder".'
             )
-        file = next((file for file in files if holds(file, recipe.source.kind)), None)
-        if file is None:
+        if recipe.source.kind not in corpora:
             options.say(f"stage {recipe.name} is left out: no corpus has the rows that it reads")
             continue
-        if file not in read:
-            read[file] = (recipe.source.kind, read_corpus(file, recipe.source.kind))
-        chosen.append((stage, replace(recipe, seed=_seed(recipe, options)), read[file][1]))
+        chosen.append((stage, replace(recipe, seed=_seed(recipe, options)), corpora[recipe.source.kind]))
     if not chosen:
         raise TrainingError(f"{stages.name}: no corpus has the rows that its stages read.")
     whole = sum(stage.share for stage, _, _ in chosen)
     return [
-        _Part(f"{number}-{recipe.name}", recipe, corpus, stages.minutes * stage.share / whole)
+        Part(f"{number}-{recipe.name}", recipe, corpus, stages.minutes * stage.share / whole)
         for number, (stage, recipe, corpus) in enumerate(chosen, 1)
     ]
 
@@ -109,18 +117,15 @@ def _seed(recipe: Recipe, options: Options) -> int:
     return recipe.seed if options.seed is None else options.seed
 
 
-def _identity(stages: Stages, parts: Sequence[_Part], base: Path, options: Options) -> Identity:
+def _identity(stages: Stages, parts: Sequence[Part], base: Path, options: Options) -> Identity:
     bf16 = use_bf16(options.precision, open_device(options.device))
-    corpora = [part.corpus.digest for part in parts]
     return {
         "method": stages.name,
-        "recipe": stages.digest(),
-        "corpus": hashlib.sha256(" ".join(corpora).encode()).hexdigest(),
+        **asked_of(stages, parts),
         "texts": sum({part.corpus.digest: len(part.corpus) for part in parts}.values()),
         "base": digest_of(read_source(base)),
         "base_name": options.base_name or base.name,
         "parent": options.parent or version_of(base),
-        "seed": parts[0].recipe.seed,
         "steps": None,  # of each stage: the plan
         "precision": "bf16" if bf16 else "fp32",
         "code": metadata.version("simile"),
@@ -128,7 +133,17 @@ def _identity(stages: Stages, parts: Sequence[_Part], base: Path, options: Optio
     }
 
 
-def _vocabulary(parts: Sequence[_Part], base: Path, folder: Path, count: int, options: Options) -> Path:
+def asked_of(stages: Stages, parts: Sequence[Part]) -> Identity:
+    """The part of a run's identity that its lineage keeps: the same of the same base is the same model."""
+    corpora = " ".join(part.corpus.digest for part in parts)
+    return {
+        "recipe": stages.digest(),
+        "corpus": hashlib.sha256(corpora.encode()).hexdigest(),
+        "seed": parts[0].recipe.seed,
+    }
+
+
+def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, options: Options) -> Path:
     """The base with new tokens, learned once: what a stopped run has left half done is made again."""
     if not folder.is_dir():
         texts = next((part.corpus for part in parts if part.recipe.source.kind is TEXTS), parts[0].corpus)
@@ -147,7 +162,7 @@ def _ended(within: Path, out: Path) -> Path:
 
 
 def _finish(
-    out: Path, identity: Identity, parts: Sequence[_Part], steps: Sequence[int], result: Result
+    out: Path, identity: Identity, parts: Sequence[Part], steps: Sequence[int], result: Result
 ) -> Result:
     for name in ("best", "last"):
         if (out / parts[-1].name / name).is_dir():

@@ -17,7 +17,7 @@ from training.__main__ import main
 from training.methods.stages import find_stages
 from training.model.encoder import digest_of
 from training.runs.options import Options
-from training.runs.stages import _parts
+from training.runs.stages import parts_of, read_corpora
 
 RECIPE = """
 vocabulary = 20
@@ -120,7 +120,7 @@ def test_a_corpus_is_read_by_the_stage_of_its_kind(given: list[str], tmp_path: P
     assert stages
     said: list[str] = []
     files = [tmp_path / "triples.tsv", tmp_path / "texts.txt"]
-    parts = _parts(stages, files, Options(say=said.append))
+    parts = parts_of(stages, read_corpora(stages, files), Options(say=said.append))
     assert [(part.name, part.corpus.columns) for part in parts] == [("1-simcse-unsup", 1), ("2-triples", 3)]
     assert [part.minutes for part in parts] == [0.75, 0.25]
     assert said == ["stage pairs is left out: no corpus has the rows that it reads"]

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.store import Store
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.evaluation.encoding import Encode, Vectors
+from training.mining.figures import readable
 from training.mining.neighbours import unit_vectors
 
 NEAREST = 10
@@ -34,8 +36,15 @@ def drift(anchor: Vectors, candidate: Vectors) -> float:
 def drift_of(
     anchor: tuple[Store, str], candidate: tuple[Store, str], texts: Iterable[str]
 ) -> dict[str, float]:
-    """Over a fixed sample of `texts`, as the scores of a version have it."""
-    sample = sample_of(texts)
+    """Over a fixed sample of `texts`, as the scores of a version have it.
+
+    The anchor's vectors of what it cannot read mean nothing, so there is nothing to drift from: of such text
+    those are compared that it reads, and without enough of them the answer is empty.
+    """
+    began = anchor[0].folder(anchor[1])
+    sample = readable(sample_of(texts), began / TOKENIZER)
+    if len(sample) <= NEAREST + 1:
+        return {}
     vectors = []
     for store, version in (anchor, candidate):
         encoder = store.open(version)

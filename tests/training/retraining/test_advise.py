@@ -1,0 +1,76 @@
+"""`advise`: what there is to learn from, what would be tried and why, its gain and cost; nothing trains."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.service.process import Service
+from tests.training.conftest import WORDS
+from tests.training.retraining.test_auto import KOREAN, documents
+from training.__main__ import main
+from training.retraining import auto
+from training.retraining.advise import advice
+from training.retraining.auto import ADAPT, DISTIL, TRIPLES, Choice, Material
+from training.retraining.one import Job
+
+
+@pytest.mark.parametrize(
+    ("choice", "minutes"),
+    # texts of a choice times 3 for the backward pass, at 10 texts of a second
+    [(TRIPLES, 300 * 5 * 3 / 600), (DISTIL, 2000 * 9 * 3 / 600), (ADAPT, 4000 * 4 * 3 / 600)],
+)
+def test_a_choice_has_its_reason_its_gain_and_its_minutes(choice: Choice, minutes: float) -> None:
+    [line] = advice(Material(4000, 300, 2000, ""), [choice], 10.0)
+    assert line.startswith(f"1. {choice.recipe}, because {choice.why}. It gained {choice.gained}. ")
+    assert line.endswith(f"About {minutes:.0f} minutes of training here.")
+
+
+def test_less_than_a_minute_is_one() -> None:
+    [line] = advice(Material(400, 30, 200, ""), [TRIPLES], 1e6)
+    assert line.endswith("About 1 minutes of training here.")
+
+
+def test_a_service_is_advised_and_nothing_is_trained(
+    job: Job, tmp_path: Path, tiny_models_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [manifest.version for manifest in job.store.versions()]
+    (tmp_path / "service").mkdir()
+    with Service(tmp_path / "service", tiny_models_dir) as service:
+        service.client.post("/documents", json={"documents": documents(WORDS, 420)}).raise_for_status()
+        where = ["--from-service", f"http://127.0.0.1:{service.port}"]
+        assert main(["advise", *where, "--models-dir", str(job.store.root)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"There are \d+ documents, 0 judged queries, and \d+ titles", said)
+    assert "\n1. distil-hybrid, because words find what vectors miss" in said
+    assert [manifest.version for manifest in job.store.versions()] == before
+
+
+@pytest.mark.parametrize("count", [260, 30])
+def test_a_file_that_teaches_nothing_ends_with_status_4(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+) -> None:
+    assert _advise(job, tmp_path, KOREAN, count) == 4
+    said = capsys.readouterr().out
+    assert said.startswith("Nothing to learn: ")
+    assert ("are too few" if count == 30 else "It takes 1,000 documents to learn tokens from") in said
+
+
+def test_text_that_cannot_be_read_is_advised_to_be_learned(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    assert _advise(job, tmp_path, KOREAN, 260) == 0
+    said = capsys.readouterr().out
+    assert "The model cannot read the text: " in said
+    assert "\n1. adapt, because the model cannot read the text" in said
+
+
+def _advise(job: Job, folder: Path, words: list[str], count: int) -> int:
+    lines = "".join(f"{each['title']}\t{each['text']}\n" for each in documents(words, count))
+    (folder / "documents.tsv").write_text("title\ttext\n" + lines, encoding="utf-8")
+    text = f'[corpus]\nfile = "documents.tsv"\n[folders]\nmodels = "{job.store.root}"\n'
+    (folder / "retrain.toml").write_text(text, encoding="utf-8")
+    return main(["advise", "--config", str(folder / "retrain.toml")])

@@ -1,0 +1,240 @@
+"""`recipe = "auto"`: the choices by what there is to learn from, and the way from one to the next."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models.manifest import REPORT
+from tests.training.conftest import WORDS
+from tests.training.jobs import tiny_config
+from tests.training.run_cases import events, stop_after
+from training.__main__ import main
+from training.mining.figures import unread
+from training.retraining import auto
+from training.retraining.anchor import anchor_of
+from training.retraining.auto import Material, choices, nothing
+from training.retraining.one import Job
+from training.runs.step import Step, Trainer
+
+SYLLABLES = "가나다라마바사아자차카타파하"
+KOREAN = [first + second for first in SYLLABLES[:7] for second in SYLLABLES[7:]]
+
+BETTER = ('require = "not worse"', 'require = "better"')
+
+Auto = Callable[..., int]
+
+
+def documents(words: list[str], count: int) -> list[dict[str, str]]:
+    rng = random.Random(1)
+    made = (rng.choices(words, k=12) for _ in range(count))
+    return [
+        {"id": f"d{at}", "title": f"{' '.join(each[:3])} {at}", "text": " ".join(each)}
+        for at, each in enumerate(made)
+    ]
+
+
+@pytest.fixture
+def retrain(job: Job) -> Auto:
+    """Run `retrain --config` with auto; its exit status. more: [(what, by what)] changes to the file."""
+    place = job.store.root.parent
+
+    def run(
+        found: list[dict[str, str]], *more: tuple[str, str], judged: int = 0, train: str = "steps = 2"
+    ) -> int:
+        (place / "documents.jsonl").write_text("\n".join(map(json.dumps, found)), encoding="utf-8")
+        rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(found[:judged])]
+        (place / "judged.tsv").write_text("\n".join(["query\tid", *rows]) + "\n", encoding="utf-8")
+        text = tiny_config(
+            'file = "documents.jsonl"',
+            "anchor",
+            models=job.store.root,
+            work=job.work,
+            sets=Path(str(job.data)),
+            steps=2,
+            batch=4,
+            schedule='[judgements]\nfile = "judged.tsv"',
+        )
+        lines = [line for line in text.splitlines() if not line.strip().startswith(("recipe", "set ="))]
+        text = "\n".join(lines).replace("steps = 2", train)
+        for what, by in more:
+            assert what in text
+            text = text.replace(what, by)
+        (place / "retrain.toml").write_text(text, encoding="utf-8")
+        return main(["retrain", "--config", str(place / "retrain.toml")])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("material", "expected"),
+    [
+        (Material(500, 30, 200, ""), ["triples", "distil-hybrid"]),
+        (Material(500, 29, 200, ""), ["distil-hybrid"]),
+        (Material(500, 30, 199, ""), ["triples"]),
+        (Material(500, 29, 199, ""), []),
+        (Material(1000, 90, 900, "it is spelled"), ["adapt"]),
+        (Material(999, 90, 900, "it is spelled"), []),
+        (Material(5000, 90, 900, "it is spelled", takes_tokens=False), []),
+    ],
+)
+def test_what_there_is_decides_what_is_tried(material: Material, expected: list[str]) -> None:
+    assert [choice.recipe for choice in choices(material)] == expected
+
+
+@pytest.mark.parametrize(
+    ("material", "says"),
+    [
+        (Material(150, 3, 40, ""), "it takes 30 judged queries (POST /feedback) or 200 documents"),
+        (Material(150, 3, 40, "x"), "It takes 1,000 documents to learn tokens from, and there are 150"),
+        (Material(5000, 3, 40, "x", takes_tokens=False), "its vocabulary takes no new tokens"),
+    ],
+)
+def test_what_is_missing_is_named(material: Material, says: str) -> None:
+    assert says in nothing(material)
+
+
+def test_with_nothing_better_to_find_it_ends_with_what_is_missing(
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [{"id": each["id"], "text": each["text"]} for each in documents(WORDS, 160)]
+    before = [manifest.version for manifest in job.store.versions()]
+    assert retrain(found, ("[gate]", '[gate]\nmode = "off"')) == 4
+    said = capsys.readouterr().out
+    assert "There are" in said
+    assert "That is too little: it takes 30 judged queries" in said
+    assert [manifest.version for manifest in job.store.versions()] == before
+
+
+@pytest.mark.long
+def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str]
+) -> None:
+    active = str(job.store.wanted())
+    found = documents(WORDS, 420)
+    assert retrain(found, BETTER, judged=80) == 0
+    said = capsys.readouterr()
+    order = [
+        "triples, because",
+        "triples was refused: ",
+        "distil-hybrid, because",
+        "distil-hybrid was refused: ",
+        "search, because",
+    ]
+    places = [said.err.index(words) for words in order]
+    assert places == sorted(places)
+    wanted = str(job.store.wanted())
+    served, manifest = job.store.verify(active), job.store.verify(wanted)
+    assert manifest.fingerprint == served.fingerprint
+    assert manifest.parent == active
+    report = json.loads((job.store.folder(wanted) / REPORT).read_bytes())
+    assert report["meta"]["recipe"] == "search"
+    [(name, settings)] = manifest.search.items()
+    assert name == "default"
+    assert settings.mode in {"hybrid", "lexical"}, "the tiny model's vectors mean nothing, and words do"
+    # The same again: both were judged already, and the search is served as it should be.
+    assert retrain(found, BETTER, judged=80) == 4
+    again = capsys.readouterr().out
+    assert again.count("came of this very text by this recipe") == 2, "another search makes no other model"
+    assert "search: no other weight of words against vectors is better" in again
+
+
+@pytest.mark.long
+def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, whole = documents(WORDS, 420), Trainer.step
+
+    def interrupted(self: Trainer, number: int) -> Step:
+        if self._recipe.name == "distil-hybrid" and number == 1:
+            signal.raise_signal(signal.SIGINT)
+        return whole(self, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", interrupted)
+        assert retrain(found, BETTER, judged=80, train="steps = 3") == 130
+    assert "triples was refused" in capsys.readouterr().err
+    assert retrain(found, BETTER, judged=80, train="steps = 3") == 0
+    said = capsys.readouterr().err
+    assert "nothing to learn by triples" in said, "it was judged before the stop"
+    [run] = job.work.glob("*/run")
+    assert [line["step"] for line in events(run, "resume")] == [2]
+
+
+@pytest.fixture
+def unread_text(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Documents in a script that the tiny model has no letter of, and few of them are enough."""
+    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    return documents(KOREAN, 300)
+
+
+LOOSE = (
+    ("mean_fall = 0.1", "mean_fall = 1.0\nlarger = 1.0\nuniformity_loss = 1.0"),
+    ("set_fall = 0.1", "set_fall = 1.0"),
+)
+
+
+def test_a_text_that_the_model_cannot_read_becomes_readable(
+    job: Job, retrain: Auto, unread_text: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    active = str(job.store.wanted())
+    assert retrain(unread_text, *LOOSE, train="minutes = 0.05") == 0
+    said = capsys.readouterr()
+    assert "adapt, because the model cannot read the text" in said.err
+    version = str(job.store.wanted())
+    texts = [each["text"] for each in unread_text]
+    read = [unread(texts, job.store.folder(each) / "tokenizer.json") for each in (active, version)]
+    assert "are unknown" in read[0]
+    assert read[1] == ""
+    manifest = job.store.verify(version)
+    assert manifest.parent == active
+    assert [stage["method"] for stage in manifest.lineage["stages"]] == ["simcse-unsup", "pairs"]
+    assert anchor_of(job.store, version) == version, "what is trained next must read the text as well"
+    report = json.loads((job.store.folder(version) / REPORT).read_bytes())
+    rows = {row["name"] for row in report["rows"]}
+    assert {"own titles", "megabytes"} <= rows
+    assert "drift from the anchor" not in rows, "there is no text that the anchor could read"
+    job.store.want(active)
+    assert retrain(unread_text, *LOOSE, train="minutes = 0.05") in {0, 4}
+    assert "came of this very text by this recipe" in capsys.readouterr().err
+
+
+def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
+    job: Job,
+    retrain: Auto,
+    unread_text: list[dict[str, str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tight = ("mean_fall = 0.1", "mean_fall = 0.0")
+    with monkeypatch.context() as patched:
+        patched.setattr("training.runs.pace._TRIAL", 1)  # which is not stopped in
+        stop_after(patched, 2)
+        assert retrain(unread_text, tight, train="minutes = 0.05") == 130
+    [run] = job.work.glob("*/run/1-simcse-unsup")
+    assert retrain(unread_text, tight, train="minutes = 0.05") in {0, 3}
+    assert [line["step"] for line in events(run, "resume")] == [2]
+    assert "adapt was refused: mean of 1: " in (said := capsys.readouterr().err)
+    assert "search, because" in said
+
+
+def test_changes_to_a_recipe_need_its_name(
+    job: Job, retrain: Auto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = ("[train]", '[train]\n        set = { "optim.lr" = 1e-5 }')
+    assert retrain(documents(WORDS, 120), changed) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert 'set changes a recipe: name one (recipe = "triples"), auto chooses itself' in line
+    models = ["--models-dir", str(job.store.root)]
+    assert main(["retrain", "--from-service", "http://127.0.0.1:9", "--set", "optim.lr=1e-5", *models]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "--set changes one recipe, and auto chooses among several: add --recipe NAME." in line
+    (tmp_path / "rows.txt").write_text("a text\n", encoding="utf-8")
+    assert main(["retrain", "--corpus", str(tmp_path / "rows.txt"), *models]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "Say which recipe reads the rows of this file: --recipe pairs, triples" in line

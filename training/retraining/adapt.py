@@ -1,0 +1,44 @@
+"""The choice for text that the model cannot read: tokens of its own, and what text and pairs teach them.
+
+    what may be trained on ─▶ texts, pairs ─▶ stages (recipes/stages/adapt.toml) ─▶ one.py, with the same gate
+
+No triples: their negatives would be those that a model finds close which cannot read them. The version begins
+a line of its own (anchor.py), or the next retraining would begin with a model that cannot read the text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+from models.publishing.publish import Say
+from models.store import Store
+from training.errors import NothingToLearn
+from training.methods.stages import Stages
+from training.retraining import sides
+from training.retraining.config import Config
+from training.retraining.gathered import Gathered
+from training.retraining.one import Job
+from training.retraining.plan import job_of, rows_of
+from training.retraining.staged import Staged
+from training.text.corpus import PAIRS, TEXTS
+
+
+def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:
+    """The job of the stages, within train.minutes where they are set. Raise NothingToLearn."""
+    table = config.train
+    first = replace(stages.recipes()[0], name=stages.name)
+    seeded = first if table.seed is None else replace(first, seed=table.seed)
+    job = job_of(gathered, config, seeded, store, work, say)
+    corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
+    with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
+        corpora[PAIRS] = rows_of(PAIRS, config, store, gathered.active, gathered.split, gathered.found)
+        learned |= sides.learned(gathered.found.train)
+    timed = stages if table.minutes is None else replace(stages, minutes=table.minutes)
+    return replace(
+        job,
+        steps=None,
+        staged=Staged(timed, corpora, table.seed),
+        about={**job.about, "learned": sorted(learned)},
+    )

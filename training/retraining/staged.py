@@ -1,0 +1,29 @@
+"""Several recipes in a row as one training of a retraining: what it is, and its run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from training.methods.stages import Stages
+from training.runfile import Identity, Result
+from training.runs.options import Options
+from training.runs.stages import asked_of, parts_of, run_stages
+from training.text.corpus import Corpus, Kind
+
+
+class Staged(NamedTuple):
+    stages: Stages
+    corpora: Mapping[Kind, Corpus]
+    seed: int | None  # of every recipe; None: its own
+
+    def asked(self) -> Identity:
+        """Digests of recipes and rows, and the seed, as the lineage of what comes of them has them."""
+        return asked_of(self.stages, parts_of(self.stages, self.corpora, Options(seed=self.seed)))
+
+    def train(self, base: Path, run: Path, options: Options) -> Result:
+        """Raise as `run_stages`."""
+        known = replace(options, steps=None, dev=None, choose=None, seed=self.seed)
+        return run_stages(self.stages, self.corpora, base, run, known)
