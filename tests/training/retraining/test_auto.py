@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
+from models.retrainings import read_runs
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
+from tests.training.retraining.test_schedule import started, until
 from tests.training.run_cases import events, stop_after
 from training.__main__ import main
 from training.mining.figures import unread
 from training.retraining import auto
 from training.retraining.anchor import anchor_of
 from training.retraining.auto import Material, choices, nothing
+from training.retraining.config import read_config
 from training.retraining.one import Job
+from training.retraining.schedule import Schedule
 from training.runs.step import Step, Trainer
 
 SYLLABLES = "가나다라마바사아자차카타파하"
@@ -238,3 +242,16 @@ def test_changes_to_a_recipe_need_its_name(
     assert main(["retrain", "--corpus", str(tmp_path / "rows.txt"), *models]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert "Say which recipe reads the rows of this file: --recipe pairs, triples" in line
+
+
+def test_a_schedule_says_what_was_missing(job: Job, retrain: Auto) -> None:
+    found = [{"id": each["id"], "text": each["text"]} for each in documents(WORDS, 160)]
+    assert retrain(found, ("[gate]", '[gate]\n        mode = "off"')) == 4
+    file = job.store.root.parent / "retrain.toml"
+    clock = '[schedule]\n        cron = "* * * * * *"\n        jitter_seconds = 0'
+    file.write_text(file.read_text(encoding="utf-8").replace("[schedule]", clock), encoding="utf-8")
+    with started(Schedule(file, read_config(file))):
+        until(lambda: read_runs(job.store.root).get("last_run"))
+    last = read_runs(job.store.root)["last_run"]
+    assert last["outcome"] == "nothing to learn"
+    assert "That is too little: it takes 30 judged queries" in last["said"]

@@ -60,6 +60,10 @@ def test_a_noised_model_has_drifted_from_the_one_it_was_made_of(tmp_path: Path, 
     found = [drift_of(anchor, each, texts)["neighbours"] for each in (near, far)]
     assert found[0] < 0.1
     assert found[1] > 0.3
+    unread = [f"가나 {first} 다라 {second}" for first in "마바사아자" for second in "차카타파하"]
+    assert drift_of(anchor, far, unread) == {}, "the anchor's vectors of them mean nothing"
+    mixed = [*unread, *texts[:40]]
+    assert drift_of(anchor, far, mixed) == drift_of(anchor, far, texts[:40])
 
 
 def test_the_sample_stays_when_the_corpus_grows() -> None:
