@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from models.files.retrainings import read_runs
 from models.manifest import REPORT
-from models.retrainings import read_runs
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
 from tests.training.retraining.test_schedule import started, until
