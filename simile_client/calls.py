@@ -56,13 +56,13 @@ def put(documents: Sequence[Document], collection: str) -> Call[Imported]:
 
 def get(id: str, collection: str) -> Call[Document]:
     def read(answer: Any) -> Document:
-        return Document(answer["text"], answer["id"], answer["metadata"])
+        return Document(answer["text"], answer["id"], answer["metadata"], answer.get("title", ""))
 
-    return Call("GET", _of(collection, f"/documents/{quote(id, safe='')}"), read)
+    return Call("GET", _of(collection, f"/documents/{_part(id)}"), read)
 
 
 def delete(id: str, collection: str) -> Call[int]:
-    path = _of(collection, f"/documents/{quote(id, safe='')}")
+    path = _of(collection, f"/documents/{_part(id)}")
     return Call("DELETE", path, lambda answer: int(answer["deleted"]))
 
 
@@ -76,7 +76,12 @@ def info() -> Call[dict[str, Any]]:
 
 
 def _of(collection: str, path: str) -> str:
-    return path if collection == "default" else f"/collections/{quote(collection, safe='')}{path}"
+    return path if collection == "default" else f"/collections/{_part(collection)}{path}"
+
+
+def _part(name: str) -> str:
+    """`name` as one part of a path. Dots alone would be taken for the folder above, and another route."""
+    return "%2E" * len(name) if name in {".", ".."} else quote(name, safe="")
 
 
 def _answer(answer: Any) -> SearchAnswer:
@@ -87,7 +92,8 @@ def _answer(answer: Any) -> SearchAnswer:
             hit["text"],
             hit["metadata"],
             (hit["passage"]["start"], hit["passage"]["end"]) if "passage" in hit else None,
+            hit.get("title", ""),
         )
         for hit in answer["hits"]
     )
-    return SearchAnswer(tuple(hits), answer["model"], answer["mode"])
+    return SearchAnswer(tuple(hits), answer["model"], answer["mode"], answer.get("search_id"))

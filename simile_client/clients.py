@@ -41,9 +41,12 @@ class _Options:
     """The address, key and patience of a client."""
 
     def __init__(
-        self, url: str = URL, *, key: str | None = None, timeout: float = 30.0, retries: int = 3
+        self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
     ) -> None:
-        """key: of docs/ACCESS.md. timeout: seconds for one try. retries: after 429, 503 and no connection."""
+        """key: of docs/ACCESS.md. timeout: seconds for one try; the service gives up after 120.
+
+        retries: after 429, 503 and no connection.
+        """
         self._url = url
         self._retries = retries
         self._how: dict[str, Any] = {
@@ -53,6 +56,8 @@ class _Options:
         }
 
     def _unanswered(self, error: httpx2.HTTPError) -> SimileError:
+        if isinstance(error, httpx2.TimeoutException):
+            return SimileError(f"{self._url} did not answer in time. Send less at once, or raise timeout.")
         return SimileError(f"{self._url} does not answer ({type(error).__name__}). Is the service running?")
 
 
@@ -63,7 +68,7 @@ class Client(_Options):
     """
 
     def __init__(
-        self, url: str = URL, *, key: str | None = None, timeout: float = 30.0, retries: int = 3
+        self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
     ) -> None:
         super().__init__(url, key=key, timeout=timeout, retries=retries)
         self._http = httpx2.Client(**self._how)
@@ -141,7 +146,7 @@ class AsyncClient(_Options):
     """`Client` for asyncio; use it with `async with`, or close it."""
 
     def __init__(
-        self, url: str = URL, *, key: str | None = None, timeout: float = 30.0, retries: int = 3
+        self, url: str = URL, *, key: str | None = None, timeout: float = 130.0, retries: int = 3
     ) -> None:
         super().__init__(url, key=key, timeout=timeout, retries=retries)
         self._http = httpx2.AsyncClient(**self._how)
@@ -222,9 +227,12 @@ def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | N
     try:
         content = answer.json()
     except ValueError:
-        content = {}
+        content = None if answer.is_success else {}
     if answer.is_success:
-        return call.read(content)
+        try:
+            return call.read(content)
+        except (KeyError, TypeError, AttributeError):
+            raise SimileError(f"What answers at {answer.url} is not Simile.", answer.status_code) from None
     refusal = content if isinstance(content, dict) else {}
     message = str(refusal.get("error") or f"HTTP status {answer.status_code}")
     raise SimileError(message, answer.status_code, str(refusal.get("error_type", "")))

@@ -27,9 +27,10 @@ class Document:
     text: str
     id: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""  # embedded and indexed in front of the text
 
     def as_json(self) -> dict[str, Any]:
-        named = {} if self.id is None else {"id": self.id}
+        named = ({} if self.id is None else {"id": self.id}) | ({"title": self.title} if self.title else {})
         return named | {"text": self.text, "metadata": dict(self.metadata)}
 
 
@@ -45,6 +46,7 @@ class Hit:
     text: str
     metadata: Mapping[str, Any]
     passage: tuple[int, int] | None = None
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class SearchAnswer:
     hits: tuple[Hit, ...]
     model: str
     mode: str
+    search_id: str | None = None  # for `POST /events`; None where the service keeps no events
 
 
 @dataclass(frozen=True)

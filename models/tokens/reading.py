@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 UNKNOWN = 0.01  # of the tokens; a WordPiece vocabulary has a letter for nearly all of its own language
+ENOUGH = 300  # words, before it is said that a text cannot be read
 TOKENS_PER_WORD = 3.0  # what Rust et al. 2021 call fertility
 # Scripts that set no space between words: there each character counts as a word, as BERT does for Chinese.
 _UNSPACED = (

@@ -85,7 +85,7 @@ class Options(BaseModel):
             k=self.k,
             offset=self.offset,
             mode=mode,
-            weight=DENSE_WEIGHT if learned is None else learned.weight,
+            weight=learned.weight if learned and learned.mode == "hybrid" else DENSE_WEIGHT,
             where=where,
             min_score=self.min_score,
             passages=passages,

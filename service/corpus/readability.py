@@ -5,9 +5,8 @@ import threading
 from collections.abc import Sequence
 
 from models.encoder import Encoder
-from models.tokens.reading import Count, count
+from models.tokens.reading import ENOUGH, Count, count
 
-ENOUGH = 300  # words
 _TEXTS, _CHARACTERS = 16, 500  # of one write: what takes a few milliseconds
 
 log = logging.getLogger(__name__)

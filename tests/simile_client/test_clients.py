@@ -75,6 +75,27 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
     asyncio.run(asked())
 
 
+def test_dots_are_an_id_and_no_way_up(service: str) -> None:
+    with Client(service) as client:
+        client.put([Document("paper", "kept")], collection="dots")
+        for id in (".", ".."):
+            assert client.delete(id, collection="dots") == 0
+            client.put([Document("river", id)], collection="dots")
+            assert client.get(id, collection="dots").text == "river"
+        assert client.get("kept", collection="dots").text == "paper"
+
+
+def test_a_title_comes_back_and_a_search_has_its_id(service: str) -> None:
+    with Client(service) as client:
+        titled = Document("window red", "titled", {"n": 7}, "River paper")
+        client.put([titled])
+        assert client.get("titled") == titled
+        found = client.search("river paper", filter={"n": 7})
+        assert [(hit.id, hit.title) for hit in found.hits] == [("titled", "River paper")]
+        assert found.search_id
+        client.delete("titled")
+
+
 def test_the_snippet_of_the_page_runs(service: str) -> None:
     [snippet] = re.findall(
         r"^```py\n(.*?)^```", Path("docs/CLIENTS.md").read_text(), re.DOTALL | re.MULTILINE
@@ -151,6 +172,15 @@ def test_it_waits_as_long_as_the_service_asks_and_tries_again(monkeypatch: pytes
     with full(*answers) as url:
         assert asyncio.run(asked(url)) == {"dimension": 3}
     assert pauses == [7.0, 1.0] * 2
+
+
+def test_an_answer_of_another_program_is_said_to_be_one() -> None:
+    with (
+        full((200, {}, "hello")) as url,
+        Client(url) as client,
+        pytest.raises(SimileError, match="not Simile"),
+    ):
+        client.search("x")
 
 
 def test_patience_ends_and_other_refusals_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from training.retraining.plan import job_of, rows_of
 from training.retraining.staged import Staged
 from training.text.corpus import PAIRS, TEXTS
 
+LEAST_PAIRS = 32  # a batch of the recipe; fewer teach nothing
+
 
 def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:
     """The job of the stages, within train.minutes where they are set. Raise NothingToLearn."""
@@ -33,8 +35,10 @@ def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, 
     job = job_of(gathered, config, seeded, store, work, say)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
-        corpora[PAIRS] = rows_of(PAIRS, config, store, gathered.active, gathered.split, gathered.found)
-        learned |= sides.learned(gathered.found.train)
+        pairs = rows_of(PAIRS, config, store, gathered.active, gathered.split, gathered.found)
+        if len(pairs) >= LEAST_PAIRS:
+            corpora[PAIRS] = pairs
+            learned |= sides.learned(gathered.found.train)
     timed = stages if table.minutes is None else replace(stages, minutes=table.minutes)
     return replace(
         job,

@@ -145,7 +145,8 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
             reasons.append(f"{SEARCH}: {error}.")
     if refused:
         return refused[-1]
-    raise NothingToLearn(" ".join(reasons) or nothing(material))
+    missing = [] if choices(material) else [nothing(material)]
+    raise NothingToLearn(" ".join([*missing, *reasons]))
 
 
 def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Job:

@@ -103,8 +103,7 @@ def judged(
             pair = query, known.get(judgement.id, judgement.id)
             votes = (of_use if judgement.of_use else newest).setdefault(pair, {})
             votes[judgement.key] = judgement.relevant
-    relevants: dict[str, list[str]] = {}
-    voices: dict[str, set[str | None]] = {}
+    answers: dict[str, dict[str, str | None]] = {}  # of a query, each with the key that it rests on
     negatives: dict[str, list[str]] = {}
     unknown = contradicted = 0
     for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
@@ -114,11 +113,18 @@ def judged(
         elif relevant is None:
             contradicted += 1
         elif relevant:
-            relevants.setdefault(query, []).append(id)
-            voices.setdefault(query, set()).update(key for key, yes in said.items() if yes)
+            names = {key for key, yes in said.items() if yes}
+            answers.setdefault(query, {})[id] = _lone(names, trusted)
         else:
             negatives.setdefault(query, []).append(id)
-    keys = {query: name for query, names in voices.items() if (name := _lone(names, trusted)) is not None}
+    # Where some answers of a query are vouched for, those that rest on one key are left out.
+    vouched = {query: [id for id, key in ids.items() if key is None] for query, ids in answers.items()}
+    relevants = {query: vouched[query] or [*ids] for query, ids in answers.items()}
+    keys = {
+        query: min(key for key in ids.values() if key is not None)
+        for query, ids in answers.items()
+        if not vouched[query]
+    }
     may_judge = [
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
@@ -140,7 +146,7 @@ def judged(
 
 
 def _lone(names: Collection[str | None], trusted: Collection[str]) -> str | None:
-    """The key that a query rests on; None where a file, a trusted key or a second one says the same.
+    """The key that an answer rests on; None where a file, a trusted key or a second one says the same.
 
     Callers without a key are trusted unless others are named: a service without keys serves its own machine,
     and nobody else could ever judge there.

@@ -1,6 +1,6 @@
 """The number of looks at the same queries: each has to be paid for (gate/paired.py).
 
-    looks = 1 + share of tonight's queries that judged at the last look · looks of that one
+    looks = 1 + the most of: share of tonight's queries that judged at an earlier look · looks of that one
 
 So it counts the nights since the queries were new, and new queries among them bring it down. The report of
 each judged version has its own number and a sample of its queries, by which the next one counts on: pruning
@@ -9,7 +9,7 @@ older versions forgets nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from models.files.bounded import read_json
@@ -31,18 +31,17 @@ def count_looks(store: Store, searches: Mapping[str, Collection]) -> Looks:
     """Tonight's look at the queries that decide, among `searches`."""
     queries = (query for name in deciding(searches) for query in searches[name].queries.values())
     asked = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
-    before = _last(store)
-    again = len({*asked} & {*before.asked}) / max(1, len(asked))
-    return Looks(1 + again * before.number, asked)
+    before = (len({*asked} & {*look.asked}) / max(1, len(asked)) * look.number for look in _looks(store))
+    return Looks(1 + max(before, default=0.0), asked)
 
 
-def _last(store: Store) -> Looks:
-    """The newest look that left a report."""
-    for manifest in reversed(store.versions()):
+def _looks(store: Store) -> Iterator[Looks]:
+    """The looks that left a report; recipes of one night may have asked different queries."""
+    for manifest in store.versions():
         if manifest.gate is not None and manifest.gate.mode == "on":
             try:
                 meta = read_json(store.folder(manifest.version) / REPORT)["meta"]
-                return Looks(float(meta["looks"]), tuple(map(str, meta["asked"])))
+                yield Looks(float(meta["looks"]), tuple(map(str, meta["asked"])))
             except (
                 OSError,
                 ValueError,
@@ -50,4 +49,3 @@ def _last(store: Store) -> Looks:
                 TypeError,
             ):  # damaged, or older than the counting
                 continue
-    return Looks(0.0, ())

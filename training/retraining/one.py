@@ -49,7 +49,7 @@ from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
 from training.runs.export import export_run
 from training.runs.options import Options
-from training.runs.pace import steps_within
+from training.runs.pace import COUNTED, steps_within
 from training.text.corpus import Corpus
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def judge(
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     served = job.store.verify(active)
-    manifest = manifest.model_copy(update={"search": served.search})  # learned for these collections
+    if not job.staged:  # which reads what the active version cannot: what was learned for that one is void
+        manifest = manifest.model_copy(update={"search": served.search})
     about = {
         "candidate": about_of(manifest),
         "active": about_of(served),
@@ -227,15 +228,18 @@ def _name(job: Job, base: Base) -> str:
 
 def _sweep(work: Path, place: Path, say: Say) -> None:
     """Remove the runs of other jobs: each holds three copies of a model."""
-    for run in work.glob(f"*/run/{RUN}"):
-        if run.parents[1] != place:
-            if (run.parent / CHECKPOINT).is_file():
+    for other in work.iterdir() if work.is_dir() else ():
+        runs = [*other.glob(f"**/{RUN}")] if other.is_dir() and other != place else []
+        if runs or (other != place and (other / COUNTED).is_file()):
+            if any((run.parent / CHECKPOINT).is_file() for run in runs):
                 say("an unfinished run of other text, rows or settings was found; training begins anew")
-            shutil.rmtree(run.parents[1])
+            shutil.rmtree(other)
 
 
 def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
     if job.data is None and not job.searches:
+        if job.folds:  # their queries judge
+            return {}
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     threads = job.options.threads or cpus.available()
     return scores_of(store, version, threads, job.data, job.searches, job.evidence, say)

@@ -41,7 +41,7 @@ from training.retraining.looks import count_looks
 from training.retraining.one import Job
 from training.retraining.rows import corpus_of
 from training.runs.options import Options
-from training.text.corpus import PAIRS, TEXTS, TRIPLES, Corpus, Kind
+from training.text.corpus import PAIRS, TRIPLES, Corpus, Kind
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
@@ -85,7 +85,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     report["warnings"] = [*report["warnings"], *of_keys(found)]
     for warning in report["warnings"]:
         say(f"! {warning}")
-    if recipe.source.kind is not TEXTS:
+    if recipe.source.kind in (PAIRS, TRIPLES):
         learned |= sides.learned(found.train)
     return Job(
         recipe=recipe,

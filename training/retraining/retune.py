@@ -52,8 +52,10 @@ def retune(gathered: Gathered, config: Config, store: Store, work: Path, say: Sa
     try:
         model = scorable_of(encoder)
         say("weighing words against vectors")
-        tuned = tune([*dev.values()], model)
-        learned = served.search | {name: each.chosen for name, each in tuned.items()}
+        tuned = tune([dev[JUDGED]] if JUDGED in dev else [*dev.values()], model)
+        chosen = {name: each.chosen for name, each in tuned.items()}
+        usual = {name for name, each in chosen.items() if each.mode == "dense" and name not in served.search}
+        learned = served.search | {name: each for name, each in chosen.items() if name not in usual}
         if learned == served.search:
             raise NothingToLearn("no other weight of words against vectors is better")
         before, after = _sides(searches, model, served.search, learned)
@@ -68,6 +70,9 @@ def retune(gathered: Gathered, config: Config, store: Store, work: Path, say: Sa
     verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
     verdict = verdict._replace(rows=tuple(row._replace(name=f"{row.name} served") for row in verdict.rows))
     artifacts, manifest = _artifact(store, served, learned, work)
+    before_it = store.find(manifest)
+    if before_it is not None and verdict.accepted:  # refused once, for too few queries; there are more now
+        return want(store, active, before_it.version, verdict)
     about = {
         "candidate": about_of(manifest),
         "active": about_of(served),

@@ -19,7 +19,7 @@ from training.runs.loop import run
 from training.runs.options import Options
 from training.text.corpus import Corpus
 
-_COUNTED = "steps.json"
+COUNTED = "steps.json"
 _TRIAL = 10  # steps; the first is slow
 
 
@@ -42,11 +42,13 @@ def steps_within(
         trial = folder / ".trial"
         shutil.rmtree(trial, ignore_errors=True)
         timed = replace(options, steps=min(_TRIAL, most), data=None, dev=None, choose=None)
-        run(recipe, corpus, base, trial, timed)
+        if run(recipe, corpus, base, trial, timed).interrupted:
+            shutil.rmtree(trial)
+            raise KeyboardInterrupt
         fitting = 60 * minutes * _rate(trial) / recipe.optim.batch
         shutil.rmtree(trial)
         counted[name] = max(1, min(most, int(fitting)))
-        replace_text(folder / _COUNTED, json.dumps(counted, indent=2) + "\n")
+        replace_text(folder / COUNTED, json.dumps(counted, indent=2) + "\n")
     return counted[name]
 
 
@@ -58,6 +60,6 @@ def _rate(trial: Path) -> float:
 
 
 def _counted(folder: Path) -> dict[str, int]:
-    file = folder / _COUNTED
+    file = folder / COUNTED
     found: dict[str, int] = json.loads(file.read_bytes()) if file.is_file() else {}
     return found

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.sources.folder import read_source
-from training.errors import TrainingError
+from training.errors import NothingToLearn, TrainingError
 from training.methods.recipe import Recipe
 from training.methods.stages import Stages
 from training.model.base import version_of
@@ -76,19 +76,27 @@ def run_stages(
     if stages.vocabulary:
         begin = _vocabulary(parts, begin, out / "0-vocabulary", stages.vocabulary, options)
     steps: list[int] = []
+    made: list[Part] = []
     name = identity["base_name"]
     for part in parts:
         known = replace(options, base_name=name, parent=identity["parent"], resume=False)
-        count = steps_within(part.minutes, part.recipe, part.corpus, begin, out, known, part.name)
         within = out / part.name
-        known = replace(known, steps=count, resume=(within / RUN).is_file())
-        options.say(f"stage {part.name}: {count} steps on {part.corpus}")
-        result = run(part.recipe, part.corpus, begin, within, known)
+        try:
+            count = steps_within(part.minutes, part.recipe, part.corpus, begin, out, known, part.name)
+            known = replace(known, steps=count, resume=(within / RUN).is_file())
+            options.say(f"stage {part.name}: {count} steps on {part.corpus}")
+            result = run(part.recipe, part.corpus, begin, within, known)
+        except NothingToLearn as error:
+            if not made:
+                raise
+            options.say(f"stage {part.name} is left out: {error}")
+            continue
         if not result.finished or (result.interrupted and part is not parts[-1]):
             return replace(result, out=out, finished=False)
         steps.append(result.steps)
+        made.append(part)
         begin, name = _ended(within, out), f"{name}, {part.recipe.name}"
-    return _finish(out, identity, parts, steps, result)
+    return _finish(out, identity, made, steps, result)
 
 
 def parts_of(stages: Stages, corpora: Mapping[Kind, Corpus], options: Options) -> list[Part]:

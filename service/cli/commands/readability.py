@@ -4,7 +4,7 @@ import sys
 
 import orjson
 
-from models.tokens.reading import count
+from models.tokens.reading import ENOUGH, Count, count
 from service.cli.commands.client import Remote
 from service.cli.commands.delivery import Sent
 from service.cli.commands.progress_bar import Progress
@@ -19,14 +19,16 @@ class Reading:
     def __init__(self, remote: Remote, progress: Progress) -> None:
         self._remote, self._progress = remote, progress
         self._looked = remote.scoped  # such an address has no route of the tokenizer
+        self._count = Count()
 
     def look(self, chunk: Sent) -> None:
         if self._looked:
             return
-        self._looked = True
         contents = [row.content for row, _ in chunk[:_DOCUMENTS] if isinstance(row.content, dict)]
         texts = [str(content.get("text"))[:_CHARACTERS] for content in contents]
-        if reason := count(texts, self._tokenize).unreadable():
+        self._count += count(texts, self._tokenize)
+        self._looked = self._count.words >= ENOUGH
+        if self._looked and (reason := self._count.unreadable()):
             self._progress.end()
             print(  # noqa: T201  for whoever called
                 f"The model cannot read these documents: {reason}. Search by words (mode=lexical), or teach "

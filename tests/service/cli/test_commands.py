@@ -354,7 +354,9 @@ def test_a_line_with_too_much_metadata_is_told_and_the_others_go_in(service: Ser
 
 def test_documents_that_the_model_cannot_read_are_told_once(service: Service, tmp_path: Path) -> None:
     korean = tmp_path / "korean.jsonl"
-    korean.write_text("\n".join(json.dumps({"id": str(at), "text": "한국어 문장"}) for at in range(5000)))
+    korean.write_text(
+        "\n".join(json.dumps({"id": str(at), "text": "한국어 문장 " * 15}) for at in range(5000))
+    )
     done = put(service, korean)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("The model cannot read these documents: 100.0% of their tokens are unknown") == 1

@@ -9,7 +9,8 @@ import pytest
 
 from models.encoder import Encoder
 from models.store import Store
-from service.corpus.readability import ENOUGH, Readability
+from models.tokens.reading import ENOUGH
+from service.corpus.readability import Readability
 
 
 @pytest.fixture(scope="module")

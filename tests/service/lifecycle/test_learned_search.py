@@ -88,6 +88,16 @@ def test_the_learned_search_comes_to_live_without_embedding_and_goes_back(
         assert (back["mode"], back["hits"]) == ("hybrid", learned["hits"])
 
 
+def test_hybrid_that_is_asked_for_is_hybrid_where_words_alone_were_learned(place: Place) -> None:
+    place.store.want(place.a)
+    with place.serving() as client:
+        place.fill()
+        asked = {"q": QUERIES[0], "mode": "hybrid"}
+        usual = client.get("/search", params=asked).json()["hits"]
+        place.activate(place.c)
+        assert client.get("/search", params=asked).json()["hits"] == usual
+
+
 def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
     place.store.want(place.c)
     with place.serving(search_mode="dense") as client:

@@ -94,6 +94,15 @@ def test_where_keys_are_trusted_the_word_of_others_trains_only() -> None:
     assert any(int(query.split()[1]) >= 200 for query in found.train)
 
 
+def test_another_answer_of_an_untrusted_key_to_a_trusted_query_neither_judges_nor_joins() -> None:
+    said = queries_of("a", 0, 200)
+    spam = [Judgement(judgement.query, "d999", True, "spam") for judgement in said]
+    alone = judged(said, MANY, 0.5, trusted=["a"])
+    found = judged([*said, *spam], MANY, 0.5, trusted=["a"])
+    assert found.held == alone.held
+    assert not any("d999" in ids for part in (found.train, found.dev, found.held) for ids in part.values())
+
+
 def test_two_keys_of_one_mind_are_no_lone_one() -> None:
     found = judged([*queries_of("a", 0, 200), *queries_of("b", 0, 200)], MANY, 0.5)
     assert found.keys == {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from models.manifest import FILE_NAME, REPORT, Gate
+from models.seal import read_manifest
 from models.store import Store
 from training.evaluation.retrieval import Collection
 from training.retraining.looks import count_looks
@@ -42,6 +45,18 @@ def test_the_same_queries_count_on_and_new_ones_bring_it_down(store: Store) -> N
     assert [judged(store, 0) for _ in range(3)] == [1, 2, 3]
     assert judged(store, 50) == pytest.approx(1 + 0.5 * 3)
     assert judged(store, 1000) == 1
+
+
+def test_other_queries_asked_in_between_do_not_begin_the_count_anew(store: Store, tmp_path: Path) -> None:
+    assert [judged(store, 0) for _ in range(2)] == [1, 2]
+    first = str(store.wanted())
+    later = "99991231T235959-tiny-00000000"
+    shutil.copytree(store.folder(first), store.root / later)
+    manifest = read_manifest(store.folder(first)).model_copy(update={"version": later})
+    (store.root / later / FILE_NAME).write_text(manifest.model_dump_json(), encoding="utf-8")
+    between = {"meta": {"looks": 1, "asked": list(count_looks(store, searches(5000)).asked)}}
+    (store.root / later / REPORT).write_text(json.dumps(between), encoding="utf-8")
+    assert count_looks(store, searches(0)).number == 3
 
 
 def test_without_judged_queries_the_others_are_counted(store: Store) -> None:

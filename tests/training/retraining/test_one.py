@@ -22,6 +22,8 @@ from tests.tiny import tiny_source as make_tiny_source
 from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
 from training.errors import NothingToLearn, TrainingError
+from training.retraining import one
+from training.retraining.crossfit import Fold
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
 from training.retraining.one import Interrupted, Job, judge, retrain
@@ -56,6 +58,15 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     [row] = [row for row in report["rows"] if row["name"] == "stsb"]
     assert f"| {row['title']} | {row['measure']} | {figure(1.0)} | {figure(after)} |" in card
     assert CARD in manifest.files
+
+
+def test_queries_of_folds_judge_alone_where_nothing_else_is_held_out(job: Job) -> None:
+    """No evaluation sets and no other search: the scores of both sides begin empty."""
+    fold = Fold(job.corpus, {}, {})
+    store, version = job.store, str(job.store.wanted())
+    assert one._scores(replace(job, data=None, folds=(fold,)), store, version, print) == {}
+    with pytest.raises(TrainingError, match="needs evaluation sets"):
+        one._scores(replace(job, data=None), store, version, print)
 
 
 def test_a_candidate_keeps_the_search_that_was_learned_for_the_collections(job: Job) -> None:
