@@ -122,7 +122,8 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     bounded = config.model_copy(update={"train": table.model_copy(update={"minutes": minutes})})
     refused: list[Outcome] = []
     reasons: list[str] = []
-    for choice in choices(material):
+    found = choices(material)
+    for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
         try:
             job = _job(choice, gathered, bounded, store, work, say)
@@ -138,14 +139,14 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     if config.gate.mode == "on":
         try:
             say("search, because words and vectors may be weighed better for this text")
-            outcome = retune(gathered, config, store, work, say)
+            outcome = retune(gathered, config, store, say)
             if outcome.published or not refused:
                 return outcome
         except NothingToLearn as error:
             reasons.append(f"{SEARCH}: {error}.")
     if refused:
         return refused[-1]
-    missing = [] if choices(material) else [nothing(material)]
+    missing = [] if found else [nothing(material)]
     raise NothingToLearn(" ".join([*missing, *reasons]))
 
 
@@ -158,7 +159,7 @@ def _job(choice: Choice, gathered: Gathered, config: Config, store: Store, work:
 
 
 def nothing(material: Material) -> str:
-    """What is missing, and how much of it would be enough."""
+    """The sentence on what is missing, and how much of it would be enough."""
     if material.unreadable and not material.takes_tokens:
         return (
             f"The model cannot read the text: {material.unreadable}, and its vocabulary takes no new tokens. "

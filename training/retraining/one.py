@@ -74,7 +74,6 @@ class Job:
     thresholds: gate.Thresholds = field(default_factory=gate.Thresholds)
     require: gate.Require = "not worse"
     searches: Mapping[str, Collection] = field(default_factory=dict)  # over text that is in no corpus
-    dev: Mapping[str, Collection] = field(default_factory=dict)  # other searches, that may choose settings
     evidence: Mapping[str, Any] = field(default_factory=dict)  # of the judged queries: searches.evidence
     folds: tuple[Fold, ...] = ()  # where judged queries are few; none of them is in `searches` then
     looks: float = 1.0  # the number of this look at the same queries
@@ -139,7 +138,7 @@ def judge(
             after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
         return Outcome(None, False, str(error), None)
-    served = job.store.verify(active)
+    served, files = job.store.verify(active), artifacts.folder(candidate)
     if not job.staged:  # which reads what the active version cannot: what was learned for that one is void
         manifest = manifest.model_copy(update={"search": served.search})
     about = {
@@ -159,7 +158,7 @@ def judge(
     }
     if job.mode == "off":
         content: dict[str, Any] = {"verdict": "not asked", "meta": about}
-        publish(job.store, active, artifacts, manifest, Gate(mode="off", verdict="not asked"), content)
+        publish(job.store, active, files, manifest, Gate(mode="off", verdict="not asked"), content)
         return want(job.store, active, candidate, None)
     say("timing both")
     paces = costs((job.store, active), (artifacts, candidate), job.corpus.texts)
@@ -175,7 +174,7 @@ def judge(
     content["overlap"] = own.overlap(was, now)
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
-    publish(job.store, active, artifacts, manifest.model_copy(update={"scores": short(after)}), said, content)
+    publish(job.store, active, files, manifest.model_copy(update={"scores": short(after)}), said, content)
     if not verdict.accepted:
         return Outcome(candidate, False, said.reason, verdict)
     return want(job.store, active, candidate, verdict)

@@ -32,15 +32,17 @@ class Outcome(NamedTuple):
 def publish(
     store: Store,
     active: str,
-    artifacts: Store,
+    source: Path,
     candidate: Manifest,
     said: Gate,
     report: Mapping[str, Any],
 ) -> None:
-    """Raise NothingToLearn when the very same model is here already: its own verdict stands."""
+    """Publish the files in the folder `source` as `candidate`, with the verdict and its report.
+
+    Raise NothingToLearn when the very same model is here already: its own verdict stands.
+    """
     sealed = candidate.model_copy(update={"gate": said, "files": {}})
-    folder = artifacts.folder(candidate.version)
-    published = store.publish(partial(_copy, source=folder, manifest=sealed, report=report))
+    published = store.publish(partial(_copy, source=source, manifest=sealed, report=report))
     if published.version != candidate.version:
         same = "is the very same model" + (", and active" if published.version == active else "")
         raise known(published, same)
@@ -49,7 +51,8 @@ def publish(
 
 
 def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
-    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME))
+    made_anew = shutil.ignore_patterns(FILE_NAME, REPORT, REPORT_PAGE)
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=made_anew)
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if "rows" in report:  # with the gate off there is nothing to show
         write_page(folder / REPORT_PAGE, report)

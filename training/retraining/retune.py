@@ -9,16 +9,13 @@ once, and the swap embeds nothing.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from models import cpus
-from models.manifest import ANCHOR, FILE_NAME, Gate, Manifest, SearchDefaults, version_name
+from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
 from models.publishing.publish import Say
 from models.store import Store
 from training.errors import NothingToLearn
@@ -39,7 +36,7 @@ from training.retraining.tuning import WEIGHTS, by_collection, tune
 RECIPE = "search"
 
 
-def retune(gathered: Gathered, config: Config, store: Store, work: Path, say: Say) -> Outcome:
+def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcome:
     """Raise NothingToLearn where no other mode or weight is better, or nothing can choose or judge one."""
     split, found, active = gathered.split, gathered.found, gathered.active
     candidates = config.corpus.candidates
@@ -69,7 +66,7 @@ def retune(gathered: Gathered, config: Config, store: Store, work: Path, say: Sa
     limits = config.gate.thresholds()
     verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
     verdict = verdict._replace(rows=tuple(row._replace(name=f"{row.name} served") for row in verdict.rows))
-    artifacts, manifest = _artifact(store, served, learned, work)
+    manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
     if before_it is not None and verdict.accepted:  # refused once, for too few queries; there are more now
         return want(store, active, before_it.version, verdict)
@@ -94,7 +91,8 @@ def retune(gathered: Gathered, config: Config, store: Store, work: Path, say: Sa
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
     scores = short({"own": after})
-    publish(store, active, artifacts, manifest.model_copy(update={"scores": scores}), said, content)
+    published = manifest.model_copy(update={"scores": scores})
+    publish(store, active, store.folder(active), published, said, content)
     if not verdict.accepted:
         return Outcome(manifest.version, False, said.reason, verdict)
     return want(store, active, manifest.version, verdict)
@@ -127,31 +125,16 @@ def _weight(settings: SearchDefaults | None) -> float:
     return settings.weight if settings.mode == "hybrid" else 0.0
 
 
-def _artifact(
-    store: Store, served: Manifest, learned: Mapping[str, SearchDefaults], work: Path
-) -> tuple[Store, Manifest]:
-    """The active version's files under another name, with the new settings, in a store of their own."""
-    name = version_name(datetime.now(UTC), f"{served.origin}-{RECIPE}", served.fingerprint)
-    lineage = served.lineage | {ANCHOR: anchor_of(store, served.version)}
-    manifest = served.model_copy(
+def _manifest(store: Store, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:
+    """The active version's under another name, with the new settings."""
+    now = datetime.now(UTC)
+    return served.model_copy(
         update={
-            "version": name,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "version": version_name(now, f"{served.origin}-{RECIPE}", served.fingerprint),
+            "created": now.isoformat(timespec="seconds"),
             "parent": served.version,
-            "lineage": lineage,
+            "lineage": served.lineage | {ANCHOR: anchor_of(store, served.version)},
             "search": dict(learned),
             "gate": None,
-            "files": {},
         }
     )
-    artifacts = Store(work / RECIPE)
-    shutil.rmtree(artifacts.root, ignore_errors=True)
-    return artifacts, artifacts.publish(
-        partial(_copy, source=store.folder(served.version), manifest=manifest)
-    )
-
-
-def _copy(folder: Path, *, source: Path, manifest: Manifest) -> Manifest:
-    kept_out = shutil.ignore_patterns(FILE_NAME, "report", "report.json")
-    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=kept_out)
-    return manifest

@@ -36,7 +36,7 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
-        return retune(gathered, config, job.store, job.work, lambda _: None)
+        return retune(gathered, config, job.store, lambda _: None)
 
     return run
 
