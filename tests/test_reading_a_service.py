@@ -1,4 +1,4 @@
-"""What a retraining reads of a service: documents, judgements and events of one collection or several."""
+"""Reading a service for a retraining: documents, judgements and events of one collection or several."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -34,7 +34,7 @@ _BOUNDS = {
 
 
 def sentence(problem: Any, model: type[BaseModel], where: str) -> str:
-    """One of pydantic's problems with a value for `model`, in plain words. where: the field's path."""
+    """A problem that pydantic has with a value for `model`, in plain words. where: the field's path."""
     kind, value = str(problem["type"]), problem["input"]
     *path, last = problem["loc"] or ("",)
     within = _at(model, path)

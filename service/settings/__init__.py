@@ -140,7 +140,7 @@ class Settings(BaseSettings):
 
     @property
     def events_seconds(self) -> float:
-        """How old an event may become."""
+        """The age at which an event is deleted, in seconds."""
         return self.events_days * 86_400 or inf
 
     @property

@@ -254,7 +254,7 @@ class EventLimits(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What came of a list of events, by their positions in it; those in neither were stored before."""
+    """The outcome of a list of events, by their positions in it; those in neither were stored before."""
 
     new: list[int]
     refused: dict[int, ServiceError]

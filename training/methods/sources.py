@@ -49,7 +49,7 @@ class Source(Protocol):
 
     @property
     def remark(self) -> str:
-        """What a reader of the recipe may not expect of these texts; empty without any."""
+        """A remark on what a reader of the recipe may not expect of these texts; empty without any."""
 
 
 class Given(NamedTuple):

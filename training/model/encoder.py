@@ -100,11 +100,11 @@ class TrainedEncoder(nn.Module):
         return unit
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """As `encode`, with the prompt that the published model will put before a search."""
+        """Encode with the prompt that the published model will put before a search."""
         return self.encode([self.source.search_prompt + text for text in texts])
 
     def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """As `encode`, with the prompt that the published model will put before a document."""
+        """Encode with the prompt that the published model will put before a document."""
         return self.encode([self.source.document_prompt + text for text in texts])
 
     @torch.inference_mode()

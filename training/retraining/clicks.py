@@ -66,7 +66,7 @@ class Session:
 
 
 class _Impressions(NamedTuple):
-    """One for each document of each session; all of one length, but for `has_page`, one for each session."""
+    """A row for each document of each session; `has_page` has one for each session instead."""
 
     pairs: list[tuple[str, str]]  # query and id, by number
     pair: NDArray[np.int64]

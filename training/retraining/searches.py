@@ -72,7 +72,7 @@ def dev_collections(
 
 
 def evidence(asked: Collection, groups: Mapping[str, int], keys: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Of each judged query, in their order: its group, and the one key that it rests on, None for several."""
+    """The group of each judged query, in their order, and the key that it rests on, None for several."""
     queries = asked.queries.values()
     return {GROUPS: [groups[query] for query in queries], KEYS: [keys.get(query) for query in queries]}
 

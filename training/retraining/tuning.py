@@ -39,7 +39,7 @@ class Tuned(NamedTuple):
 
 
 def tune(searches: Sequence[Collection], model: Scorable) -> dict[str, Tuned]:
-    """What each collection's queries ask for; collections with too few of them are left out.
+    """The search that each collection's queries ask for; collections with too few of them are left out.
 
     searches: of queries that neither train nor judge.
     """

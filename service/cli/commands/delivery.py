@@ -74,7 +74,7 @@ class Tally:
         return f"{self.failed} lines failed{hidden}; {self.stored} documents are stored{cut}."
 
     def so_far(self) -> str:
-        """What is known where an import ends early, and how to go on."""
+        """The sentence where an import ends early: what is known, and how to go on."""
         doubt = f" Of {_lines(self.unsettled)} it is not known which are stored." if self.unsettled else ""
         return (
             f"{self}{doubt}\nRun the same command again to go on: documents that are stored unchanged are "

@@ -1,4 +1,4 @@
-"""One look at whether the model can read the documents of an import, told once."""
+"""A warning, given once, where the model cannot read the documents of an import."""
 
 import sys
 

@@ -26,7 +26,7 @@ def done(upserted: int) -> Reply:
 
 
 class Fake:
-    """What answers as a service would. `reply` gets the number of the request and the ids in it.
+    """A server that answers as a service would. `reply` gets the number of the request and the ids in it.
 
     stored: ids in the order in which they were stored. `release` ends requests that hang.
     """

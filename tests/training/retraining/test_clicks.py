@@ -101,7 +101,7 @@ def test_without_a_change_of_places_the_usual_bias_is_kept() -> None:
 
 
 def test_deep_clicks_weigh_more_than_those_at_the_top() -> None:
-    """Of 46 searches 8 led to each: at the first place that is little, at the eighth much."""
+    """Each was clicked in 8 of 46 searches: at the first place that is little, at the eighth much."""
     page = [f"d{at}" for at in range(1, 9)]
     events = [event("q", "d1", page, search=f"a{at}") for at in range(8)]
     events += [event("q", "d8", page, search=f"b{at}") for at in range(8)]

@@ -90,7 +90,7 @@ def test_a_file_of_white_space_is_nothing_to_learn(tmp_path: Path) -> None:
 def test_a_title_of_a_service_is_the_documents_own_or_that_of_its_metadata(
     fields: dict[str, Any], title: str, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the service embeds has the document's own title alone."""
+    """The service embeds the document's own title alone."""
     row = {"id": "a", "text": "body", "metadata": {}, **fields}
     monkeypatch.setattr(documents, "documents_of", lambda _url, _name: iter([row]))
     [found] = documents.documents_at("http://127.0.0.1:1").kept

@@ -35,7 +35,7 @@ def test_weights_are_a_share_of_the_way() -> None:
 
 
 def figures(*means: float, spread: float = 0.0) -> dict[float, NDArray[np.float64]]:
-    """Of 100 searches; half of those of the first share are `spread` above their mean, half below."""
+    """Figures of 100 searches; half of those of the first share are `spread` above their mean, half below."""
     found = {share: np.full(100, mean) for share, mean in zip(SHARES, means, strict=True)}
     found[SHARES[0]] = found[SHARES[0]] + spread * np.resize([1, -1], 100)
     return found
