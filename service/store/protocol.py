@@ -220,7 +220,7 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     next_lacking     the next documents that a generation lacks, by rising revision; revisions only grow
     add_vectors      vectors of revisions that still live; of others nothing is stored
     share_vectors    vectors of these revisions that another generation of the same model and form has become
-                     this one's, too; the revisions that have some
+                     this one's, too; the revisions of this step that have some, none at the end
     add_stored       stored vectors into indexes, a step at a time through `on_commit`; what is damaged is
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone
