@@ -30,10 +30,9 @@ from training.errors import NothingToLearn
 from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
-from training.retraining.config import AUTO, Config
+from training.retraining.config import AUTO, SEARCH, Config
 from training.retraining.gathered import gather
 from training.retraining.publication import Outcome
-from training.retraining.retune import RECIPE as SEARCH
 from training.retraining.retune import retune
 from training.text.lines import read_records
 from training.text.service_collections import DEFAULT

@@ -23,7 +23,7 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of
 from training.retraining import searches as own
 from training.retraining.anchor import anchor_of
-from training.retraining.config import Config
+from training.retraining.config import SEARCH, Config
 from training.retraining.gate import rules as gate
 from training.retraining.gate.verdict import EACH, JUDGED, Scores
 from training.retraining.gate.words import report
@@ -33,16 +33,13 @@ from training.retraining.publication import Outcome, publish, want
 from training.retraining.scoring import about_of, short
 from training.retraining.tuning import Setting, by_collection, tune
 
-RECIPE = "search"
 USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
 
 
 def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcome:
     """Raise NothingToLearn where no other setting is better, or nothing can choose or judge one."""
     split, found, active = gathered.split, gathered.found, gathered.active
-    candidates = config.corpus.candidates
-    dev = own.dev_collections(split, found.dev, candidates)
-    searches = own.collections(split, found.held, candidates)
+    dev, searches = sides(gathered, config)
     if not dev or not searches:
         raise NothingToLearn("there are too few held-out queries to choose a search by, and to judge it")
     served = store.verify(active)
@@ -60,7 +57,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
             raise NothingToLearn(
                 "no other weight of words against vectors, and no other length of passages, is better"
             )
-        before, after = _sides(searches, model, served.search, learned)
+        before, after = _figures(searches, model, served.search, learned)
     finally:
         encoder.close()
     if JUDGED in searches:
@@ -80,7 +77,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         "active": about_of(served),
         "anchor": manifest.lineage[ANCHOR],
         "base": active,
-        "recipe": RECIPE,
+        "recipe": SEARCH,
         "search": {name: each.model_dump() for name, each in learned.items()},
         "tuned": {name: each.ndcg10 for name, each in tuned.items()},
         "texts": len(split.train),
@@ -103,25 +100,32 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     return want(store, active, manifest.version, verdict)
 
 
-def _sides(
+def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
+    """The searches that choose, and those that judge. Without both, nothing can be learned."""
+    split, found, candidates = gathered.split, gathered.found, config.corpus.candidates
+    dev = own.dev_collections(split, found.dev, candidates)
+    return dev, own.collections(split, found.held, candidates)
+
+
+def _figures(
     searches: Mapping[str, Collection],
     model: Scorable,
     was: Mapping[str, SearchDefaults],
     now: Mapping[str, SearchDefaults],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """nDCG@10 of each search by the settings of before and by the new ones."""
-    sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    both_sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
 
     def both(collection: str) -> tuple[Setting, Setting]:
         return setting_of(was.get(collection)), setting_of(now.get(collection))
 
     for name, search in searches.items():
         of_query = {query: figures for query, _, figures in by_collection(search, model, both)}
-        for at, side in enumerate(sides):
+        for at, side in enumerate(both_sides):
             each = [of_query[query][at] for query in search.queries]
             figures: Scores = {"ndcg10": fmean(each), EACH: each, "queries": len(each)}
             side[name] = dict(figures)
-    return sides
+    return both_sides
 
 
 def setting_of(learned: SearchDefaults | None) -> Setting:
@@ -137,7 +141,7 @@ def _manifest(store: Store, served: Manifest, learned: Mapping[str, SearchDefaul
     now = datetime.now(UTC)
     return served.model_copy(
         update={
-            "version": version_name(now, f"{served.origin}-{RECIPE}", served.fingerprint),
+            "version": version_name(now, f"{served.origin}-{SEARCH}", served.fingerprint),
             "created": now.isoformat(timespec="seconds"),
             "parent": served.version,
             "lineage": served.lineage | {ANCHOR: anchor_of(store, served.version)},
