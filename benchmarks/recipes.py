@@ -17,6 +17,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,9 @@ class Place:
         if name == SEARCH:
             return retune(gather(config, self.store, say), config, self.store, say)
         recipe = load_recipe(name, train.set | {"seed": train.seed})
-        return retrain(prepare(config, recipe, self.store, work, say), say)
+        job = prepare(config, recipe, self.store, work, say)
+        # benchmarks/__init__.py leaves torch one thread.
+        return retrain(replace(job, options=replace(job.options, threads=self.threads)), say)
 
     def _truth(self, version: str) -> dict[str, list[float]]:
         """nDCG@10 of each unseen query, by mode, and as the version is `served` where a query names none."""
