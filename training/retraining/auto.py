@@ -102,7 +102,8 @@ def material_of(gathered: Gathered, tokenizer: Path) -> Material:
     return Material(
         len(documents),
         len(gathered.found.train),
-        len(queries_of([(document.title, document.text) for document in documents])),
+        len(queries_of([(document.title, document.text) for document in documents]))
+        + sum(map(len, gathered.asked.values())),
         unread(sample, tokenizer),
         takes_tokens(json.loads(tokenizer.read_bytes())),
     )
@@ -142,7 +143,8 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
             if job.folds:  # it has seen every judged query, so none can choose its search
                 return outcome
             say(f"{choice.recipe} was published as {outcome.version}")
-            trained = gathered._replace(active=str(outcome.version))
+            learned = frozenset(map(str, job.about["learned"]))
+            trained = gathered._replace(active=str(outcome.version), learned=learned)
             tuned, _ = _search(trained, config, store, say)
             return tuned if tuned and tuned.published else outcome
         say(f"{choice.recipe} was refused: {outcome.reason}")

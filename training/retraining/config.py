@@ -60,6 +60,7 @@ class EventsTable(Table):
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
     keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
+    queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
 
 
 class TrainTable(Table):

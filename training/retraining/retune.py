@@ -101,9 +101,14 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
 
 
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
-    """The searches that choose, and those that judge. Without both, nothing can be learned."""
+    """The searches that choose, and those that judge. Without both, nothing can be learned.
+
+    Queries to train on choose as well, unless the active version was trained on judgements: those that a
+    model has learned show vectors in too good a light.
+    """
     split, found, candidates = gathered.split, gathered.found, config.corpus.candidates
-    dev = own.dev_collections(split, found.dev, candidates)
+    choosing = found.dev if gathered.learned else found.train | found.dev
+    dev = own.dev_collections(split, choosing, candidates)
     return dev, own.collections(split, found.held, candidates)
 
 
