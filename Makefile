@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long test-clients test-ui test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve test test-long test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Ru
 
 test-ui: $(VENV)/.installed-cpu $(UI)/.installed  ## Click through the web page in Chromium (Debian: apt-get install chromium)
 	@SERVICE_PYTHON=$(BIN)/python $(UI)/bin/python -m pytest -c tests/ui/pytest.ini tests/ui $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(UI)/.installed  ## Take pictures of every view of the web page, into build/screenshots
+	@SERVICE_PYTHON=$(BIN)/python $(UI)/bin/python -m tests.ui.screenshots build/screenshots
 
 test-contract: $(VENV)/.installed-train $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
 	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)

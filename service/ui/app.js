@@ -13,6 +13,7 @@ import { session } from "./session.js";
 const VIEWS = {
   search: "Search",
   compare: "Compare",
+  judge: "Judge",
   documents: "Documents",
   map: "Map",
   versions: "Versions",
@@ -74,7 +75,10 @@ function tell(error) {
 function drawViews(shown) {
   const links = Object.entries(VIEWS).map(([view, title]) =>
     h("a", { href: `#/${view}`, "aria-current": view === shown ? "page" : null }, title));
-  document.getElementById("views").replaceChildren(...links);
+  const views = document.getElementById("views");
+  views.replaceChildren(...links);
+  const current = views.querySelector("[aria-current]");
+  views.scrollLeft = current.offsetLeft - (views.clientWidth - current.offsetWidth) / 2;
 }
 
 /** At the top on the right: documents, version, collection, key. Every view keeps it fresh. */

@@ -22,7 +22,7 @@ export function hitCard({ hit, rank, query, words, own, heading = "h3", score = 
       hit.text === undefined ? "" : textOf(hit, rest, words),
       h("p", { class: "meta" },
         score === null ? "" : bar(score),
-        h("span", { class: "score" }, hit.score.toFixed(3)),
+        hit.score === undefined ? "" : h("span", { class: "score" }, hit.score.toFixed(3)),
         foreign("span", { class: "id" }, hit.id),
         ...notes),
       onfilter ? chips(hit.metadata ?? {}, onfilter) : ""),

@@ -88,7 +88,7 @@ export class Plane {
     const { x, y, colours, palette, pixels } = this;
     const zoomed = this.scale / this.least;
     const few = Math.sqrt(20_000 / Math.max(1, x.length));
-    const size = Math.max(2, Math.min(7, Math.round(2 * ratio * Math.min(few, 1.6) * zoomed ** 0.3)));
+    const size = Math.max(2, Math.min(7, Math.round(2 * ratio * Math.min(few, 3) * zoomed ** 0.3)));
     const [scale, left, top] = [this.scale * ratio, this.left * ratio - size / 2, this.top * ratio - size / 2];
     for (let at = 0; at < x.length; at += 1) {
       const px = (left + x[at] * scale) | 0;

@@ -28,6 +28,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 if INSTALLED:
     from tests.ui.browsing import CHROMIUM, Browsing, Watched
+    from tests.ui.made_map import write_map
     from tests.ui.service import HOSTILE, LONG_LINE, Service, corpus, prepared
 
     @pytest.fixture(scope="session")
@@ -53,7 +54,11 @@ if INSTALLED:
                 ]
             )
             service.put([{"id": "long-line", "text": LONG_LINE}])
+            first = service.get("/models")["active"]
             service.activate(second)
+            ids = [one["id"] for one in corpus()]
+            write_map(folder / "data", first, ids)
+            write_map(folder / "data", second, ids, aligned_to=first)
             yield service
 
     @pytest.fixture(scope="session")

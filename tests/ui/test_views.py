@@ -12,7 +12,7 @@ from tests.ui.service import QUERY, Service
 
 VIEWS = [
     *("search", "search?q=bone+density", "compare?q=bone+density", "documents", "documents?add=1"),
-    *("document?id=hostile-0", "versions", "health"),
+    *("document?id=hostile-0", "versions", "health", "map?q=bone+density", "judge?q=bone+density"),
 ]
 
 
@@ -187,3 +187,85 @@ def test_health_is_drawn_from_the_metrics(page: Watched, service: Service) -> No
     expect(requests.locator("path")).to_have_attribute("d", re.compile("L"))
     memory = page.the(".tile", has_text="Of this process")
     expect(memory).to_contain_text(" % of ")
+
+
+def test_the_map_lights_up_hits_and_a_line_becomes_a_list_and_a_filter(
+    page: Watched, service: Service
+) -> None:
+    page.open("map")
+    canvas = page.the("canvas")
+    expect(page.the(".legend li")).to_have_count(16)
+    page.the("main input[type=search]").fill(QUERY)
+    page.the("main input[type=search]").press("Enter")
+    hits = service.get("/search", q=QUERY, k=20)["hits"]
+    on_map = [hit["id"] for hit in hits if not hit["id"].startswith(("hostile", "long"))]
+    expect(page.the(".panel h2")).to_have_text(f"Hits of “{QUERY}” ({len(on_map)})")
+    expect(page.the(".panel li").first).to_be_visible()
+    page.button("Draw a line around documents").click()
+    box = canvas.bounding_box()
+    assert box is not None
+    corners = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.98), (0.02, 0.98)]
+    mouse = page.page.mouse
+    mouse.move(box["x"] + 5, box["y"] + 5)
+    mouse.down()
+    for across, down in corners:
+        mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"], steps=3)
+    mouse.up()
+    expect(page.the(".panel h2")).to_have_text("Inside the line (5,000)")
+    page.button("← groups").click()
+    page.the("select[aria-label=Colour]").select_option("kind")
+    expect(page.the(".legend li")).to_have_count(3)
+    page.the(".legend button", has_text="review").click()
+    page.the(".panel a.chip", has_text="kind review: 100 %").click()
+    expect(page.page).to_have_url(re.compile("#/search.*filter="))
+
+
+def test_the_map_is_moved_by_keys_and_by_hand_and_names_what_is_under_the_pointer(page: Watched) -> None:
+    page.open("map")
+    canvas = page.the("canvas")
+    expect(page.the(".legend li").first).to_be_visible()
+    drawn = """canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
+        .data.reduce((sum, value, at) => sum + value * (at % 1009), 0)"""
+    canvas.focus()
+    seen = {canvas.evaluate(drawn)}
+    for key in ("+", "+", "+", "ArrowLeft", "ArrowUp"):
+        page.page.keyboard.press(key)
+        page.page.evaluate("new Promise(requestAnimationFrame)")
+        page.page.evaluate("new Promise(requestAnimationFrame)")
+        seen.add(canvas.evaluate(drawn))
+    assert len(seen) > 3
+    page.button("Whole map").click()
+    page.the("#between").fill("0")
+    box = canvas.bounding_box()
+    assert box is not None
+    mouse = page.page.mouse
+    tip = page.the(".tip")
+    for step in range(200):  # until a point is under the pointer
+        mouse.move(box["x"] + box["width"] * (0.3 + step * 0.002), box["y"] + box["height"] / 2)
+        page.page.wait_for_timeout(150)
+        if tip.is_visible():
+            break
+    expect(tip.locator(".id")).to_be_visible()
+
+
+def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Service) -> None:
+    page.open("judge")
+    page.the("#queue").fill("first query\nsecond query")
+    page.button("Next query").click()
+    expect(page.the("main h2")).to_have_text("first query")
+    page.the(".thumb.up").first.click()
+    expect(page.the("main .card[role=status]")).to_contain_text("1 judgement of 1 different query, 1 with")
+    page.button("Next query").click()
+    expect(page.the("main h2")).to_have_text("second query")
+    with page.page.expect_download() as waiting:
+        page.button("Download judgements as TSV").click()
+    header, line = waiting.value.path().read_text(encoding="utf-8").splitlines()
+    assert line.startswith("first query\t")
+    query, id, _ = line.split("\t")
+    upload = f"{header}\n{query}\t{id}\t0\nthird query\tno such document\t1\n"
+    page.the("#tsv").set_input_files({"name": "j.tsv", "mimeType": "text/plain", "buffer": upload.encode()})
+    expect(page.the("main")).to_contain_text("1 judgement stored.")
+    expect(page.the("main li.problem")).to_contain_text("Line 3: There is no document")
+    [stored] = service.get("/feedback")["feedback"]
+    assert (stored["id"], stored["relevant"]) == (id, False)
+    service.client.delete("/feedback", params={"id": id})

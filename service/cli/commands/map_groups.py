@@ -14,7 +14,7 @@ from service.index.segments import Vectors
 
 WORDS = 5  # that name a group
 MOST_GROUPS = 24
-PER_GROUP = 150  # documents, about, until there are the most groups
+PER_GROUP = 40  # documents, about, until there are the most groups
 CHARACTERS = 1000  # of a text, from which words are taken
 MOST_VALUES = 30  # of a field that colours
 LEAST_SHARE = 0.2  # of the documents that have such a field
