@@ -9,7 +9,7 @@ export class Plane {
   /** x, y: coordinates. colours: of each point, an index of `palette` ([r, g, b] each). */
   constructor(canvas, { x, y, colours, palette }) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d");
+    this.context = canvas.getContext("2d", { willReadFrequently: true }); // in memory, where the pixels are made
     this.lit = []; // points that are emphasised
     this.over = () => {}; // draws what lies over the points
     this.x = x;

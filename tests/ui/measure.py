@@ -17,7 +17,8 @@ FIRST_PAINT = """() => new Promise((done) => {
   const look = () => {
     const canvas = document.querySelector("canvas");
     const middle = [0, (canvas?.height ?? 0) >> 1, canvas?.width, 1];
-    if (canvas?.width && canvas.getContext("2d").getImageData(...middle).data.some(Boolean)) done(performance.now());
+    const drawn = canvas?.width && canvas.getContext("2d").getImageData(...middle).data.some(Boolean);
+    if (drawn) done(performance.now());
     else requestAnimationFrame(look);
   };
   look();
