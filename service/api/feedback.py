@@ -147,11 +147,10 @@ async def list_feedback(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     asked = parameters(request, Listing)
-    after, limit = asked.after, asked.limit
     selection = await selection_of(request, runtime, asked)
-    found = await runtime.corpus.store.judgements(after, limit + 1, selection)
-    shown = found[:limit]
-    following = shown[-1][0] if len(found) > limit else None
+    most = runtime.settings.max_answer_bytes
+    shown, more = await runtime.corpus.store.judgements(asked.after, asked.limit, selection, most)
+    following = shown[-1][0] if more else None
     rows = [
         {
             "collection": given.collection,

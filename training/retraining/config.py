@@ -19,6 +19,7 @@ from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
 AUTO = "auto"  # the recipe that looks and chooses (auto.py)
+SEARCH = "search"  # what a retraining of the search alone is called in the place of a recipe
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _BASES = ("anchor", "active", "default")  # whatever folder there is of that name
 

@@ -7,6 +7,7 @@ import pytest
 
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
+from training.evaluation.modes import whole
 from training.evaluation.scorable import Scorable
 from training.retraining.documents import Document
 from training.retraining.rows import corpus_of
@@ -25,7 +26,7 @@ def never() -> Scorable:
 
 
 def model(queries: Encode, documents: Encode, fingerprint: str = "one") -> Scorable:
-    return Scorable(None, fingerprint, None, queries, queries, documents, lambda text: [text])
+    return Scorable(None, fingerprint, None, queries, queries, documents, whole)
 
 
 def test_texts_are_the_documents() -> None:
