@@ -174,6 +174,22 @@ async def count_feedback(request: Request) -> Response:
     return json_response({"count": found})
 
 
+class Summary(BaseModel):
+    judgements: int
+    relevant: int = Field(description="How many of them say that the document is relevant")
+    queries: int = Field(description="Different queries among them")
+    answered: int = Field(description="Queries with a relevant document: a retraining can measure by these")
+
+
+@router.get("/summary", **describe(Role.READ, None, Summary, query=Selected, raises=SELECTS))
+async def sum_up_feedback(request: Request) -> Response:
+    """Counts of the judgements that are listed, and of the different queries that they are about."""
+    runtime = runtime_of(request)
+    selection = await selection_of(request, runtime, parameters(request, Selected))
+    found = await runtime.corpus.store.sum_up_judgements(selection)
+    return json_response(found._asdict())
+
+
 @router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))
 async def delete_feedback(request: Request) -> Response:
     """Delete the judgements of a query, of a document's id, of a key, or of these together.

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from service.errors import Conflict, NotFound
 from service.store import selected
 from service.store.selected import condition_of, within
-from service.store.values import NO_KEY, Judgement, Limits, Selection
+from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
 from service.store.writer import Transaction
 
 NAMED = 10  # unknown ids that a refusal names at most
@@ -132,6 +132,17 @@ def count(connection: sqlite3.Connection, selection: Selection) -> int:
     condition, parameters = _listed(selection)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition}"
     return int(connection.execute(sql, parameters).fetchone()[0])
+
+
+def summary(connection: sqlite3.Connection, selection: Selection) -> JudgementSummary:
+    """The judgements that `page` lists, summed up."""
+    condition, parameters = _listed(selection)
+    sql = (
+        "SELECT count(*), coalesce(sum(relevant), 0), count(DISTINCT collection || '/' || query), "
+        "count(DISTINCT CASE WHEN relevant THEN collection || '/' || query END) "
+        f"FROM feedback f WHERE {condition}"
+    )
+    return JudgementSummary(*connection.execute(sql, parameters).fetchone())
 
 
 def _listed(selection: Selection) -> tuple[str, list[str]]:

@@ -27,6 +27,7 @@ from service.store.values import (
     Event,
     EventLimits,
     Judgement,
+    JudgementSummary,
     Known,
     Lacking,
     Limits,
@@ -135,6 +136,7 @@ class Feedback(Protocol):
     ) -> tuple[list[tuple[int, Judgement]], bool]: ...
 
     async def count_judgements(self, selection: Selection, /) -> int: ...
+    async def sum_up_judgements(self, selection: Selection, /) -> JudgementSummary: ...
     async def forget_judgements(self, selection: Selection, own: str | None = None, /) -> int: ...
 
 
@@ -199,9 +201,9 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, sample, search, judgements, count_judgements, list_events, count_events. The other reads
-    are short, and never wait for those. Nothing blocks the event loop but active, activate, indexed and
-    close, which belong to a start and an end.
+    count, passing, sample, search, judgements, count_judgements, sum_up_judgements, list_events and
+    count_events. The other reads are short, and never wait for those. Nothing blocks the event loop but
+    active, activate, indexed and close, which belong to a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True

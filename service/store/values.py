@@ -225,6 +225,15 @@ class Judgement:
     collection: str = DEFAULT_COLLECTION
 
 
+class JudgementSummary(NamedTuple):
+    """Counts of judgements, and of the different queries that they are about."""
+
+    judgements: int
+    relevant: int
+    queries: int
+    answered: int  # queries with a relevant document: those that a search can be measured by
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on one key's judgements: in all, of one query, of one document. 0: no bound."""
