@@ -201,7 +201,7 @@ async def answered(
     if asked.prompt_name is None:
         texts = [manifest.search_prompt + text for text in texts]
     else:
-        texts = with_prompt(texts, asked.prompt_name, manifest.prompts)
+        texts = with_prompt(texts, asked.prompt_name, manifest)
     answer = await runtime.batcher.embed(generation.encoder, texts)
     embedded = zip(queries, answer.vectors, strict=True)
     return [query._replace(vector=vector) for query, vector in embedded], answer

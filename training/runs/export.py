@@ -55,7 +55,7 @@ def export_run(
 
     Raises TrainingError when there is no finished run, ProofFailed or Unsupported when it cannot be one.
     """
-    from models.publishing.from_torch import export  # noqa: PLC0415  torch
+    from models.publishing.from_torch.export import export  # noqa: PLC0415  torch
 
     run = read_run(out)
     if "finished" not in run:
