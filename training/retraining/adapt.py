@@ -43,6 +43,7 @@ def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, 
     return replace(
         job,
         steps=None,
+        data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
         staged=Staged(timed, corpora, table.seed),
         about={**job.about, "learned": sorted(learned)},
     )
