@@ -41,8 +41,8 @@ def keep_share(
 def best(figures: Mapping[float, float]) -> float:
     """The share with the highest mean; of equal ones the smallest, which is nearest to the base.
 
-    The smallest within one standard error was tried: on MLQA it kept a quarter of a training that was worth
-    2 points as a whole, and only 0.3 were left. The gate says if the best is good enough.
+    The smallest within one standard error was tried: it kept a quarter where the whole was best, and little
+    of the gain was left. The gate says if the best is good enough.
     """
     return max(sorted(figures), key=lambda share: figures[share])
 
