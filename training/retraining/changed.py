@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from training.evaluation.retrieval import Collection
-from training.retraining.gate.gains import HYBRID, deciding, each_of
-from training.retraining.gate.verdict import HITS
+from training.retraining.gate.gains import deciding, each_of
+from training.retraining.gate.verdict import HITS, HYBRID
 
 MOST = 10  # queries to either side
 _HITS, _LETTERS = 3, 120  # of an answer: documents, and characters of each

@@ -2,9 +2,9 @@
 
     dev searches ─▶ tuning.py ─▶ settings of each collection ─▶ the active version with these ─▶ gate
 
-The gate compares search as it is served where a query names no mode: the active version by its own settings,
-dense unless it has any, and the candidate by the new ones. The model is the same, so the swap embeds nothing,
-unless a collection gets passages of another length.
+The gate looks for a gain in search as it is served where a query names no mode: the active version by its
+own settings, dense unless it has any, and the candidate by the new ones. Dense and hybrid search that a query
+asks for must not fall. The model is the same, so the swap embeds nothing, unless passages get another length.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from models import cpus
 from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
 from models.publishing.publish import Say
+from models.search.fusion import weight_of
 from models.store import Store
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection
@@ -25,7 +26,7 @@ from training.retraining import searches as own
 from training.retraining.anchor import anchor_of
 from training.retraining.config import SEARCH, Config
 from training.retraining.gate import rules as gate
-from training.retraining.gate.verdict import EACH, JUDGED, Scores
+from training.retraining.gate.verdict import EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
@@ -33,6 +34,7 @@ from training.retraining.publication import Outcome, publish, want
 from training.retraining.scoring import about_of, short
 from training.retraining.tuning import Setting, by_collection, tune
 
+_MODES = ("dense", HYBRID, SERVED)
 USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
 
 
@@ -67,7 +69,6 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     looks = count_looks(store, searches)
     limits = config.gate.thresholds()
     verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
-    verdict = verdict._replace(rows=tuple(row._replace(name=f"{row.name} served") for row in verdict.rows))
     manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
     if before_it is not None and verdict.accepted:  # refused once, for too few queries; there are more now
@@ -123,19 +124,32 @@ def _figures(
     was: Mapping[str, SearchDefaults],
     now: Mapping[str, SearchDefaults],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """nDCG@10 of each search by the settings of before and by the new ones."""
-    both_sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    """nDCG@10 of each search by the settings of before and by the new ones: dense, hybrid, and as served."""
+    both: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
 
-    def both(collection: str) -> tuple[Setting, Setting]:
-        return setting_of(was.get(collection)), setting_of(now.get(collection))
+    def settings(collection: str) -> list[Setting]:
+        return [*modes(was.get(collection)), *modes(now.get(collection))]
 
     for name, search in searches.items():
-        of_query = {query: figures for query, _, figures in by_collection(search, model, both)}
-        for at, side in enumerate(both_sides):
-            each = [of_query[query][at] for query in search.queries]
-            figures: Scores = {"ndcg10": fmean(each), EACH: each, "queries": len(each)}
-            side[name] = dict(figures)
-    return both_sides
+        of_query = {query: figures for query, _, figures in by_collection(search, model, settings)}
+        columns = [
+            _mean([of_query[query][at] for query in search.queries]) for at in range(len(both) * len(_MODES))
+        ]
+        for side, (dense, *others) in zip(
+            both, (columns[: len(_MODES)], columns[len(_MODES) :]), strict=True
+        ):
+            side[name] = dense | dict(zip(_MODES[1:], others, strict=True))
+    return both
+
+
+def _mean(each: list[float]) -> dict[str, Any]:
+    return {"ndcg10": fmean(each), EACH: each, "queries": len(each)}
+
+
+def modes(learned: SearchDefaults | None) -> tuple[Setting, ...]:
+    """The settings of each of _MODES."""
+    tokens = learned.passage_tokens if learned else None
+    return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned)
 
 
 def setting_of(learned: SearchDefaults | None) -> Setting:

@@ -56,10 +56,13 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
     means = report["meta"]["tuned"]["default"]
     assert means[str(setting_of(chosen))] > means[str(USUAL)] + 0.1, "vectors alone are worse by far"
     assert chosen.mode == ("lexical" if chosen.weight == 0 else "hybrid")
-    assert {row["name"] for row in report["rows"]} == {"own titles served", "own known served"}
+    assert {row["name"] for row in report["rows"]} == {
+        f"own {search}{mode}" for search in ("titles", "known") for mode in ("", " hybrid", " served")
+    }
     [titles] = [gain for gain in report["gains"] if gain["name"] == "own titles"]
     assert titles["shown"]
-    assert report["candidate"]["own"]["titles"]["ndcg10"] == pytest.approx(titles["candidate"])
+    assert report["candidate"]["own"]["titles"]["served"]["ndcg10"] == pytest.approx(titles["candidate"])
+    assert report["candidate"]["own"]["titles"]["ndcg10"] == report["active"]["own"]["titles"]["ndcg10"]
     page = job.store.folder(version) / REPORT_PAGE
     for file in ("report.md", "report.html"):
         told = (page / file).read_text(encoding="utf-8")

@@ -15,9 +15,7 @@ import numpy as np
 
 from training.evaluation.bootstrap import Graded, of_spearman
 from training.retraining.gate.paired import level_of, spread
-from training.retraining.gate.verdict import EACH, GROUPS, JUDGED, KEYS, SAMPLES, Gain, Scores
-
-HYBRID = "hybrid"
+from training.retraining.gate.verdict import EACH, GROUPS, HYBRID, JUDGED, KEYS, SAMPLES, SERVED, Gain, Scores
 
 
 def gains(candidate: Scores, active: Scores, looks: float = 1.0) -> tuple[Gain, ...]:
@@ -73,7 +71,9 @@ def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
 
 
 def each_of(figures: Scores) -> Sequence[float]:
-    """nDCG@10 of every query: the mean of dense and hybrid search, where there are both."""
+    """nDCG@10 of every query as it is served, else the mean of dense and hybrid search."""
+    if SERVED in figures:
+        return list(figures[SERVED][EACH])
     modes: list[Any] = [figures[EACH], *([figures[HYBRID][EACH]] if HYBRID in figures else [])]
     each: list[float] = np.mean(modes, axis=0).tolist()
     return each

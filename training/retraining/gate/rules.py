@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from models.manifest import Manifest
-from training.retraining.gate.gains import HYBRID, gains, rests_on_one_key
+from training.retraining.gate.gains import gains, rests_on_one_key
 from training.retraining.gate.paired import spread
 from training.retraining.gate.verdict import EACH, GROUPS, Row, Scores, Verdict, measures
 from training.retraining.gate.words import figure, title_of_row
@@ -144,7 +144,7 @@ def _own_rows(before: Scores, after: Scores, limits: Thresholds) -> Iterator[Row
         each = before[key].get(EACH, ()), after.get(key, {}).get(EACH, ())
         allowed = limits.own_fall
         if each[0] and len(each[0]) == len(each[1]):
-            groups = before[key.removesuffix(f" {HYBRID}")].get(GROUPS)
+            groups = before[key.partition(" ")[0]].get(GROUPS)
             allowed = _allowed_fall(spread(*each, groups).half(_FALL_LEVEL / len(before)), limits.own_fall)
         yield _row(f"own {key}", was, now, -allowed)
 

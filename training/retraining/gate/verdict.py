@@ -9,6 +9,8 @@ Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fi
 # What only a comparison needs: long, and not in a report.
 SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
 JUDGED = "judged"  # the search by labelled queries: it decides where there is one
+HYBRID = "hybrid"
+SERVED = "served"  # as a query that names no mode is answered; where the sides differ in that
 
 
 def measures(own: Scores) -> dict[str, Scores]:
@@ -16,8 +18,7 @@ def measures(own: Scores) -> dict[str, Scores]:
     found: dict[str, Scores] = {}
     for name, figures in own.items():
         found[name] = figures
-        if "hybrid" in figures:
-            found[f"{name} hybrid"] = figures["hybrid"]
+        found |= {f"{name} {mode}": figures[mode] for mode in (HYBRID, SERVED) if mode in figures}
     return found
 
 

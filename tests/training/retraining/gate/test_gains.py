@@ -189,3 +189,20 @@ def test_the_sentence_says_how_certain_a_gain_is(
     ends = difference - half, difference + half
     gain = Gain("own judged", difference, *ends, 0.322, 0.322 + difference, 106, 0.034, enough)
     assert says in sentence(gain)
+
+
+def test_search_as_it_is_served_shows_the_gain_and_no_mode_that_is_asked_for_may_fall() -> None:
+    each = RNG.uniform(0.3, 0.6, 200)
+
+    def side(dense: np.ndarray, hybrid: np.ndarray, served: np.ndarray) -> dict[str, Any]:
+        found = [own(values)["own"]["titles"] for values in (dense, hybrid, served)]
+        return {"own": {"judged": found[0] | {"hybrid": found[1], "served": found[2]}}}
+
+    before = side(each, each + 0.1, each)
+    better = compare(side(each, each + 0.1, each + 0.1), before, require="better")
+    assert better.accepted
+    [gain] = better.gains
+    assert (gain.name, gain.difference) == ("own judged", pytest.approx(0.1))
+    worse = compare(side(each, each + 0.05, each + 0.05), before, require="better")
+    assert [row.name for row in worse.rows if not row.passed] == ["own judged hybrid"]
+    assert "Search on your judged queries, hybrid: " in worse.reasons[0]
