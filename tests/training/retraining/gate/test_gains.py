@@ -202,7 +202,8 @@ def test_search_as_it_is_served_shows_the_gain_and_no_mode_that_is_asked_for_may
     better = compare(side(each, each + 0.1, each + 0.1), before, require="better")
     assert better.accepted
     [gain] = better.gains
-    assert (gain.name, gain.difference) == ("own judged", pytest.approx(0.1))
+    assert gain.name == "own judged"
+    assert gain.difference == pytest.approx(0.1)
     worse = compare(side(each, each + 0.05, each + 0.05), before, require="better")
     assert [row.name for row in worse.rows if not row.passed] == ["own judged hybrid"]
     assert "Search on your judged queries, hybrid: " in worse.reasons[0]
