@@ -15,7 +15,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from models.errors import not_installed
-from models.words.commands import Parser
+from models.words.commands import Parser, add_version
 
 try:
     from service.auth.keys import KeysError
@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m service",
         description="Serve embeddings, documents and search. Settings come from SIMILE_ variables.",
     )
+    add_version(described)
     commands = described.add_subparsers(dest="command")
     commands.add_parser("serve", help="serve; also what happens without a command")
     check = commands.add_parser("check", help="print each setting and what would run, and start nothing")

@@ -57,7 +57,7 @@ def _origin(manifest: Manifest) -> Iterator[str]:
         yield f"Trained by the recipe {lineage['method']}{rows}, in {lineage['steps']:,} steps."
         yield f"Base, where the training began: {lineage['base']}."
         if "share" in lineage:
-            yield f"{lineage['share']:g} of the way from the base to the trained weights was kept."
+            yield f"{lineage['share']:.0%} of the way from the base to the trained weights was kept."
     for collection, use in sorted(manifest.search.items()):
         yield (
             f"Learned search settings of the collection {collection}: {use.mode}, weight {use.weight:g} of "

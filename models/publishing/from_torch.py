@@ -35,9 +35,10 @@ from models.graph.head import Dense, Head, mask_distance
 from models.graph.nodes import OPSET
 from models.manifest import Manifest
 from models.publishing.proof import Vectors
-from models.publishing.publish import Prepared, Say, prepare, publish_prepared, silent
+from models.publishing.publish import Prepared, prepare, publish_prepared
 from models.sources.folder import Source, read_source
 from models.store import Store
+from models.words.progress import Say, silent
 
 Modes = Sequence[str]
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from models.manifest import Mode
 from models.search.fusion import DENSE_WEIGHT, fuse
+from models.words.progress import Progress, counted
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
 from training.evaluation.words import WordIndex
@@ -53,8 +53,7 @@ def whole(text: str) -> list[str]:
 
 
 def passages_of(texts: Sequence[str], split: Split, encode: Encode) -> Passages:
-    # disable=None: on a terminal alone, here and below
-    parts = [split(text) for text in tqdm(texts, desc="splitting", unit=" texts", leave=False, disable=None)]
+    parts = [split(text) for text in counted(texts, "texts", len(texts), "splitting")]
     vectors = encode([part for of_text in parts for part in of_text])
     owners = np.repeat(np.arange(len(texts)), [len(of_text) for of_text in parts])
     return Passages(np.nan_to_num(directions(vectors)).astype(np.float32), owners)
@@ -78,12 +77,12 @@ def candidates(
 ) -> Iterator[tuple[Scores, Scores]]:
     """The best `depth` documents of each query, by vectors and by words: what hybrid search fuses."""
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
-    with tqdm(total=len(queries), desc="searching", unit=" queries", leave=False, disable=None) as bar:
+    with Progress("queries", len(queries), "searching") as progress:
         for start in range(0, len(queries), _QUERIES):
             cosines = _cosines(units[start : start + _QUERIES], passages)
             for query, row in zip(queries[start : start + _QUERIES], cosines, strict=True):
                 yield _best(row, depth), words.nearest(query, depth)
-                bar.update()
+                progress.add()
 
 
 def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:
