@@ -32,11 +32,14 @@ def main() -> None:
     arguments = parser().parse_args()
     try:
         if said := run(arguments):
-            print(said)
+            print(said, flush=True)
     except StartupError as error:
         sys.exit(f"Simile cannot start: {error}")
     except (KeysError, CommandError) as error:
         sys.exit(str(error))
+    except BrokenPipeError:  # as `| head` leaves the pipe; what is not printed yet goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         if arguments.command not in {None, "serve"}:
             sys.exit("Stopped. What was answered or renamed into place stays.")
