@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from benchmarks.places import SCRATCH
 from benchmarks.workloads import WIKIPEDIA, evaluation_folder
 from models.publishing.default import publish_named
-from models.publishing.publish import silent
 from models.store import Store
+from models.words.progress import silent
 
 Vectors = NDArray[np.float32]
 CLUSTERS, INNER, SPREAD, NOISE = 2000, 32, 0.5, 0.15

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from models.errors import InUse, ModelError, UnknownVersion, not_installed
-from models.words.commands import Parser
+from models.words.commands import Parser, add_version
 from models.words.nearest import did_you_mean
 
 try:
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = Parser(prog="python -m models", description="Published versions of embedding models.")
+    add_version(parser)
     parser.add_argument(
         "--models-dir",
         type=Path,

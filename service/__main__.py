@@ -15,7 +15,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from models.errors import not_installed
-from models.words.commands import Parser
+from models.words.commands import Parser, add_version
 
 try:
     from service.auth.keys import KeysError
@@ -32,11 +32,14 @@ def main() -> None:
     arguments = parser().parse_args()
     try:
         if said := run(arguments):
-            print(said)
+            print(said, flush=True)
     except StartupError as error:
         sys.exit(f"Simile cannot start: {error}")
     except (KeysError, CommandError) as error:
         sys.exit(str(error))
+    except BrokenPipeError:  # as `| head` leaves the pipe; what is not printed yet goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         if arguments.command not in {None, "serve"}:
             sys.exit("Stopped. What was answered or renamed into place stays.")
@@ -57,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m service",
         description="Serve embeddings, documents and search. Settings come from SIMILE_ variables.",
     )
+    add_version(described)
     commands = described.add_subparsers(dest="command")
     commands.add_parser("serve", help="serve; also what happens without a command")
     check = commands.add_parser("check", help="print each setting and what would run, and start nothing")

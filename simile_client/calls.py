@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
-from simile_client.values import Document, Hit, Imported, SearchAnswer
+from simile_client.values import Document, Hit, Imported, SearchAnswer, Version
 
 T = TypeVar("T")
 Mode = Literal["dense", "lexical", "hybrid"]
@@ -24,12 +24,15 @@ class Call(Generic[T]):
     read: Callable[[Any], T]
     body: Any = None
     params: Mapping[str, Any] | None = None
+    version: str | None = None  # that answers; None: the active one
 
 
-def embed(texts: Sequence[str], dimensions: int | None, prompt_name: str | None) -> Call[list[list[float]]]:
+def embed(
+    texts: Sequence[str], dimensions: int | None, prompt_name: str | None, version: str | None
+) -> Call[list[list[float]]]:
     options = {"dimensions": dimensions, "prompt_name": prompt_name}
     body = {"inputs": list(texts)} | {name: value for name, value in options.items() if value is not None}
-    return Call("POST", "/embed", list, body)
+    return Call("POST", "/embed", list, body, version=version)
 
 
 def similarity(pairs: Sequence[tuple[str, str]]) -> Call[list[float]]:
@@ -37,12 +40,12 @@ def similarity(pairs: Sequence[tuple[str, str]]) -> Call[list[float]]:
 
 
 def search(
-    query: str, k: int, mode: Mode | None, filter: Filter | None, collection: str
+    query: str, k: int, mode: Mode | None, filter: Filter | None, collection: str, version: str | None
 ) -> Call[SearchAnswer]:
     params = {"q": query, "k": k} | ({} if mode is None else {"mode": mode})
     if filter is not None:
         params["filter"] = json.dumps(filter)
-    return Call("GET", _of(collection, "/search"), _answer, params=params)
+    return Call("GET", _of(collection, "/search"), _answer, params=params, version=version)
 
 
 def put(documents: Sequence[Document], collection: str) -> Call[Imported]:
@@ -73,6 +76,13 @@ def judge(query: str, id: str, collection: str, *, relevant: bool) -> Call[int]:
 
 def info() -> Call[dict[str, Any]]:
     return Call("GET", "/info", dict)
+
+
+def versions() -> Call[tuple[Version, ...]]:
+    def read(answer: Any) -> tuple[Version, ...]:
+        return tuple(Version(each["version"], each["state"], each["scores"]) for each in answer["models"])
+
+    return Call("GET", "/models", read)
 
 
 def _of(collection: str, path: str) -> str:

@@ -12,7 +12,7 @@ import httpx2
 
 from simile_client import calls
 from simile_client.calls import Call, Filter, Mode
-from simile_client.values import Document, Imported, SearchAnswer, SimileError
+from simile_client.values import Document, Imported, SearchAnswer, SimileError, Version
 
 T = TypeVar("T")
 URL = "http://127.0.0.1:8000"
@@ -74,10 +74,15 @@ class Client(_Options):
         self._http = httpx2.Client(**self._how)
 
     def embed(
-        self, texts: Sequence[str], *, dimensions: int | None = None, prompt_name: str | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        version: str | None = None,
     ) -> list[list[float]]:
-        """Vectors of unit length, one for each text."""
-        return self._do(calls.embed(texts, dimensions, prompt_name))
+        """Vectors of unit length, one for each text. version: one that is loaded; the active one if None."""
+        return self._do(calls.embed(texts, dimensions, prompt_name, version))
 
     def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Cosines, one for each pair of texts."""
@@ -91,9 +96,10 @@ class Client(_Options):
         mode: Mode | None = None,
         filter: Filter | None = None,
         collection: str = "default",
+        version: str | None = None,
     ) -> SearchAnswer:
         """The `k` best documents. mode: the service's own unless given. filter: as docs/SEARCH.md."""
-        return self._do(calls.search(query, k, mode, filter, collection))
+        return self._do(calls.search(query, k, mode, filter, collection, version))
 
     def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """Store documents; those with a known id are replaced. They are on disk, and found from now on."""
@@ -115,12 +121,16 @@ class Client(_Options):
         """The version in service, its dimension, its index and more, as `GET /info`."""
         return self._do(calls.info())
 
+    def versions(self) -> tuple[Version, ...]:
+        """The published versions, oldest first."""
+        return self._do(calls.versions())
+
     def _do(self, call: Call[T]) -> T:
         tries = _Tries(self._retries)
         while True:
             answer, failed = None, None
             try:
-                answer = self._http.request(call.method, call.path, json=call.body, params=call.params)
+                answer = self._http.request(call.method, call.path, **_sent(call))
             except httpx2.ConnectError as error:
                 failed = self._unanswered(error)
             except httpx2.HTTPError as error:
@@ -152,10 +162,15 @@ class AsyncClient(_Options):
         self._http = httpx2.AsyncClient(**self._how)
 
     async def embed(
-        self, texts: Sequence[str], *, dimensions: int | None = None, prompt_name: str | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        version: str | None = None,
     ) -> list[list[float]]:
         """See `Client`."""
-        return await self._do(calls.embed(texts, dimensions, prompt_name))
+        return await self._do(calls.embed(texts, dimensions, prompt_name, version))
 
     async def similarity(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """See `Client`."""
@@ -169,9 +184,10 @@ class AsyncClient(_Options):
         mode: Mode | None = None,
         filter: Filter | None = None,
         collection: str = "default",
+        version: str | None = None,
     ) -> SearchAnswer:
         """See `Client`."""
-        return await self._do(calls.search(query, k, mode, filter, collection))
+        return await self._do(calls.search(query, k, mode, filter, collection, version))
 
     async def put(self, documents: Sequence[Document], *, collection: str = "default") -> Imported:
         """See `Client`."""
@@ -193,12 +209,16 @@ class AsyncClient(_Options):
         """See `Client`."""
         return await self._do(calls.info())
 
+    async def versions(self) -> tuple[Version, ...]:
+        """See `Client`."""
+        return await self._do(calls.versions())
+
     async def _do(self, call: Call[T]) -> T:
         tries = _Tries(self._retries)
         while True:
             answer, failed = None, None
             try:
-                answer = await self._http.request(call.method, call.path, json=call.body, params=call.params)
+                answer = await self._http.request(call.method, call.path, **_sent(call))
             except httpx2.ConnectError as error:
                 failed = self._unanswered(error)
             except httpx2.HTTPError as error:
@@ -218,6 +238,12 @@ class AsyncClient(_Options):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _sent(call: Call[T]) -> dict[str, Any]:
+    """What goes with a request."""
+    named = {} if call.version is None else {"x-model-version": call.version}
+    return {"json": call.body, "params": call.params, "headers": named}
 
 
 def _read(call: Call[T], answer: httpx2.Response | None, failed: SimileError | None) -> T:

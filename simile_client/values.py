@@ -66,3 +66,12 @@ class Imported:
     upserted: int
     truncated: int
     ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A published model. state: as `GET /models` has it, such as `active`, `refused` or `retired`."""
+
+    version: str
+    state: str
+    scores: Mapping[str, Any]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError, not_installed
-from models.words.commands import Parser
+from models.words.commands import Parser, add_version
 
 try:
     from training import errors
@@ -24,6 +24,8 @@ try:
     from training.runs import export
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("training", missing))
+except KeyboardInterrupt:  # importing takes seconds
+    sys.exit(130)
 
 COMMANDS = (train, blank, vocabulary, evaluate, many, export, retrain, schedule, advise, mine, look)
 
@@ -47,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     described = Parser(
         prog="python -m training", description="Train, evaluate and publish sentence encoders."
     )
+    add_version(described)
     commands = described.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from training.errors import TrainingError
 
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch knows others, as meta, that cannot train
 SEEDS = 1 << 63  # seeds lie below, as in a recipe
 
 
@@ -21,6 +23,12 @@ def positive(text: str) -> int:
 def batch(text: str) -> int:
     """The texts of a step: a contrastive loss needs two."""
     return _whole(text, 2)
+
+
+def device(text: str) -> str:
+    if text != "auto" and not DEVICE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of auto, cpu, cuda and cuda:N")
+    return text
 
 
 def seed(text: str) -> int:
@@ -37,7 +45,10 @@ def changes(given: Sequence[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             equals = ""
         if not equals or not key.strip():
-            raise TrainingError(f"--set {each!r} is not KEY=VALUE with a value as TOML writes it.")
+            raise TrainingError(
+                f"--set {each!r} is not KEY=VALUE with a value as TOML writes it; a text stands in quotes: "
+                "--set 'pool=\"mean\"'."
+            )
     return found
 
 

@@ -9,5 +9,9 @@ class NothingToLearn(TrainingError):
     """A corpus without text, or one that was learned from before."""
 
 
+class Interrupted(TrainingError):
+    """Ctrl-C. The same job goes on from there when its work folder was kept."""
+
+
 class Busy(TrainingError):
     """Another retraining is at work on the same models folder."""

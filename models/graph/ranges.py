@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from models.graph.backbone import Backbone, Tensors
 from models.graph.bert import INPUTS, Writer, bert_graph
 from models.graph.nodes import Nodes, model_of
+from models.words.progress import Progress
 
 Vector = NDArray[np.float32]
 _ROWS = 32  # texts of one batch; padding costs attention only
@@ -33,8 +34,10 @@ class Span(NamedTuple):
 Spans = dict[str, Span]  # by the first of the layers that take the same input
 
 
-def find_spans(backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence[Sequence[int]]) -> Spans:
-    """rows: ids of each text. tokens: as in head.py."""
+def find_spans(
+    backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence[Sequence[int]], progress: Progress
+) -> Spans:
+    """rows: ids of each text, counted by `progress`. tokens: as in head.py."""
     taken: list[str] = []
     graph = bert_graph(backbone, tensors, tokens, partial(_Recorder, taken=taken))
     del graph.output[0]
@@ -49,7 +52,9 @@ def find_spans(backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence
     names = [output.name for output in session.get_outputs()]
     ordered = sorted(rows, key=len)
     for start in range(0, len(ordered), _ROWS):
-        values = session.run(names, _feed(ordered[start : start + _ROWS]))
+        batch = ordered[start : start + _ROWS]
+        values = session.run(names, _feed(batch))
+        progress.add(len(batch))
         for name, value in zip(names, values, strict=True):
             choose = np.minimum if name.endswith(Span._fields[0]) else np.maximum
             found[name] = choose(found.get(name, value), value)

@@ -57,7 +57,7 @@ def _origin(manifest: Manifest) -> Iterator[str]:
         yield f"Trained by the recipe {lineage['method']}{rows}, in {lineage['steps']:,} steps."
         yield f"Base, where the training began: {lineage['base']}."
         if "share" in lineage:
-            yield f"{lineage['share']:g} of the way from the base to the trained weights was kept."
+            yield f"{lineage['share']:.0%} of the way from the base to the trained weights was kept."
     for collection, use in sorted(manifest.search.items()):
         passages = f", passages of {use.passage_tokens} tokens" if use.passage_tokens else ""
         yield (

@@ -16,8 +16,9 @@ from pathlib import Path
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
 from models.manifest import FILE_NAME as MANIFEST
-from models.publishing.publish import Opened, Prepared, Say, prepare
+from models.publishing.publish import Opened, Prepared, prepare
 from models.sources.folder import Asked, Source, read_source
+from models.words.progress import Say
 
 _INSTALL = "`make setup` installs it, or in Simile's folder: pip install -c constraints.txt '.[train]'"
 

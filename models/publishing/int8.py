@@ -10,7 +10,6 @@ Not here: what the vectors are worth; that is for `python -m training evaluate`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +24,11 @@ from models.graph.int8 import int8_model
 from models.graph.ranges import find_spans
 from models.manifest import Quantised as Cost
 from models.tokens.texts import PROOF_TEXTS, example_lines, short_texts
+from models.words.progress import Progress, Say
 
 _SHORT, _RANDOM, _LONGEST = 32, 120, 60
 _NEAREST = 10
+_AT_ONCE = 32  # texts between two steps of the progress
 # What is worse is not kept. all-MiniLM-L6-v2 has 0.998 and 0.985, and loses nothing that an evaluation sees.
 _LEAST_MEAN, _LEAST_PROOF = 0.99, 0.95
 
@@ -41,7 +42,7 @@ def add_int8(
     backbone: Backbone,
     tensors: Tensors,
     head: Head,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Cost | None:
     """Write the graph into a version's folder, and what it costs; None where it was not kept.
 
@@ -49,15 +50,16 @@ def add_int8(
     """
     if head.tokens == "static" or not has_int8():
         return None  # nothing to quantise, or nothing here that could measure it
-    say("calibrating int8")
     examples = [json.loads(line)["text"] for line in example_lines()]
     texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder, backbone.vocabulary)]
     rows = [row.ids for row in encoder.tokenize(texts)]
-    model = int8_model(backbone, tensors, head, find_spans(backbone, tensors, head.tokens, rows))
     file = (folder / ONNX).with_name(INT8_NAME)
-    onnx.save(model, file)
-    quantised = Encoder(folder, encoder.manifest, form=INT8)
-    cost = _measure(encoder, quantised, examples[1::2], len(texts))
+    say("calibrating int8")
+    with Progress("texts", len(texts) + 2 * len(examples[1::2]), "calibrating int8", say=say) as progress:
+        spans = find_spans(backbone, tensors, head.tokens, rows, progress)
+        onnx.save(int8_model(backbone, tensors, head, spans), file)
+        quantised = Encoder(folder, encoder.manifest, form=INT8)
+        cost = _measure(encoder, quantised, examples[1::2], len(texts), progress)
     turned = _cosines(quantised.encode(PROOF_TEXTS).vectors, proved)
     quantised.close()
     if cost.cosine_mean >= _LEAST_MEAN and turned.min() >= _LEAST_PROOF:
@@ -73,8 +75,10 @@ def _random_texts(encoder: Encoder, vocabulary: int) -> list[str]:
     return [encoder.decode(random.integers(0, vocabulary, length).tolist()) for length in lengths]
 
 
-def _measure(exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int) -> Cost:
-    expected, found = exact.encode(texts).vectors, quantised.encode(texts).vectors
+def _measure(
+    exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on: int, progress: Progress
+) -> Cost:
+    expected, found = (_encoded(encoder, texts, progress) for encoder in (exact, quantised))
     cosines = _cosines(expected, found)
     pairs = zip(_nearest(expected), _nearest(found), strict=True)
     same = np.mean([len(one & other) / _NEAREST for one, other in pairs])
@@ -85,6 +89,14 @@ def _measure(exact: Encoder, quantised: Encoder, texts: list[str], calibrated_on
         cosine_least=round(float(cosines.min()), 5),
         same_neighbours=round(float(same), 4),
     )
+
+
+def _encoded(encoder: Encoder, texts: list[str], progress: Progress) -> Vectors:
+    parts = []
+    for start in range(0, len(texts), _AT_ONCE):
+        parts.append(encoder.encode(texts[start : start + _AT_ONCE]).vectors)
+        progress.add(len(parts[-1]))
+    return np.concatenate(parts)
 
 
 def _cosines(one: Vectors, other: Vectors) -> Vectors:

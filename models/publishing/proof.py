@@ -22,6 +22,7 @@ from models.encoder import Encoder, Turned
 from models.engines.form import Precision
 from models.errors import ProofFailed
 from models.tokens.texts import PROOF_TEXTS
+from models.words.progress import Progress, Say, silent
 
 GOLDEN = "golden.json"
 Vectors = NDArray[np.float32]
@@ -38,19 +39,38 @@ def prove(
     reference: Reference | None = None,
     known: Vectors | None = None,
     computed_in: str = "numpy",
+    say: Say = silent,
 ) -> Vectors:
     """The vectors of PROOF_TEXTS, each computed alone. Raise ProofFailed.
 
     known: what they must be, from elsewhere. computed_in: what `reference` computes with, for the message.
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
-    alone = np.concatenate([encoder.forward([row]) for row in rows])
+    with Progress("texts", (2 if reference is None else 3) * len(rows), "proving", say=say) as progress:
+        return _proved(encoder, rows, reference, known, computed_in, progress)
+
+
+def _proved(
+    encoder: Encoder,
+    rows: Sequence[Sequence[int]],
+    reference: Reference | None,
+    known: Vectors | None,
+    computed_in: str,
+    progress: Progress,
+) -> Vectors:
+    vectors = []
+    for row in rows:
+        vectors.append(encoder.forward([row]))
+        progress.add()
+    alone = np.concatenate(vectors)
     if alone.shape[1] != encoder.dimension:
         raise ProofFailed(f"The model gives {alone.shape[1]} numbers, not {encoder.dimension}.")
     _prove_finite(alone)
     if reference is not None:
+        # All at once: many small products are slow where other work holds the processors.
         _prove_parity(alone, reference(rows), computed_in)
-    _prove_invariance(encoder, rows, alone)
+        progress.add(len(rows))
+    _prove_invariance(encoder, rows, alone, progress)
     if known is not None:
         _require(_worst(alone, known), _GOLDEN, "differs from the vectors known for this model")
     return alone
@@ -97,7 +117,9 @@ def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None
     _require(_worst(vectors, expected), _PARITY, f"differs from {other}")
 
 
-def _prove_invariance(encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors) -> None:
+def _prove_invariance(
+    encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors, progress: Progress
+) -> None:
     """All together, then every text beside the longest one only: other row counts, other padding."""
     together = encoder.forward(rows)
     _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
@@ -109,6 +131,7 @@ def _prove_invariance(encoder: Encoder, rows: Sequence[Sequence[int]], alone: Ve
             "depends on its padding",
             start,
         )
+        progress.add(len(batch))
 
 
 def _worst(vectors: Vectors, expected: Vectors) -> Vectors:

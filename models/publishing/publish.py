@@ -42,14 +42,9 @@ from models.publishing.layout import write_layout
 from models.publishing.proof import Reference, Vectors, prove, write_golden
 from models.sources.folder import Source, read_source
 from models.store import Store
+from models.words.progress import Say, silent
 
 _LARGEST = 2_000_000_000  # bytes; one protobuf message, and so one ONNX file, cannot be larger
-
-Say = Callable[[str], None]  # told each long step as it begins
-
-
-def silent(step: str) -> None:
-    """Say nothing."""
 
 
 class Prepared(NamedTuple):
@@ -208,7 +203,7 @@ def _build(
     onnx.save(prepared.model, folder / ONNX)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
     encoder = Encoder(folder, manifest, threads=cpus.available())
-    proved = prove(encoder, prepared.reference, known, prepared.computed_in)
+    proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
     write_golden(folder, proved)
     found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
     if prepared.weights:

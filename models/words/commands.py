@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import NoReturn
 
 from models.words.nearest import did_you_mean
@@ -30,6 +31,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(
             2, f"{self.prog}: {message}.{self.hint(message)} `{self.prog} --help` lists what there is.\n"
         )
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add `--version`, which the installed package's metadata knows."""
+    parser.add_argument("--version", action="version", version=f"Simile {version('simile')}")
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:

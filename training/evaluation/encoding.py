@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from models.words.progress import Progress
 from training.errors import TrainingError
 
 Vectors = NDArray[np.float32]  # (n, dimension)
@@ -15,7 +15,7 @@ Encode = Callable[[list[str]], Vectors]
 # From the encoders of queries and of documents to a figure of each search, in their order; more is better.
 Choose = Callable[[Encode, Encode], NDArray[np.float64]]
 
-_CHUNK = 1024  # sentences between two steps of the progress bar
+_CHUNK = 256  # sentences between two steps of the progress; on a busy machine a few seconds
 
 
 def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
@@ -27,7 +27,7 @@ def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
     unique = sorted(set(sentences), key=lambda sentence: (-len(sentence), sentence))
     row = {sentence: at for at, sentence in enumerate(unique)}
     table = np.empty((0, 0), np.float32)
-    with tqdm(total=len(unique), unit=" sentences", leave=False, disable=None) as bar:  # None: on a terminal
+    with Progress("texts", len(unique), "encoding") as progress:
         for start in range(0, len(unique), _CHUNK):
             chunk = unique[start : start + _CHUNK]
             vectors = encode(chunk)
@@ -38,5 +38,5 @@ def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
                     f"The model gave vectors of shape {vectors.shape} for {len(chunk)} sentences."
                 )
             table[start : start + len(chunk)] = vectors
-            bar.update(len(chunk))
+            progress.add(len(chunk))
     return lambda asked: table[[row[sentence] for sentence in asked]]

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from models.manifest import Mode
 from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
+from models.words.progress import Progress, counted
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
 from training.evaluation.words import WordIndex
@@ -57,8 +57,7 @@ def whole(content: Content, _passage_tokens: int | None) -> list[str]:
 def passages_of(
     contents: Sequence[Content], split: Split, encode: Encode, passage_tokens: int | None = None
 ) -> Passages:
-    # disable=None: on a terminal alone, here and below
-    shown = tqdm(contents, desc="splitting", unit=" texts", leave=False, disable=None)
+    shown = counted(contents, "texts", len(contents), "splitting")
     parts = [split(content, passage_tokens) for content in shown]
     vectors = encode([part for of_text in parts for part in of_text])
     owners = np.repeat(np.arange(len(contents)), [len(of_text) for of_text in parts])
@@ -83,12 +82,12 @@ def candidates(
 ) -> Iterator[tuple[Scores, Scores]]:
     """The best `depth` documents of each query, by vectors and by words: what hybrid search fuses."""
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
-    with tqdm(total=len(queries), desc="searching", unit=" queries", leave=False, disable=None) as bar:
+    with Progress("queries", len(queries), "searching") as progress:
         for start in range(0, len(queries), _QUERIES):
             cosines = _cosines(units[start : start + _QUERIES], passages)
             for query, row in zip(queries[start : start + _QUERIES], cosines, strict=True):
                 yield _best(row, depth), words.nearest(query, depth)
-                bar.update()
+                progress.add()
 
 
 def fused(near: Scores, worded: Scores, weight: float, depth: int) -> Scores:

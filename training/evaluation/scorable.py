@@ -25,11 +25,12 @@ from models.encoder import Encoder
 from models.engines.form import FP32, Form
 from models.engines.opening import form_for
 from models.publishing.default import publish_named
-from models.publishing.publish import Say, silent
 from models.seal import check
 from models.search.content import Content
 from models.search.passages import split
 from models.store import Store, models_dir
+from models.words.nearest import did_you_mean
+from models.words.progress import Say, silent
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.modes import Split, whole
@@ -80,8 +81,9 @@ def open_scorable(
             scorable = _opened(store.folder(manifest.version), form)
             yield scorable._replace(version=known.version if known else None)
     else:
+        hint = did_you_mean(name, ["default", *published.names()])
         raise TrainingError(
-            f"{name} is not a model: name `default`, a version, a folder or a server's URL. "
+            f"{name} is not a model.{hint} Name `default`, a version, a folder or a server's URL. "
             "`python -m models import` fetches one from the hub."
         )
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.publishing.publish import Say, silent
+from models.words.progress import Say, counted, silent
 from training.evaluation.classifier import (
     FOLDS,
     Classifier,
@@ -86,7 +86,8 @@ def nested(x: Floats, labels: Labels, classes: int, fold: Labels) -> tuple[Label
     """Each example's label as predicted without its fold, and the classifiers, by fold."""
     predicted = np.empty_like(labels)
     fitted = []
-    for held in range(int(fold.max()) + 1):
+    folds = int(fold.max()) + 1
+    for held in counted(range(folds), "folds", folds, "fitting"):
         tested = fold == held
         fitted += [fit_by_folds(x[~tested], labels[~tested], classes)]
         predicted[tested] = fitted[-1].predict(x[tested])

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from training.errors import TrainingError
+from training.methods.declared import declared, read_table, schema
 from training.methods.fit import Unfit, check_fit, columns_of
-from training.methods.names import check_name, shipped
 from training.methods.recipe import RECIPE, Recipe
 from training.methods.sources import Triples
 from training.methods.views import stands_aside
@@ -25,15 +22,7 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
     changes: keys of the recipe with other values; `optim.lr` is a key within a table.
     """
-    check_name(name)
-    if name in shipped():
-        text = (resources.files("training") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-        return read_recipe(text, name, changes)
-    file = Path(name)
-    try:
-        return read_recipe(file.read_text(encoding="utf-8"), file.stem, changes)
-    except UnicodeDecodeError:
-        raise TrainingError(f"{file} is not UTF-8.") from None
+    return _built(declared(name, changes))
 
 
 def fitted(recipe: Recipe, columns: int) -> Recipe:
@@ -54,26 +43,18 @@ def fitted(recipe: Recipe, columns: int) -> Recipe:
 
 
 def read_recipe(text: str, name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Raise TrainingError for what is unknown, missing or of the wrong kind, by its name."""
+    """`load_recipe` of a recipe's text."""
+    return _built(read_table(text, name, changes))
+
+
+def _built(table: dict[str, Any]) -> Recipe:
+    """The recipe of a table that is declared rightly. Raise TrainingError where its blocks do not fit."""
+    name = table["name"]
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TrainingError(f"The recipe {name} is not TOML: {error}") from None
-    for key, value in (changes or {}).items():
-        *within, last = key.split(".")
-        place = table
-        for part in within:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise TrainingError(f"The recipe {name}: {key} is not there, since {part} is {place!r}.")
-        place[last] = value
-    if "name" in table:
-        raise TrainingError(f"The recipe {name}: a file's name is its recipe's; leave out the key `name`.")
-    try:
-        recipe = RECIPE.validate_python(table | {"name": name})
+        recipe = RECIPE.validate_python(table)
         check_fit(recipe)
-    except ValidationError as error:
-        raise refusal(error, RECIPE.json_schema(), f"The recipe {name}", "the recipe") from None
+    except ValidationError as error:  # what no schema can say, as a template without its {text}
+        raise refusal(error, schema(), f"The recipe {name}", "the recipe") from None
     except Unfit as error:
         raise TrainingError(f"The recipe {name}: {error}") from None
     return recipe

@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.tokens.sentences import sentence_ends
+from models.words.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.methods.ranges import Share
 from training.methods.sources import DRAWN, Batch, Given, Rounds, Source, order_of
@@ -119,7 +120,7 @@ class Sentences:
         seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
         pieces = [sentences(given.corpus.texts[row]) for row in seen.tolist()]
         shelf = tokenise(
-            (piece for each in pieces for piece in each),
+            (piece for each in counted(pieces, "texts", len(pieces), "tokenising") for piece in each),
             given.tokenizer,
             threads=given.threads,
             folder=given.folder,

@@ -13,10 +13,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from models.graph.head import POOLINGS
 from training.methods.crops import Cloze, Crops
+from training.methods.declared import Named
 from training.methods.distillation import KlTeacher
 from training.methods.heads import BatchNorm, Plain, Tanh
 from training.methods.negatives import Noise, Queue
@@ -28,7 +29,6 @@ from training.methods.token_objectives import Denoise, Mlm, Rtd
 from training.methods.twins import Ema
 from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
 
-Named = BeforeValidator(lambda entry: {"name": entry} if isinstance(entry, str) else entry)
 Chosen = Field(discriminator="name")
 AnySource = Annotated[
     Lines | TextPairs | Triples | LabelledPairs | ScoredLists | DocumentSpans | Crops | Cloze,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.tokens.tokenizer import Tokenizer
+from models.words.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.methods.objectives import NO_TEXT
 from training.methods.ranges import Count, Flag
@@ -290,10 +291,10 @@ def order_of(seed: int, number: int, count: int) -> NDArray[np.int64]:
 
 
 def _shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
-    """first_prompt: before the first text of a row."""
+    """first_prompt: before the first text of a row. A text that only fills up a row stays empty."""
     corpus = given.corpus
     places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()
     prompts = (first_prompt, *[given.prompt] * (corpus.columns - 1))
     found = ((prompts[place % corpus.columns], corpus.texts[place]) for place in places)
-    texts = (text and prompt + text for prompt, text in found)  # what fills up a row stays empty
+    texts = counted((text and prompt + text for prompt, text in found), "texts", len(places), "tokenising")
     return tokenise(texts, given.tokenizer, threads=given.threads, folder=given.folder)

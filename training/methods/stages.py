@@ -18,14 +18,16 @@ import tomllib
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from training.methods.catalogue import load_recipe
+from training.methods.declared import declared
 from training.methods.ranges import AboveZero, Rate
-from training.methods.recipe import Recipe
 from training.validation import refusal
+
+if TYPE_CHECKING:
+    from training.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,14 @@ class Stages:
 
     def recipes(self) -> list[Recipe]:
         """The recipe of each stage. Raise TrainingError."""
+        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+
         return [load_recipe(stage.recipe, stage.set) for stage in self.stages]
+
+    def check(self) -> None:
+        """Raise TrainingError for a stage whose recipe is not declared rightly; without torch."""
+        for stage in self.stages:
+            declared(stage.recipe, stage.set)
 
     def digest(self) -> str:
         """SHA-256 of what was decided: all but the name."""

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from models.words.progress import counted
 from training.errors import TrainingError
 from training.mining.minhash import Hashes, band_keys, banding, jaccard, shingles
 
@@ -46,7 +46,7 @@ def near_duplicates(texts: Sequence[str], threshold: float = THRESHOLD, keep: in
         np.add.at(frequency, _counted(of(place)), 1)
     kept: dict[int, list[int]] = {}  # by each of their rarest shingles
     found = []
-    for place in tqdm(places, unit=" texts", leave=False, disable=None):
+    for place in counted(places, "texts", len(places), "comparing"):
         rarest = _rarest(of(place), frequency, threshold)
         near = np.array(sorted(set().union(*(kept.get(shingle, ()) for shingle in rarest))), np.int64)
         alike = near[(keys[near] == keys[place]).any(axis=1)].tolist() if place >= keep else []

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from models.tokens.normalize import normalized
 from models.tokens.reading import WORD, Count
 from models.tokens.tokenizer import Tokenizer
+from models.words.progress import Progress
 from training.mining.dedupe import near_duplicates
 from training.text.corpus import Corpus
 
@@ -138,10 +139,12 @@ def _tokens(
     unknown = _unknown_id(file)
     lengths: list[int] = []
     strange: list[int] = []
-    for start in range(0, len(texts), _CHUNK):
-        for tokens in tokenizer.tokenize(texts[start : start + _CHUNK]):
-            lengths.append(len(tokens.ids))
-            strange.append(tokens.ids.count(unknown) if unknown is not None else 0)
+    with Progress("texts", len(texts), "tokenising") as progress:
+        for start in range(0, len(texts), _CHUNK):
+            for tokens in tokenizer.tokenize(texts[start : start + _CHUNK]):
+                lengths.append(len(tokens.ids))
+                strange.append(tokens.ids.count(unknown) if unknown is not None else 0)
+            progress.add(min(_CHUNK, len(texts) - start))
     return np.array(lengths), strange, len(tokenizer.tokenize([""])[0].ids)
 
 

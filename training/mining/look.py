@@ -16,9 +16,10 @@ from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from training.arguments import expanded, target
 from training.errors import TrainingError
+from training.methods.declared import declared
 from training.mining.advice import warnings
 from training.mining.figures import DECLUTR_TOKENS, SHORT_TOKENS, Figures, Spread, measure
-from training.model.base import open_base
+from training.model.base import check_base, open_base
 from training.text.corpus import TEXTS, Corpus, from_service, read_corpus
 from training.text.service_collections import add_options, chosen
 
@@ -48,6 +49,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    declared(options.recipe)
+    check_base(options.base, models_dir(os.environ))
+    read = [expanded(options.corpus)] if options.corpus else []
+    if read and not read[0].is_file():
+        raise TrainingError(f"There is no file {read[0]}.")
+    file = target(options.json, *read) if options.json else None
+    wanted = chosen(options)
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(options.recipe)
@@ -55,9 +63,6 @@ def run(options: argparse.Namespace) -> int:
         raise TrainingError(
             f"A report is on single texts; {recipe.name} reads rows of several. Name another --recipe."
         )
-    read = [expanded(options.corpus)] if options.corpus else []
-    file = target(options.json, *read) if options.json else None
-    wanted = chosen(options)
     corpus = read_corpus(read[0]) if read else from_service(options.from_service, wanted=wanted)
     with open_base(options.base, models_dir(os.environ)) as base:
         figures, found, max_length = look_at(corpus, recipe, base.folder)

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
+
+from models.words.progress import Progress
 
 Hashes = NDArray[np.uint64]  # of the distinct shingles of one text, sorted
 Signatures = NDArray[np.uint32]  # (texts, PERMUTATIONS)
@@ -69,11 +70,11 @@ def banding(threshold: float) -> tuple[int, int]:
 def band_keys(texts: Sequence[str], bands: int, rows: int) -> NDArray[np.uint64]:
     """(texts, bands): equal where two texts agree in a whole band. Nothing else of a signature is kept."""
     keys = np.empty((len(texts), bands), np.uint64)
-    with tqdm(total=len(texts), desc="hashing", unit=" texts", leave=False, disable=None) as bar:
+    with Progress("texts", len(texts), "hashing") as progress:
         for start, chunk in _chunks(texts):
             signed = signatures(chunk)[:, : bands * rows].astype(np.uint64) * _PLACES[: bands * rows]
             keys[start : start + len(chunk)] = _mixed(signed.reshape(len(chunk), bands, rows).sum(axis=2))
-            bar.update(len(chunk))
+            progress.add(len(chunk))
     return keys
 
 

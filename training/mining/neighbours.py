@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from models.words.progress import Progress
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors, encode_once
 
@@ -25,16 +25,16 @@ def unit_vectors(encode: Encode, texts: list[str]) -> Vectors:
 
 
 def cosine_blocks(rows: Vectors, columns: Vectors, unit: str) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """(first row, cosines of some rows with all columns), with a bar that counts rows as `unit`.
+    """(first row, cosines of some rows with all columns), and a progress that counts rows as `unit`.
 
     A block may be changed by whoever gets it.
     """
     step = max(1, _BLOCK // len(columns))
-    with tqdm(total=len(rows), unit=f" {unit}", leave=False, disable=None) as bar:  # None: on a terminal
+    with Progress(unit, len(rows), "comparing") as progress:
         for start in range(0, len(rows), step):
             block = rows[start : start + step] @ columns.T
             yield start, block
-            bar.update(len(block))
+            progress.add(len(block))
 
 
 def highest(cosines: NDArray[np.float32], allowed: NDArray[np.bool_], count: int) -> list[int]:

@@ -13,6 +13,7 @@ from models.publishing.default import ORIGIN, default_source
 from models.seal import check
 from models.sources.hub import fetch, is_hub_id
 from models.store import Store
+from models.words.nearest import did_you_mean
 from training.errors import TrainingError
 from training.model_names import find_model
 
@@ -40,9 +41,16 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
     elif is_hub_id(name):
         yield Base(fetch(name), name, None)
     else:
+        hint = did_you_mean(name, ["default", *Store(models_dir).names()])
         raise ModelUnavailable(
-            f"There is no model {name!r}: name `default`, a version, a folder or a hub id."
+            f"There is no model {name!r}.{hint} Name `default`, a version, a folder or a hub id."
         )
+
+
+def check_base(name: str, models_dir: Path) -> None:
+    """Raise as `open_base`."""
+    with open_base(name, models_dir):
+        pass
 
 
 def version_of(folder: Path) -> str | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
@@ -27,12 +26,12 @@ from safetensors.numpy import save_file
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
-from tqdm import tqdm
 
 from models.graph.backbone import read_safetensors
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
+from models.words.progress import counted
 from training.arguments import positive
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
@@ -118,7 +117,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
 def _split_words(opened: tokenizers.Tokenizer, texts: Sequence[str], known: Container[str]) -> list[str]:
     """The words of each text that are no token of the base, normalised as it does."""
     found = []
-    for text in tqdm(texts, desc="reading words", unit=" texts", delay=5, file=sys.stderr):
+    for text in counted(texts, "texts", len(texts), "reading words"):
         normal = opened.normalizer.normalize_str(text) if opened.normalizer else text
         words = (word for word, _ in opened.pre_tokenizer.pre_tokenize_str(normal))
         found.append(" ".join(word for word in words if word not in known))

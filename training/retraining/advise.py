@@ -14,7 +14,7 @@ from models.store import Store
 from training.arguments import positive
 from training.errors import NothingToLearn
 from training.retraining.command import NOTHING, of_service
-from training.retraining.config import LEAST, SEARCH, Config, FoldersTable, folders, read_config
+from training.retraining.config import LEAST, SEARCH, Config, FoldersTable, check, folders, read_config
 from training.runs.export import add_models_dir
 from training.text.service_collections import add_options
 
@@ -47,13 +47,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look and say; exit status 4 when there is nothing to learn."""
-    from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
-    from training.retraining.retune import sides  # noqa: PLC0415  torch
-
     if options.config:
         config = read_config(options.config)
     else:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
+    check(config)
+    _say("loading torch")
+    from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.retune import sides  # noqa: PLC0415  torch
+
     store = Store(folders(config).models)
     try:
         gathered, material = look(config, store, _say)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.publishing.publish import Say
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
+from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.methods.stages import find_stages

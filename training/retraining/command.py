@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.store import Store
 from training.arguments import changes, positive, seed
-from training.errors import Busy, NothingToLearn, TrainingError
+from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
 from training.retraining.config import (
     AUTO,
@@ -26,6 +26,8 @@ from training.retraining.config import (
     GateTable,
     ScheduleTable,
     TrainTable,
+    check,
+    check_names,
     folders,
     read_config,
     require_enough,
@@ -141,8 +143,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Retrain; what can be refused is refused before anything is trained."""
-    from training.retraining.one import Interrupted  # noqa: PLC0415  torch
-
     try:
         if options.config:
             return _by_config(options)
@@ -167,8 +167,7 @@ def _by_config(options: argparse.Namespace) -> int:
         if getattr(options, name) != options.defaults[name]:
             raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
     config = read_config(options.config)
-    quiet = not sys.stderr.isatty()  # a schedule keeps what is said
-    return _judged(config, folders(config).work, progress=not quiet)
+    return _judged(config, folders(config).work)
 
 
 def _by_service(options: argparse.Namespace) -> int:
@@ -190,7 +189,7 @@ def _by_service(options: argparse.Namespace) -> int:
         schedule=ScheduleTable(threads=options.threads),
         folders=FoldersTable(models=options.models_dir),
     )
-    return _judged(config, options.work, progress=True)
+    return _judged(config, options.work)
 
 
 def of_service(options: argparse.Namespace) -> CorpusTable:
@@ -198,8 +197,10 @@ def of_service(options: argparse.Namespace) -> CorpusTable:
     return CorpusTable(service=options.from_service, collections=chosen(options), least=max(2, options.least))
 
 
-def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
+def _judged(config: Config, place: Path | None) -> int:
     """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
+    check(config)
+    _say("loading torch")
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
@@ -209,7 +210,7 @@ def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
     options: dict[str, Any] = {
         "precision": train.precision,
         "threads": config.schedule.threads,
-        "progress": progress,
+        "progress": True,
     }
     store = Store(folders(config).models)
     with alone(store), workplace(place) as work:
@@ -221,9 +222,6 @@ def _judged(config: Config, place: Path | None, *, progress: bool) -> int:
 
 def _by_file(options: argparse.Namespace) -> int:
     """A file of the rows that the recipe reads; evaluation sets judge."""
-    from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
-    from training.retraining.plan import alone  # noqa: PLC0415  torch
-
     chosen(options)  # --collection goes with a service
     if options.minutes is not None:
         raise TrainingError("--minutes goes with --from-service; with --corpus, --steps says how long.")
@@ -231,7 +229,15 @@ def _by_file(options: argparse.Namespace) -> int:
         raise TrainingError(
             "Say which recipe reads the rows of this file: --recipe pairs, triples, simcse-unsup …"
         )
-    recipe = _recipe(options.recipe, changes(options.set), options.seed)
+    changed = changes(options.set)
+    check_names(options.recipe, changed, options.base, options.models_dir)
+    if not options.corpus.is_file():
+        raise TrainingError(f"There is no file {options.corpus}.")
+    _say("loading torch")
+    from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
+    from training.retraining.plan import alone  # noqa: PLC0415  torch
+
+    recipe = _recipe(options.recipe, changed, options.seed)
     data = _data(options)
     _say("reading the corpus")
     corpus = read_corpus(options.corpus, recipe.source.kind)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -14,14 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
+from training.methods.declared import declared
+from training.model.base import check_base
 from training.retraining.gate import rules as gate
+from training.text.service import count_of
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
 AUTO = "auto"  # the recipe that looks and chooses (auto.py)
 SEARCH = "search"  # what a retraining of the search alone is called in the place of a recipe
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
-_BASES = ("anchor", "active", "default")  # whatever folder there is of that name
+_OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
+_BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
 
 
 class Table(BaseModel):
@@ -147,6 +152,23 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
         raise NothingToLearn(
             f"{count:,} {what} are too few; at least {least:,} are asked for (corpus.least, --least)."
         )
+
+
+def check(config: Config) -> None:
+    """Raise TrainingError or ModelError where a name stands for nothing or no service answers; no torch."""
+    check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    if config.corpus.service is not None:
+        count_of(config.corpus.service, config.corpus.collections)
+    elif config.corpus.file and not config.corpus.file.is_file():
+        raise TrainingError(f"There is no file {config.corpus.file}.")
+
+
+def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path) -> None:
+    """Raise as `check` for a recipe, its changes or a base."""
+    if recipe != AUTO:
+        declared(recipe, changes)
+    if base not in _OF_THE_LINE:
+        check_base(base, models)
 
 
 def read_config(file: Path) -> Config:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from models.files.bounded import read_json
 from models.manifest import REPORT
-from models.publishing.publish import Say
 from models.store import Store
+from models.words.progress import Say
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, CorpusTable, require_enough

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from models import cpus
 from models.errors import Damaged, ProofFailed
 from models.manifest import ANCHOR, Gate, SearchDefaults
-from models.publishing.publish import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
-from training.errors import TrainingError
+from models.words.progress import Say, silent
+from training.errors import Interrupted, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods.catalogue import fitted
 from training.model.base import Base, open_base
@@ -83,10 +83,6 @@ class Job:
     staged: Staged | None = None  # several recipes in the place of `recipe`, which is the first of them
     sweep: bool = False  # earlier runs leave `work` when this one begins
     options: Options = field(default_factory=Options)  # of its run, but for what stands above
-
-
-class Interrupted(TrainingError):
-    """Ctrl-C. The same job goes on from there when its work folder was kept."""
 
 
 def retrain(job: Job, say: Say = silent) -> Outcome:

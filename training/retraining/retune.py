@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from models import cpus
 from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
-from models.publishing.publish import Say
 from models.search.fusion import weight_of
 from models.store import Store
+from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of

@@ -31,7 +31,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from models.files.retrainings import outcome_of, read_runs, write_runs
 from training.errors import TrainingError
-from training.retraining.config import Config, ScheduleTable, folders, read_config
+from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
 from training.text.service import count_of
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns of each time that it leaves out
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it tells of each look at the count
     config = read_config(options.config)
+    check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
     schedule = Schedule(options.config.resolve(), config)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

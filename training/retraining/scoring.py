@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from models.manifest import Manifest, SearchDefaults
-from models.publishing.publish import Say
 from models.store import Store
+from models.words.progress import Say
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import scorable_of
 from training.evaluation.suites import score

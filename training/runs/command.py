@@ -6,7 +6,6 @@ torch is imported when a training begins, and not before: `--help` needs none.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,9 @@ from models.store import models_dir
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder
+from training.methods.declared import declared
 from training.methods.names import check_name
+from training.methods.stages import Stages, find_stages
 from training.model.base import Base, open_base, version_of
 from training.runfile import FILE_NAME as RUN
 from training.runfile import Result
@@ -28,7 +29,6 @@ from training.text.corpus import MOST_NEGATIVES, TRIPLES, Corpus, Kind, from_ser
 
 if TYPE_CHECKING:
     from training.methods.recipe import Recipe
-    from training.methods.stages import Stages
 
 
 def train(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options | None = None) -> Result:
@@ -104,7 +104,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="bf16 computes in bfloat16 by autocast; auto takes it where the processor is fast at it",
     )
     command.add_argument(
-        "--device", default="auto", help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)"
+        "--device",
+        type=arguments.device,
+        default="auto",
+        help="cpu, cuda or cuda:N (default: the first GPU there is, else cpu)",
     )
     command.add_argument(
         "--threads",
@@ -148,47 +151,50 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    names = options.recipe.split(",")
+    """Train; a wrong name is refused before torch is imported."""
+    names = [name.strip() for name in options.recipe.split(",")]
     for name in names:
-        check_name(name.strip())
+        check_name(name)
     for file in options.corpus or ():
         if not file.is_file():
             raise TrainingError(f"There is no file {file}.")
-    from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
-    from training.methods.stages import find_stages  # noqa: PLC0415  torch
+    with open_base(options.base, models_dir(os.environ)) as base:
+        stages = find_stages(options.recipe)
+        return _run_stages(stages, options, base) if stages else _run_recipes(names, options, base)
 
-    stages = find_stages(options.recipe)
-    if stages:
-        return _run_stages(stages, options)
+
+def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) -> int:
     if options.minutes is not None:
         raise TrainingError("--minutes is for a recipe of stages; this one takes --steps.")
     if options.set and len(names) > 1:
         raise TrainingError("--set changes one recipe; for several, write them as TOML files.")
-    recipes = [load_recipe(name.strip(), arguments.changes(options.set)) for name in names]
+    changes = arguments.changes(options.set)
+    for name in names:
+        declared(name, changes)
+    _say("loading torch")
+    from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+
+    recipes = [load_recipe(name, changes) for name in names]
     given = _options(options)
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
-    with contextlib.ExitStack() as opened:
-        base = opened.enter_context(open_base(options.base, models_dir(os.environ)))
-        for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
-            out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
-            # of several recipes one may be stopped in before the next has begun
-            resume = options.resume and (out == options.out or (out / RUN).is_file())
-            known = replace(given, base_name=base.name, parent=base.version, resume=resume)
-            result = train(recipe, corpus, base.folder, out, known)
-            if not result.finished:
-                _say(f"stopped after step {result.steps}; the same command with --resume goes on")
-                return 130
-            _say(f"{_done(result)}: {result.best} and {result.last}")
-            if result.interrupted:
-                _say("it was asked to stop, and that was the last step of this recipe")
-                return 130
-            base = Base(result.best, f"{base.name}, {recipe.name}", base.version)
+    for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
+        out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
+        # of several recipes one may be stopped in before the next has begun
+        resume = options.resume and (out == options.out or (out / RUN).is_file())
+        known = replace(given, base_name=base.name, parent=base.version, resume=resume)
+        result = train(recipe, corpus, base.folder, out, known)
+        if not result.finished:
+            _say(f"stopped after step {result.steps}; the same command with --resume goes on")
+            return 130
+        _say(f"{_done(result)}: {result.best} and {result.last}")
+        if result.interrupted:
+            _say("it was asked to stop, and that was the last step of this recipe")
+            return 130
+        base = Base(result.best, f"{base.name}, {recipe.name}", base.version)
     return 0
 
 
-def _run_stages(stages: Stages, options: argparse.Namespace) -> int:
-    from training.runs.stages import read_corpora, run_stages  # noqa: PLC0415  torch
-
+def _run_stages(stages: Stages, options: argparse.Namespace, base: Base) -> int:
     if options.set or options.steps or not options.corpus:
         raise TrainingError(
             f"{stages.name} runs several recipes: give it --corpus FILE and --minutes, and neither --set nor "
@@ -196,10 +202,12 @@ def _run_stages(stages: Stages, options: argparse.Namespace) -> int:
         )
     if options.minutes is not None:
         stages = replace(stages, minutes=float(options.minutes))
-    with open_base(options.base, models_dir(os.environ)) as base:
-        known = replace(_options(options), base_name=base.name, parent=base.version, resume=options.resume)
-        corpora = read_corpora(stages, options.corpus)
-        result = run_stages(stages, corpora, base.folder, options.out, known)
+    stages.check()
+    _say("loading torch")
+    from training.runs.stages import read_corpora, run_stages  # noqa: PLC0415  torch
+
+    known = replace(_options(options), base_name=base.name, parent=base.version, resume=options.resume)
+    result = run_stages(stages, read_corpora(stages, options.corpus), base.folder, options.out, known)
     if not result.finished:
         _say("stopped; the same command with --resume goes on")
         return 130

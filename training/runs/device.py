@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from training.arguments import DEVICE
 from training.errors import TrainingError
 
 
@@ -17,7 +17,7 @@ def open_device(name: str) -> torch.device:
     """auto, cpu, cuda or cuda:N. Raise TrainingError when there is no such device here."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name):  # torch knows others, as meta, that cannot train
+    if not DEVICE.fullmatch(name):
         raise TrainingError(f"The device {name!r} is not there: name auto, cpu, cuda or cuda:N.")
     try:
         return torch.empty(0, device=name).device

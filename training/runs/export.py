@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from models.manifest import ANCHOR, Manifest
-from models.publishing.publish import Say, silent
 from models.store import Store, models_dir
+from models.words.progress import Say, silent
 from training.errors import TrainingError
 from training.runfile import read_run
 from training.runs.dev import STSB_DEV
@@ -55,13 +55,13 @@ def export_run(
 
     Raises TrainingError when there is no finished run, ProofFailed or Unsupported when it cannot be one.
     """
-    from models.publishing.from_torch.export import export  # noqa: PLC0415  torch
-
     run = read_run(out)
     if "finished" not in run:
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
     if run.get("result", "encoder") != "encoder":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
+    from models.publishing.from_torch.export import export  # noqa: PLC0415  torch
+
     lineage = _lineage(run, step) | ({} if anchor is None else {ANCHOR: anchor})
     return export(out / step, store, origin=run["method"], parent=run["parent"], lineage=lineage, say=say)
 

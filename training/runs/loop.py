@@ -10,17 +10,15 @@ the door that does not.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from models import cpus
-from models.publishing.publish import silent
+from models.words.progress import Progress, silent, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Choose
 from training.methods import postprocess
@@ -118,9 +116,11 @@ class _Run:
     def loop(self) -> Result:
         options = self._options
         first = self._begin()
-        with interruptible() as stop, deterministic(), self._bar(first) as bar:
+        say = to_stderr if options.progress else silent
+        self._progress = Progress("steps", self._steps, "training", first=first, say=say)
+        with interruptible() as stop, deterministic(), self._progress:
             for number in range(first, self._steps):
-                self._step(number, bar)
+                self._step(number)
                 done = number + 1
                 if done % options.record_steps == 0 or done == self._steps:
                     self._note()
@@ -148,7 +148,7 @@ class _Run:
         done: int = self._state["done"]
         return done
 
-    def _step(self, number: int, bar: Any) -> None:
+    def _step(self, number: int) -> None:
         began = time.perf_counter()
         step = self._trainer.step(number)
         self._seconds += time.perf_counter() - began
@@ -167,8 +167,7 @@ class _Run:
         if warning and self._job.recipe.result != "backbone":  # whose vectors nobody trains
             self._say(warning)
             self._record.write("collapse", step=number + 1, uniformity=step.uniformity)
-        bar.set_postfix_str(f"loss {step.loss:.4f}, {self._rate():.0f} sentences/s", refresh=False)
-        bar.update()
+        self._progress.add(more=f"loss {step.loss:.4f}, {self._rate():.0f} texts/s")
 
     def _rate(self) -> float:
         return self._texts / self._seconds if self._seconds else 0.0
@@ -201,8 +200,8 @@ class _Run:
             self._save("best")
 
     def _say(self, words: str) -> None:
-        with tqdm.external_write_mode(file=sys.stderr):
-            self._options.say(words)
+        self._progress.end()
+        self._options.say(words)
 
     def _checkpoint(self) -> None:
         with self._job.world.together():
@@ -247,7 +246,7 @@ class _Run:
             if self._job.world.leads:
                 encoder = self._trainer.encoder
                 base = load_encoder(self._job.base, self._job.recipe, encoder.device)[0]
-                share, means = keep_share(encoder, base, choose)
+                share, means = keep_share(encoder, base, choose, self._say)
                 self._state |= {"share": share, "shares": means}
                 self._say(f"{share:.0%} of the training is kept; of each share nDCG@10 is {means}")
                 self._record.write("share", share=share, shares=means)
@@ -256,17 +255,6 @@ class _Run:
         with self._job.world.together():
             if self._job.world.leads:
                 save(self._out, name, self._trainer, self._job.recipe.result)
-
-    def _bar(self, first: int) -> Any:
-        rare = 0.5 if sys.stderr.isatty() else 30.0  # seconds; a log file takes a line, not a moving bar
-        return tqdm(
-            total=self._steps,
-            initial=first,
-            unit="step",
-            mininterval=rare,
-            file=sys.stderr,
-            disable=not self._options.progress,
-        )
 
 
 def _result(out: Path, state: dict[str, Any], *, interrupted: bool, finished: bool) -> Result:

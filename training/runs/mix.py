@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from models.words.progress import Say
 from training.evaluation.encoding import Choose
 from training.methods.recipe import Recipe
 from training.model.encoder import TrainedEncoder
@@ -24,13 +25,14 @@ def chosen_by(choose: Choose | None, recipe: Recipe, steps: int) -> Choose | Non
 
 
 def keep_share(
-    encoder: TrainedEncoder, base: TrainedEncoder, choose: Choose
+    encoder: TrainedEncoder, base: TrainedEncoder, choose: Choose, say: Say
 ) -> tuple[float, dict[str, float]]:
     """Put the chosen weights into `encoder`; the share, and of each share the mean of its figures."""
     start = base.state_dict()
     trained = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     figures = {}
-    for share in SHARES:
+    for number, share in enumerate(SHARES, 1):
+        say(f"scoring {share:.0%} of the training, {number} of {len(SHARES)}")
         encoder.load_state_dict(between(start, trained, share))
         figures[share] = round(float(choose(encoder.encode_queries, encoder.encode_documents).mean()), 4)
     kept = best(figures)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.publishing.publish import silent
+from models.words.progress import silent
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.encoding import Choose

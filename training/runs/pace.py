@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.files.fsync import replace_text
+from models.words.progress import silent
 from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.runs.log import FILE_NAME as RECORD
@@ -41,7 +42,9 @@ def steps_within(
         most = recipe.optim.epochs * steps_of_a_round(len(corpus), recipe.optim.batch)
         trial = folder / ".trial"
         shutil.rmtree(trial, ignore_errors=True)
-        timed = replace(options, steps=min(_TRIAL, most), data=None, dev=None, choose=None)
+        tried = min(_TRIAL, most)
+        options.say(f"timing {tried} steps, to see how many fit into {minutes:g} minutes")
+        timed = replace(options, steps=tried, data=None, dev=None, choose=None, say=silent)
         if run(recipe, corpus, base, trial, timed).interrupted:
             shutil.rmtree(trial)
             raise KeyboardInterrupt

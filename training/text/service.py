@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
+from models.words.progress import Progress
 from training.errors import TrainingError
 from training.text.service_collections import ALL, DEFAULT, ONLY_DEFAULT
 
@@ -66,7 +67,7 @@ def _scoped(url: str, collection: str) -> str:
 def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str, Any]]:
     address = f"{url.rstrip('/')}/{name}"
     after: str | None = None
-    with _client() as client:
+    with _client() as client, Progress(name, step="reading") as progress:
         while True:
             parameters = {"limit": str(_PAGE)} | ({} if after is None else {"after": after})
             page = _get(client, address, parameters)
@@ -74,6 +75,7 @@ def _rows(url: str, name: str, fields: Mapping[str, type]) -> Iterator[dict[str,
             if not isinstance(rows, list) or not all(_has(row, fields) for row in rows):
                 raise _stranger(address)
             yield from rows
+            progress.add(len(rows))
             following = page.get("next")
             if following is None:
                 return

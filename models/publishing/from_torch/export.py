@@ -21,9 +21,10 @@ from models.graph.bert import HIDDEN
 from models.graph.nodes import OPSET
 from models.manifest import Manifest
 from models.publishing.from_torch.forward import Forward
-from models.publishing.publish import Prepared, Say, prepare, publish_prepared, silent
+from models.publishing.publish import Prepared, prepare, publish_prepared
 from models.sources.folder import Source, read_source
 from models.store import Store
+from models.words.progress import Say, silent
 
 
 def export(

@@ -19,8 +19,8 @@ from models.files.fsync import replace_text
 from models.publishing.portability.check import REQUIRED, TEXTS, Expected, Row, check
 from models.publishing.portability.environments import Failed, python_of
 from models.publishing.portability.tools import TOOLS, Tool
-from models.publishing.publish import Say
 from models.store import Store
+from models.words.progress import Say
 
 
 def run(store: Store, options: argparse.Namespace, tools: Sequence[Tool] = TOOLS) -> None:

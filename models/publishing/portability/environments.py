@@ -24,7 +24,7 @@ from models.errors import ModelError
 from models.files.fsync import replace_text
 from models.files.lock import lock
 from models.publishing.portability.tools import Tool
-from models.publishing.publish import Say
+from models.words.progress import Say
 
 _INSTALL_SECONDS = 3600  # torch alone is 200 MB, or gigabytes where its CUDA build is taken
 _LONGEST_LINE = 400  # characters of somebody else's message
@@ -97,7 +97,7 @@ def _make(at: Path, tool: Tool, say: Say) -> None:
     say(f"{tool.name}: making an environment for it in {at}")
     run([sys.executable, "-m", "venv", "--clear", at / "venv"], log, _INSTALL_SECONDS, os.environ)
     if tool.requirements:
-        say(f"{tool.name}: installing {', '.join(tool.requirements)}")
+        say(f"{tool.name}: installing {', '.join(tool.requirements)}; up to some minutes, {log} says how far")
         options = ("--quiet", "--disable-pip-version-check", "--no-input", "--only-binary", ":all:")
         command = [python, "-m", "pip", "install", *options, *tool.requirements]
         run(command, log, _INSTALL_SECONDS, os.environ)

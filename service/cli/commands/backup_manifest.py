@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.files.bounded import read_bytes
 from models.manifest import is_version
-from service.cli.commands.progress_bar import Progress
+from models.words.progress import Progress
 from service.errors import CommandError
 from service.store.offline import DATABASE, SCHEMA_VERSION
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from models.errors import ModelError
 from models.store import Store
-from service.cli.commands.progress_bar import Progress
+from models.words.progress import Progress
 from service.errors import CommandError
 from service.index.ivf_snapshots import damage
 from service.settings import Settings

@@ -12,10 +12,10 @@ import sys
 import time
 from dataclasses import dataclass
 
+from models.words.progress import Progress
 from service.cli.commands import client
 from service.cli.commands.client import BUSY, PATIENCE, Answer, NoAnswer, Remote, path_of
 from service.cli.commands.file_formats import Row
-from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.http.body_budget import NDJSON
 

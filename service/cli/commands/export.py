@@ -17,10 +17,10 @@ from urllib.parse import urlencode
 import orjson
 
 from models.files.fsync import replaced
+from models.words.progress import Progress
 from service.cli.commands.client import Remote, path_of
 from service.cli.commands.file_formats import Bytes
 from service.cli.commands.import_files import connect_to, named_collection
-from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.store.filters.grammar import FilterError, compile_filter, parse_filter
 from service.store.filters.predicate import Predicate

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import orjson
 
+from models.words.progress import Progress
 from service.cli.commands.client import Remote
 from service.cli.commands.columns import BadRow, Columns, Placed
 from service.cli.commands.delivery import Delivery, Pace, Sent, Tally
 from service.cli.commands.file_formats import FORMATS, Row, format_of, opened, rows
-from service.cli.commands.progress_bar import Progress
 from service.cli.commands.readability import Reading
 from service.errors import CommandError
 from service.settings import own_url

@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 
 from models.files.fsync import replaced
+from models.words.progress import Progress
 from service.cli.commands import map_groups, map_layout
-from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.index.neighbours import nearest_rows
 from service.index.segments import Vectors

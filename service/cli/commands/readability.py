@@ -5,9 +5,9 @@ import sys
 import orjson
 
 from models.tokens.reading import ENOUGH, Count, count
+from models.words.progress import Progress
 from service.cli.commands.client import Remote
 from service.cli.commands.delivery import Sent
-from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 
 _DOCUMENTS, _CHARACTERS = 16, 500  # that are looked at, and of each

@@ -26,6 +26,7 @@ from models.publishing.proof import check_golden
 from models.publishing.publish import publish
 from models.store import Store
 from models.tokens.texts import example_lines
+from models.words.progress import Progress, silent
 from tests.models.forms import needs_int8
 from tests.tiny import tiny_source
 
@@ -83,7 +84,7 @@ def test_a_linear_layer_by_hand(folder: Path) -> None:
 def test_spans_are_what_the_layers_really_get(folder: Path) -> None:
     backbone, tensors = _weights(folder)
     rows = [[2, 7, 3], [2, 40, 41, 42, 43, 44, 3], *([2, 50 + n, 3] for n in range(60))]
-    spans = find_spans(backbone, tensors, "last", rows)
+    spans = find_spans(backbone, tensors, "last", rows, Progress("texts", say=silent))
     assert len(spans) == 4 * backbone.layers
     ids = np.concatenate(rows)
     places = np.concatenate([np.arange(len(row)) for row in rows])

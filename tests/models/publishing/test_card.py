@@ -77,7 +77,7 @@ def test_every_figure_of_the_manifest_is_in_the_card(store: Store, tmp_path: Pat
     for said in (
         "Trained by the recipe triples on 12,345 rows, in 678 steps.",
         "Base, where the training began: default.",
-        "0.25 of the way from the base to the trained weights was kept.",
+        "25% of the way from the base to the trained weights was kept.",
         "Learned search settings of the collection tickets: hybrid, weight 0.7 of the vectors.",
         "Parent: the-parent.",
         "Anchor, the imported model of its line: the-anchor.",

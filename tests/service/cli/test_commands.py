@@ -363,3 +363,17 @@ def test_documents_that_the_model_cannot_read_are_told_once(service: Service, tm
     english = tmp_path / "english.jsonl"
     english.write_text(json.dumps({"id": "river", "text": "the red river runs"}))
     assert "cannot read" not in put(service, english).stderr
+
+
+def test_a_reader_that_leaves_ends_a_command_without_a_word(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "service", "check"],
+        env=plain_environment(SIMILE_DATA_DIR=str(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        assert command.stdout
+        assert command.stderr
+        command.stdout.close()  # as `| head` does
+        assert command.stderr.read() == b""
+        assert command.wait() == 1

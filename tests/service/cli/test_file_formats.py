@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from models.words.progress import Progress
 from service.cli.commands.columns import BadRow, Columns
 from service.cli.commands.delivery import Pace, Tally
 from service.cli.commands.file_formats import Format, Row, opened, rows
 from service.cli.commands.import_files import chunks
-from service.cli.commands.progress_bar import Progress
 from service.errors import CommandError
 from service.http.ndjson import MAX_LINE_BYTES
 

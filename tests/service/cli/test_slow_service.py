@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from models.words import progress
 from service.__main__ import parser
-from service.cli.commands import client, delivery, import_files, progress_bar
+from service.cli.commands import client, delivery, import_files
 from service.cli.commands.delivery import MOST_LINES, TARGET_SECONDS
 from service.errors import CommandError
 from tests.service.process import free_port, plain_environment
@@ -96,7 +97,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (delivery, progress_bar):
+        for module in (delivery, progress):
             monkeypatch.setattr(module, "clock", lambda: self.now)
 
 

@@ -14,10 +14,10 @@ import pytest
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import WORDS, triples
 from tests.training.run_cases import events, stop_after
-from training.errors import NothingToLearn
+from training.errors import Interrupted, NothingToLearn
 from training.methods.catalogue import load_recipe
 from training.retraining.config import Config, CorpusTable, TrainTable
-from training.retraining.one import Interrupted, Job, retrain
+from training.retraining.one import Job, retrain
 from training.retraining.plan import prepare
 from training.text.corpus import Corpus
 

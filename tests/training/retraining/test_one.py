@@ -21,12 +21,12 @@ from tests.service.lifecycle.test_learned_search import with_search
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.jobs import noised
 from tests.training.run_cases import stop_after
-from training.errors import NothingToLearn, TrainingError
+from training.errors import Interrupted, NothingToLearn, TrainingError
 from training.retraining import one
 from training.retraining.crossfit import Fold
 from training.retraining.gate.rules import Thresholds
 from training.retraining.gate.words import figure
-from training.retraining.one import Interrupted, Job, judge, retrain
+from training.retraining.one import Job, judge, retrain
 from training.retraining.workplace import workplace
 from training.text.corpus import Corpus
 

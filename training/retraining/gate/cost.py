@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from models.encoder import ONNX, Encoder
 from models.store import Store
+from models.words.progress import Progress
 
 _TEXTS = 64
 _ROUNDS = 5
@@ -25,9 +26,11 @@ def costs(
     sides = [(store, version, store.open(version)) for store, version in (active, candidate)]
     try:
         seconds: list[list[float]] = [[], []]
-        for _ in range(_ROUNDS):
-            for times, (_, _, encoder) in zip(seconds, sides, strict=True):
-                times.append(_timed(encoder, sample))
+        with Progress("rounds", 2 * _ROUNDS, "timing") as progress:
+            for _ in range(_ROUNDS):
+                for times, (_, _, encoder) in zip(seconds, sides, strict=True):
+                    times.append(_timed(encoder, sample))
+                    progress.add()
         found = [
             {
                 "texts_per_second": round(len(sample) / statistics.median(times), 1),

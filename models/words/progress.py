@@ -1,0 +1,116 @@
+"""Progress of a long step on stderr: one line that moves on a terminal, elsewhere a line every 30 seconds.
+
+encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self, TypeVar
+
+SECONDS = 0.2  # between two on a terminal
+LOG_SECONDS = 30.0  # between two elsewhere
+RECENT_SECONDS = 30.0  # that the rate and the estimate are made of
+
+clock = time.monotonic
+
+Item = TypeVar("Item")
+Say = Callable[[str], None]  # told each long step as it begins
+
+
+def silent(step: str) -> None:
+    """Say nothing."""
+
+
+def to_stderr(said: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()
+
+
+class Progress:
+    """`what` is counted; `total` units of work, 0 where that is not known. step: the words in front.
+
+    As a context it counts by `add`, and then a unit of work is one of what is counted.
+    """
+
+    def __init__(
+        self, what: str, total: int = 0, step: str = "", *, first: int = 0, say: Say = to_stderr
+    ) -> None:
+        """first: of what was counted before, as where a run goes on. say: told a line without a terminal."""
+        self._what, self._total, self._step, self._count, self._say = what, total, step, first, say
+        self._terminal = sys.stderr.isatty() and say is not silent
+        self._said = clock() - (SECONDS if self._terminal else 0.0)
+        self._points = deque([(clock(), first, first)])  # of the recent past: when, how many, how far
+
+    def __enter__(self) -> Self:
+        self.add(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def add(self, count: int = 1, more: str = "") -> None:
+        """`count` more are done. more: words behind the figures."""
+        self._count += count
+        self.tell(self._count, self._count, more)
+
+    def tell(self, count: int, done: int = 0, more: str = "") -> None:
+        """`count` of them by now, `done` of the units of work."""
+        now = clock()
+        if now - self._said < (SECONDS if self._terminal else LOG_SECONDS):
+            return
+        self._said = now
+        while len(self._points) > 1 and now - self._points[0][0] > RECENT_SECONDS:
+            self._points.popleft()
+        began, first, start = self._points[0]
+        self._points.append((now, count, done))
+        seconds = max(now - began, 0.001)
+        said = f"{self._step}: {count:,} {self._what}" if self._step else f"{count:,} {self._what}"
+        if self._total:
+            said += f", {min(100, 100 * done // self._total)} %"
+        if count > first:
+            said += f", {_rate((count - first) / seconds)}"
+        if start < done < self._total:
+            said += f", about {_duration(seconds * (self._total - done) / (done - start))} left"
+        self._write(f"{said}, {more}" if more else said)
+
+    def note(self, said: str) -> None:
+        """The reason why nothing moves."""
+        self._said = clock()
+        self._write(said)
+
+    def end(self) -> None:
+        """Leave the line to what is said next."""
+        if self._terminal:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+    def _write(self, said: str) -> None:
+        if self._terminal:
+            sys.stderr.write(f"\r\033[K{said}")
+            sys.stderr.flush()
+        else:
+            self._say(said)
+
+
+def counted(items: Iterable[Item], what: str, total: int, step: str) -> Iterator[Item]:
+    """The items, each counted when the next one is asked for."""
+    with Progress(what, total, step) as progress:
+        for item in items:
+            yield item
+            progress.add()
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}/s" if per_second >= 1 else f"{1 / per_second:.1f} s each"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
