@@ -32,7 +32,7 @@ from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, publish, want
 from training.retraining.scoring import about_of, short
-from training.retraining.tuning import Setting, by_collection, tune
+from training.retraining.tuning import OF_TEXT_ALONE, Setting, by_collection, tune
 
 _MODES = ("dense", HYBRID, SERVED)
 USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
@@ -49,7 +49,8 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     try:
         model = scorable_of(encoder)
         say("weighing words against vectors, and trying shorter passages")
-        tuned = tune([dev[JUDGED]] if JUDGED in dev else [*dev.values()], model)
+        judged = [dev[JUDGED]] if JUDGED in dev else []
+        tuned = tune(judged, model) if judged else tune([*dev.values()], model, OF_TEXT_ALONE)
         chosen = {name: each.chosen for name, each in tuned.items()}
         usual = {
             name for name, each in chosen.items() if setting_of(each) == USUAL and name not in served.search
