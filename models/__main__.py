@@ -20,10 +20,13 @@ from models.words.nearest import did_you_mean
 
 try:
     from models import cpus
+    from models.graph.head import POOLINGS
     from models.publishing.default import publish_named
+    from models.publishing.importing import opener
     from models.publishing.listing import listed, table
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
+    from models.sources.folder import LONGEST, Asked
     from models.store import Store, models_dir
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
@@ -64,6 +67,27 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--name", default="", help="the middle part of the version's name (default: the source's)"
+    )
+    command.add_argument(
+        "--pooling",
+        choices=POOLINGS,
+        action="append",
+        default=[],
+        help="of a folder without modules.json (default: mean); several are joined",
+    )
+    command.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help=f"tokens of the longest text (default: the folder's, and {LONGEST} where that says no number)",
+    )
+    command.add_argument(
+        "--prompt",
+        type=_prompt,
+        action="append",
+        default=[],
+        metavar="NAME=TEXT",
+        help="a prompt that the folder does not name; `query` and `document` are used by search",
     )
     command.set_defaults(run=_import)
     command = commands.add_parser("list", help="every version, oldest first: its state, score and verdict")
@@ -121,8 +145,16 @@ def _add_portability(commands: argparse._SubParsersAction[Parser]) -> None:
 
 def _import(store: Store, options: argparse.Namespace) -> None:
     known = {manifest.version for manifest in store.versions()}
-    manifest = publish_named(store, options.source, options.name, _progress)
+    asked = Asked(tuple(options.pooling), options.max_length, dict(options.prompt))
+    manifest = publish_named(store, options.source, options.name, _progress, opener(asked))
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
+
+
+def _prompt(text: str) -> tuple[str, str]:
+    name, found, prompt = text.partition("=")
+    if not name or not found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=TEXT, as query='query: '")
+    return name, prompt
 
 
 def _list(store: Store, options: argparse.Namespace) -> None:

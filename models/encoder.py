@@ -98,7 +98,6 @@ class Encoder:
         self.dimension = manifest.dimension
         self.max_length = manifest.max_length
         self.fingerprint = manifest.fingerprint
-        self.prompts = manifest.prompts
         config = json.loads((folder / "config.json").read_bytes())
         self._pad_id = int(config.get("pad_token_id") or 0)
         self._tokenizer = Tokenizer(folder / TOKENIZER, manifest.max_length, config.get("vocab_size"))

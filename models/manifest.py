@@ -72,6 +72,8 @@ class SearchDefaults(BaseModel):
 
     mode: Mode
     weight: Annotated[float, Field(ge=0, le=1)]  # of the vectors in hybrid search (models/search/fusion.py)
+    # Tokens of a passage (models/search/passages.py); None: as many as the model reads.
+    passage_tokens: Annotated[int, Field(ge=16)] | None = None
 
 
 class Manifest(BaseModel):
@@ -91,6 +93,7 @@ class Manifest(BaseModel):
     pooling: str  # as head.py names it, and sentence-transformers where it can; several joined by "+"
     normalize: bool = True
     prompts: dict[str, str] = Field(default_factory=dict)
+    default_prompt: str = ""  # of a text whose request names no prompt
     search_prompt: str = ""
     document_prompt: str = ""
     precision: str = "fp32"
@@ -109,7 +112,8 @@ class Manifest(BaseModel):
         return cls.model_validate_json(read_bytes(folder / FILE_NAME))
 
     def text(self) -> str:
-        absent = None if self.search else {"search"}  # a program from before there was any reads the others
+        # Left out where empty, so that a program from before there were any reads the file.
+        absent = {name for name in ("search", "default_prompt") if not getattr(self, name)}
         return self.model_dump_json(indent=2, exclude=absent) + "\n"
 
 

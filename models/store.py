@@ -256,4 +256,5 @@ def _adds(new: Manifest, existing: Manifest) -> bool:
 
 
 def _identity(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.fingerprint, manifest.precision, manifest.prompts, manifest.search
+    prompts = manifest.prompts, manifest.default_prompt
+    return manifest.fingerprint, manifest.precision, prompts, manifest.search

@@ -49,7 +49,7 @@ def tiny_source(
 ) -> Path:
     """Write the model into `folder`, which is made, and answer it."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = _tokenizer()
+    tokenizer = tiny_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     config = _config(tokenizer.get_vocab_size())
     save_file(_weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
@@ -69,7 +69,7 @@ def tiny_source(
     return folder
 
 
-def _tokenizer() -> Tokenizer:
+def tiny_tokenizer() -> Tokenizer:
     vocabulary = {token: id for id, token in enumerate(_vocabulary())}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

@@ -121,6 +121,8 @@ def read_backbone(files: Sequence[Path], backbone: Backbone, tokens: str = "last
             raise Unsupported(f"The weights lack the tensor {name}: this is not a whole BERT encoder.")
         if tensor.shape != shape:
             raise Unsupported(f"The tensor {name} is {tensor.shape}; config.json says {shape}.")
+        if not np.isfinite(tensor).all():
+            raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
         tensors[name] = tensor
     return tensors
 
@@ -132,6 +134,15 @@ def read_safetensors(file: Path) -> Tensors:
     except safetensors.SafetensorError as error:
         raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
     return {name: _as_float32(entry) for name, entry in entries if entry["dtype"] in _DTYPES}
+
+
+def tensor_shapes(file: Path) -> dict[str, list[int]]:
+    """Of every tensor of a file, by its header alone. Raise Unsupported."""
+    try:
+        with safetensors.safe_open(file, "np") as opened:
+            return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  no dict
+    except safetensors.SafetensorError as error:
+        raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
 
 
 def _as_float32(entry: Mapping[str, Any]) -> NDArray[np.float32]:

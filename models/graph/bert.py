@@ -16,7 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.graph.backbone import Backbone, Tensors
@@ -25,6 +27,7 @@ from models.graph.packing import Packing
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
+WORDS = "embeddings.word_embeddings.weight"
 FIRST_LAST = "bert.first_last"
 POOLED_FROM = {"last": HIDDEN, "first_last": FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
 
@@ -56,6 +59,18 @@ def bert_graph(
     else:
         written.layers(first_last=tokens == "first_last")
     shape: list[str | int | None] = ["batch", "sequence", backbone.width]
+    graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
+    return graph
+
+
+def table_graph(table: NDArray[np.float32]) -> onnx.GraphProto:
+    """A graph without a backbone: `last_hidden_state` are rows of the table (words, width)."""
+    graph = onnx.GraphProto(name="table")
+    for name in INPUTS[:2]:
+        graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
+    nodes = Nodes(graph, "bert.")
+    nodes("Gather", nodes.tensor(table, name=WORDS), "input_ids", out=HIDDEN)
+    shape: list[str | int | None] = ["batch", "sequence", table.shape[1]]
     graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
     return graph
 

@@ -1,9 +1,10 @@
-"""From token vectors to one unit vector: pooling, dense layers, normalisation, appended to any ONNX graph.
+"""From token vectors to one unit vector: pooling, layers, normalisation, appended to any ONNX graph.
 
-    token vectors, attention_mask ─▶ pooling ─▶ dense … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
+    token vectors, attention_mask ─▶ pooling ─▶ layers … ─▶ pooled_embedding ─▶ L2 ─▶ sentence_embedding
+    input_ids ─▶ does the row begin with a prompt that pooling leaves out?
 
 Values it adds are named "simile.…", so the fingerprint of an imported graph can leave them out. Not here:
-where the token vectors come from (bert.py).
+where the token vectors come from (bert.py), and the layers behind the pooling (layers.py).
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import Unsupported
+from models.graph.layers import Dense, Layer, append_layer
 from models.graph.nodes import OPSET, Nodes
 
 SCOPE = "simile."
 POOLED = "pooled_embedding"
 SENTENCE = "sentence_embedding"
 # As sentence-transformers names them, in the order in which its older releases concatenate them.
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens")
+POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 TOKENS = ("last", "first_last", "static")
 _MASK = re.compile(r"mask:(0|[1-9]\d{0,3})")
+_LAST = "lasttoken"
 
 
-@dataclass(frozen=True)
-class Dense:
-    """A `2_Dense` module: activation(x @ weight.T + bias)."""
+class Prompt(NamedTuple):
+    """The beginning of rows whose first `tokens` tokens are left out of pooling."""
 
-    weight: NDArray[np.float32]  # (out, in)
-    bias: NDArray[np.float32] | None  # (out,)
-    activation: str  # tanh or identity
+    ids: tuple[int, ...]
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ class Head:
         last        of the last layer
         first_last  the mean of the first layer's and the last layer's; the embeddings are no layer
         static      the rows of the word table alone: no positions, no normalisation, no layer
+    left_out: prompts that condition the token vectors and are not pooled themselves.
 
     Raise Unsupported when there is no such pooling, or when it would not depend on the text.
     """
 
     pooling: tuple[str, ...]
-    dense: tuple[Dense, ...]
+    layers: tuple[Layer, ...]
     tokens: str = "last"
+    left_out: tuple[Prompt, ...] = ()
 
     def __post_init__(self) -> None:
         known = all(mode in POOLINGS or mask_distance(mode) is not None for mode in self.pooling)
@@ -66,11 +69,13 @@ class Head:
             raise Unsupported("The row of one special token in the word table is the same for every text.")
 
     @classmethod
-    def of(cls, names: Sequence[str], dense: tuple[Dense, ...] = ()) -> Head:
+    def of(
+        cls, names: Sequence[str], layers: tuple[Layer, ...] = (), left_out: tuple[Prompt, ...] = ()
+    ) -> Head:
         """From `names` as a folder has them. Raise Unsupported."""
         parts = [name.rpartition(".") for name in names]
         tokens = parts[0][0] or "last" if parts else "last"
-        head = cls(tuple(mode for _, _, mode in parts), dense, tokens)
+        head = cls(tuple(mode for _, _, mode in parts), layers, tokens, left_out)
         if head.names != tuple(names):
             raise Unsupported(f"The pooling {tuple(names)} is not supported: all must be of the same tokens.")
         return head
@@ -87,11 +92,14 @@ class Head:
         return set(self.names) <= set(POOLINGS)
 
     def dimension(self, width: int) -> int:
-        return len(self.dense[-1].weight) if self.dense else width * len(self.pooling)
+        last = next((layer for layer in reversed(self.layers) if isinstance(layer, Dense)), None)
+        return len(last.weight) if last else width * len(self.pooling)
 
 
 def mask_distance(mode: str) -> int | None:
-    """K of `mask:K`; None for every other pooling."""
+    """K of `mask:K`, 0 of `lasttoken`: places before the last token; None for every other pooling."""
+    if mode == _LAST:
+        return 0
     found = _MASK.fullmatch(mode)
     return int(found[1]) if found else None
 
@@ -99,45 +107,81 @@ def mask_distance(mode: str) -> int | None:
 def append_head(graph: onnx.GraphProto, tokens: str, head: Head, dimension: int, opset: int = OPSET) -> None:
     """Append to a `graph` that takes `attention_mask`; its value `tokens` is (batch, sequence, width)."""
     nodes = Nodes(graph, SCOPE, opset)
-    mask = nodes("Cast", "attention_mask", to=TensorProto.FLOAT)
-    mask = nodes("Unsqueeze", mask, nodes.ints(2))  # (batch, sequence, 1)
-    pooled = [_pool(nodes, tokens, mask, mode) for mode in head.pooling]
+    pooling = _Pooling(nodes, tokens, head)
+    pooled = [pooling.vector(mode) for mode in head.pooling]
     vector = pooled[0] if len(pooled) == 1 else nodes("Concat", *pooled, axis=-1)
-    for dense in head.dense:
-        vector = _dense(nodes, vector, dense)
+    for layer in head.layers:
+        vector = append_layer(nodes, vector, layer)
     append_normalise(nodes, vector, dimension)
 
 
 def append_normalise(nodes: Nodes, vector: str, dimension: int) -> None:
     """The two outputs, from the value `vector`: (batch, dimension)."""
     pooled = nodes("Identity", vector, out=POOLED)
-    norm = nodes("Sqrt", nodes("ReduceSum", nodes("Mul", pooled, pooled), nodes.ints(1), keepdims=1))
-    nodes("Div", pooled, nodes("Max", norm, nodes.tensor(1e-12)), out=SENTENCE)
+    nodes.unit(pooled, out=SENTENCE)
     for name in (SENTENCE, POOLED):
         nodes.graph.output.append(
             helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", dimension])
         )
 
 
-def _pool(nodes: Nodes, hidden: str, mask: str, mode: str) -> str:
-    distance = mask_distance(mode)
-    if distance is not None:
-        length = nodes("ReduceSum", "attention_mask", nodes.ints(1), keepdims=1)
-        place = nodes("Sub", length, nodes.ints(distance + 1))  # (batch, 1): padding stands on the right
-        return nodes("GatherND", hidden, place, batch_dims=1)
-    if mode == "cls":
-        return nodes("Gather", hidden, nodes.tensor(0, np.int64), axis=1)
-    if mode == "max":
-        padded = nodes("Mul", nodes("Sub", nodes.tensor(1.0), mask), nodes.tensor(-1e30))
-        kept = nodes("Add", nodes("Mul", hidden, mask), padded)
-        return nodes.maximum(kept, axis=1)
-    total = nodes("ReduceSum", nodes("Mul", hidden, mask), nodes.ints(1), keepdims=0)
-    count = nodes("Max", nodes("ReduceSum", mask, nodes.ints(1), keepdims=0), nodes.tensor(1e-9))
-    return nodes("Div", total, count if mode == "mean" else nodes("Sqrt", count))
+class _Pooling:
+    """A vector for each row of `hidden`, (batch, sequence, width)."""
+
+    def __init__(self, nodes: Nodes, hidden: str, head: Head) -> None:
+        left_out = head.left_out
+        self._nodes = n = nodes
+        self._hidden = hidden
+        self._is_table = head.tokens == "static"
+        self._skipped = _skipped(n, left_out) if left_out else ""  # (batch, 1), tokens of the prompt
+        self._places = ""  # (batch, sequence): 1 for the first token, 2 for the second …
+        mask = n("Cast", "attention_mask", to=TensorProto.FLOAT)
+        if left_out:
+            behind = n("Greater", self._counted(), self._skipped)
+            mask = n("Mul", mask, n("Cast", behind, to=TensorProto.FLOAT))
+        self._mask = n("Unsqueeze", mask, n.ints(2))  # (batch, sequence, 1)
+
+    def vector(self, mode: str) -> str:
+        n = self._nodes
+        distance = mask_distance(mode)
+        if distance is not None:
+            length = n("ReduceSum", "attention_mask", n.ints(1), keepdims=1)
+            place = n("Sub", length, n.ints(distance + 1))  # (batch, 1): padding stands on the right
+            return n("GatherND", self._hidden, place, batch_dims=1)
+        if mode == "cls":
+            if self._skipped:
+                return n("GatherND", self._hidden, self._skipped, batch_dims=1)
+            return n("Gather", self._hidden, n.tensor(0, np.int64), axis=1)
+        if mode == "max":
+            padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
+            return n.maximum(n("Add", n("Mul", self._hidden, self._mask), padded), axis=1)
+        weights = self._mask
+        if mode == "weightedmean":
+            places = n("Cast", self._counted(), to=TensorProto.FLOAT)
+            weights = n("Mul", self._mask, n("Unsqueeze", places, n.ints(2)))
+        if self._is_table:  # by blocks: thousands of rows one after the other would lose digits
+            total = n("MatMul", n("Transpose", weights, perm=(0, 2, 1)), self._hidden)
+            total = n("Squeeze", total, n.ints(1))
+        else:
+            total = n("ReduceSum", n("Mul", self._hidden, weights), n.ints(1), keepdims=0)
+        count = n("Max", n("ReduceSum", weights, n.ints(1), keepdims=0), n.tensor(1e-9))
+        return n("Div", total, n("Sqrt", count) if mode == "mean_sqrt_len_tokens" else count)
+
+    def _counted(self) -> str:
+        if not self._places:
+            self._places = self._nodes("CumSum", "attention_mask", self._nodes.tensor(1, np.int64))
+        return self._places
 
 
-def _dense(nodes: Nodes, x: str, dense: Dense) -> str:
-    x = nodes("MatMul", x, nodes.tensor(dense.weight.T))
-    if dense.bias is not None:
-        x = nodes("Add", x, nodes.tensor(dense.bias))
-    return nodes("Tanh", x) if dense.activation == "tanh" else x
+def _skipped(n: Nodes, left_out: Sequence[Prompt]) -> str:
+    """(batch, 1): the tokens of the longest prompt that each row begins with, 0 where there is none."""
+    longest = max(len(prompt.ids) for prompt in left_out)
+    ids = n("Pad", "input_ids", n.ints(0, 0, 0, longest), n.tensor(-1, np.int64))
+    counts = []
+    for prompt in left_out:
+        size = len(prompt.ids)
+        first = n("Slice", ids, n.ints(0), n.ints(size), n.ints(1))
+        same = n("Cast", n("Equal", first, n.tensor([prompt.ids], np.int64)), to=TensorProto.INT64)
+        begins = n("Equal", n("ReduceSum", same, n.ints(1), keepdims=1), n.ints(size))
+        counts.append(n("Mul", n("Cast", begins, to=TensorProto.INT64), n.ints(prompt.tokens)))
+    return counts[0] if len(counts) == 1 else n("Max", *counts)

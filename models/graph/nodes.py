@@ -48,6 +48,11 @@ class Nodes:
             return self("ReduceMax", x, axes=[axis], keepdims=0)
         return self("ReduceMax", x, self.ints(axis), keepdims=0)
 
+    def unit(self, x: str, out: str = "") -> str:
+        """The rows of `x`, each divided by its length."""
+        norm = self("Sqrt", self("ReduceSum", self("Mul", x, x), self.ints(1), keepdims=1))
+        return self("Div", x, self("Max", norm, self.tensor(1e-12)), out=out)
+
     def _name(self, kind: str) -> str:
         self._count += 1
         return f"{self._scope}{kind}_{self._count}"

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph.backbone import Backbone, Tensors
-from models.graph.head import Head, mask_distance
+from models.graph.head import Head, Prompt, mask_distance
+from models.graph.layers import Layer, LayerNorm, Unit
 
 Array = NDArray[Any]
 Rows = Sequence[Sequence[int]]
@@ -22,17 +23,39 @@ Rows = Sequence[Sequence[int]]
 
 def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
     """The unit vectors of rows of token ids, float32 (rows, dimension)."""
+    return _pooled(token_vectors(backbone, tensors, head.tokens, rows), head, rows)
+
+
+def embed_table(table: Array, head: Head, rows: Rows) -> Array:
+    """The same of a model that is a table of words alone, (words, width)."""
+    return _pooled([table[list(row)] for row in rows], head, rows)
+
+
+def _pooled(hidden: Sequence[Array], head: Head, rows: Rows) -> Array:
     vectors = np.stack(
         [
-            np.concatenate([_pool(hidden_TD, mode) for mode in head.pooling])
-            for hidden_TD in token_vectors(backbone, tensors, head.tokens, rows)
+            np.concatenate([_pool(hidden_TD, mode, _skipped(row, head.left_out)) for mode in head.pooling])
+            for row, hidden_TD in zip(rows, hidden, strict=True)
         ]
     )
-    for dense in head.dense:
-        vectors = vectors @ dense.weight.T + (0 if dense.bias is None else dense.bias)
-        vectors = np.tanh(vectors) if dense.activation == "tanh" else vectors
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Array = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    for layer in head.layers:
+        vectors = _behind(vectors, layer)
+    unit: Array = _unit(vectors).astype(np.float32)
+    return unit
+
+
+def _behind(x: Array, layer: Layer) -> Array:
+    if isinstance(layer, Unit):
+        return _unit(x)
+    if isinstance(layer, LayerNorm):
+        centred = x - x.mean(-1, keepdims=True)
+        normed: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.epsilon)
+        return normed * layer.weight + layer.bias
+    return _ACTIVATE[layer.activation](x @ layer.weight.T + (0 if layer.bias is None else layer.bias))
+
+
+def _unit(x: Array) -> Array:
+    unit: Array = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
     return unit
 
 
@@ -60,10 +83,21 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
     return outputs
 
 
-def _pool(hidden_TD: Array, mode: str) -> Array:
+def _skipped(row: Sequence[int], left_out: Sequence[Prompt]) -> int:
+    """The tokens that pooling leaves out."""
+    return max((p.tokens for p in left_out if tuple(row[: len(p.ids)]) == p.ids), default=0)
+
+
+def _pool(hidden_TD: Array, mode: str, skipped: int) -> Array:
     distance = mask_distance(mode)
-    vector: Array = _POOL[mode](hidden_TD) if distance is None else hidden_TD[-1 - distance]
-    return vector
+    if distance is not None:
+        one: Array = hidden_TD[-1 - distance]
+        return one
+    if mode == "weightedmean":
+        places_T = np.arange(skipped, len(hidden_TD)) + 1.0
+        mean: Array = places_T @ hidden_TD[skipped:] / places_T.sum()
+        return mean
+    return _POOL[mode](hidden_TD[skipped:])
 
 
 def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
@@ -113,6 +147,10 @@ _ACTIVATE: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "identity": lambda x: x,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
 }
 _POOL: dict[str, Callable[[Array], Array]] = {
     "cls": lambda hidden_TD: hidden_TD[0],

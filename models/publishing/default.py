@@ -34,7 +34,7 @@ from safetensors.numpy import load
 from models.errors import Damaged, ModelUnavailable
 from models.manifest import Manifest
 from models.publishing.proof import Vectors
-from models.publishing.publish import publish
+from models.publishing.publish import Opened, publish
 from models.seal import checksum
 from models.sources.hub import fetch, is_hub_id
 from models.store import Store
@@ -62,19 +62,24 @@ _OTHERS = (
 )
 
 
-def publish_named(store: Store, name: str, origin: str = "", say: Say = silent) -> Manifest:
+def publish_named(
+    store: Store, name: str, origin: str = "", say: Say = silent, opened: Opened | None = None
+) -> Manifest:
     """Publish `default`, a folder or a hub id, or find it published.
 
     origin: what to call it in its version's name; the folder's or the hub id's last part unless given.
+    opened: as in `publish`.
     Raises ModelUnavailable, Unsupported or ProofFailed.
     """
     if name == "default":
         return publish_default(store, say)
     folder = Path(name).expanduser()
     if folder.is_dir() or not is_hub_id(name):
-        return publish(store, folder, origin=origin, say=say)
+        return publish(store, folder, origin=origin, opened=opened, say=say)
     say(f"fetching {name} from the hub")
-    return publish(store, fetch(name), origin=origin or name, lineage={"source": name}, say=say)
+    return publish(
+        store, fetch(name), origin=origin or name, lineage={"source": name}, opened=opened, say=say
+    )
 
 
 def publish_default(store: Store, say: Say = silent) -> Manifest:

@@ -5,6 +5,7 @@
         backbone    the sizes and functions that are no tensor: heads, activation, epsilon …; none if static
         tokenizer   tokenizer.json without padding and truncation
         pooling, head, post, search_prompt, document_prompt, max_length, dimension
+        left_out    prompts that are not pooled, where there are any
 
 The space travels inside the ONNX file beside its hash, so a manifest that says something else about the
 model is found out. The ONNX bytes are not hashed: the same model exported twice, or by another tool, keeps
@@ -26,6 +27,7 @@ from onnx import numpy_helper
 
 from models.graph.backbone import Backbone, Tensors
 from models.graph.head import SCOPE
+from models.graph.layers import Dense, Layer, LayerNorm
 from models.sources.folder import Source
 
 Space = dict[str, Any]
@@ -33,12 +35,13 @@ Space = dict[str, Any]
 
 def space_of(source: Source, tensors: str, backbone: Backbone | None, dimension: int) -> Space:
     """tensors: as `hash_tensors` or `hash_initializers` gives it."""
-    return {
+    left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
+    return left_out | {
         "tensors": tensors,
         "backbone": asdict(backbone) if backbone and source.head.tokens != "static" else {},
         "tokenizer": hash_tokenizer(source.tokenizer),
         "pooling": "+".join(source.head.names),
-        "head": [_hash_dense(dense.weight, dense.bias, dense.activation) for dense in source.head.dense],
+        "head": [hash_layer(layer) for layer in source.head.layers],
         "post": ["normalize"],
         "search_prompt": source.search_prompt,
         "document_prompt": source.document_prompt,
@@ -80,9 +83,15 @@ def _constants(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield node.output[0], numpy_helper.to_array(attribute.t)
 
 
-def _hash_dense(weight: NDArray[np.float32], bias: NDArray[np.float32] | None, activation: str) -> list[str]:
-    tensors = {"linear.weight": weight} | ({} if bias is None else {"linear.bias": bias})
-    return [hash_tensors(tensors), activation]
+def hash_layer(layer: Layer) -> list[str]:
+    if isinstance(layer, Dense):
+        tensors = {"linear.weight": layer.weight} | (
+            {} if layer.bias is None else {"linear.bias": layer.bias}
+        )
+        return [hash_tensors(tensors), layer.activation]
+    if isinstance(layer, LayerNorm):
+        return [hash_tensors({"norm.weight": layer.weight, "norm.bias": layer.bias}), f"norm {layer.epsilon}"]
+    return ["", "normalize"]
 
 
 def _hash_tensor(name: str, tensor: NDArray[Any]) -> str:

@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from models.graph.head import POOLINGS, Dense
-from models.sources.folder import Source, optional_json
+from models.graph.head import POOLINGS, Head
+from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
+from models.sources.files import optional_json
+from models.sources.folder import Source
 from models.sources.template import has_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _FROM_BACKBONE = ("config.json", "special_tokens_map.json", "vocab.txt")
 _FROM_FOLDER = ("README.md", "LICENSE", "LICENSE.txt")
+_KINDS: dict[type[Layer], str] = {Dense: "Dense", LayerNorm: "LayerNorm", Unit: "Normalize"}
 _TYPES = "sentence_transformers.models."
 
 
@@ -38,6 +41,8 @@ def write_layout(source: Source, folder: Path) -> None:
         shutil.copyfile(
             source.backbone / "model.safetensors.index.json", folder / "model.safetensors.index.json"
         )
+    if source.is_table:
+        _write(folder / "config.json", source.config)
     _write(folder / TOKENIZER, published_tokenizer(source.tokenizer, source.max_length))
     _write(folder / _TOKENIZER_CONFIG, _tokenizer_config(source))
     _write_modules(source, folder)
@@ -76,13 +81,18 @@ def _write_modules(source: Source, folder: Path) -> None:
     _write(folder / "sentence_bert_config.json", {"do_lower_case": False} | transformer)
     settings = optional_json(source.folder / "config_sentence_transformers.json")
     _write(
-        folder / "config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": None} | settings
+        folder / "config_sentence_transformers.json",
+        {"default_prompt_name": None} | settings | {"prompts": source.prompts},
     )
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head.names, source.width))
-    for dense in source.head.dense:
-        modules.append(("Dense", f"{len(modules)}_Dense"))
-        _write_dense(folder / modules[-1][1], dense)
+    if source.is_table:
+        modules = [("StaticEmbedding", "")]
+    else:
+        modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+        _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head, source.width))
+    for layer in source.head.layers:
+        kind = _KINDS[type(layer)]
+        modules.append((kind, f"{len(modules)}_{kind}"))
+        _write_layer(folder / modules[-1][1], layer)
     modules.append(("Normalize", f"{len(modules)}_Normalize"))
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": _TYPES + kind}
@@ -91,15 +101,19 @@ def _write_modules(source: Source, folder: Path) -> None:
     _write(folder / "modules.json", listed)
 
 
-def _pooling_config(pooling: tuple[str, ...], width: int) -> dict[str, Any]:
+def _pooling_config(head: Head, width: int) -> dict[str, Any]:
     """The flags that every release reads; they have no order, so another order needs the newer key.
 
     A pooling that sentence-transformers does not know stands there too, since older releases refuse the key
     and newer ones the name: none takes it for another pooling.
     """
+    pooling = head.names
+    shared: dict[str, Any] = {"include_prompt": False} if head.left_out else {}
     if list(pooling) != [mode for mode in POOLINGS if mode in pooling]:
-        return {"embedding_dimension": width, "pooling_mode": list(pooling)}
-    return {
+        return shared | {"embedding_dimension": width, "pooling_mode": list(pooling)}
+    later = {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
+    shared |= {key: True for key, mode in later.items() if mode in pooling}
+    return shared | {
         "word_embedding_dimension": width,
         "pooling_mode_cls_token": "cls" in pooling,
         "pooling_mode_mean_tokens": "mean" in pooling,
@@ -108,20 +122,27 @@ def _pooling_config(pooling: tuple[str, ...], width: int) -> dict[str, Any]:
     }
 
 
-def _write_dense(folder: Path, dense: Dense) -> None:
-    tensors = {"linear.weight": np.ascontiguousarray(dense.weight)}
-    if dense.bias is not None:
-        tensors["linear.bias"] = dense.bias
-    module = {"tanh": "torch.nn.modules.activation.Tanh", "identity": "torch.nn.modules.linear.Identity"}
-    out_features, in_features = dense.weight.shape
-    config = {
-        "in_features": in_features,
-        "out_features": out_features,
-        "bias": dense.bias is not None,
-        "activation_function": module[dense.activation],
-    }
+def _write_layer(folder: Path, layer: Layer) -> None:
+    config: dict[str, Any] = {}
+    tensors = {}
+    if isinstance(layer, Dense):
+        tensors = {"linear.weight": layer.weight} | (
+            {} if layer.bias is None else {"linear.bias": layer.bias}
+        )
+        out_features, in_features = layer.weight.shape
+        config = {
+            "in_features": in_features,
+            "out_features": out_features,
+            "bias": layer.bias is not None,
+            "activation_function": next(name for name, own in ACTIVATIONS.items() if own == layer.activation),
+        }
+    elif isinstance(layer, LayerNorm):
+        tensors = {"norm.weight": layer.weight, "norm.bias": layer.bias}
+        config = {"dimension": len(layer.weight)}
     _write(folder / "config.json", config)
-    (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
+    if tensors:
+        plain = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        (folder / "model.safetensors").write_bytes(save(plain, metadata={"format": "pt"}))
 
 
 def _write(file: Path, content: object) -> None:

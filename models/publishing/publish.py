@@ -8,7 +8,7 @@ Without torch. What was trained comes through `publish_prepared` too, with torch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,8 @@ from models import cpus
 from models.encoder import ONNX, Encoder
 from models.errors import Unsupported
 from models.graph import file, reference
-from models.graph.backbone import Backbone, Tensors, read_backbone
-from models.graph.bert import POOLED_FROM, bert_graph
+from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors
+from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, bert_graph, table_graph
 from models.graph.head import append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import model_of
@@ -48,12 +48,17 @@ _LARGEST = 2_000_000_000  # bytes; one protobuf message, and so one ONNX file, c
 
 
 class Prepared(NamedTuple):
+    """A source with its graph, and the space that the graph computes."""
+
     source: Source
     model: onnx.ModelProto
     space: Space
     reference: Reference | None  # an independent forward, where the weights are there
     computed_in: str = "numpy"  # by which library
     weights: tuple[Backbone, Tensors] | None = None  # of a BERT
+
+
+Opened = Callable[[Path, Say], Prepared]
 
 
 def publish(
@@ -64,18 +69,19 @@ def publish(
     parent: str | None = None,
     lineage: Mapping[str, Any] | None = None,
     known: Vectors | None = None,
+    opened: Opened | None = None,
     say: Say = silent,
 ) -> Manifest:
     """Publish a sentence-transformers or Hugging Face folder; the version already there if it is published.
 
-    known: vectors of texts.PROOF_TEXTS that the model must give, from elsewhere.
+    known: vectors of texts.PROOF_TEXTS that the model must give, from elsewhere. opened: reads the folder and
+    prepares its graph, where another way than `read_source` and `prepare` is to do it (importing.py).
     Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
     """
     say("reading the model")
-    source = read_source(folder)
-    for link in source.skipped:
+    prepared = prepare(read_source(folder)) if opened is None else opened(folder, say)
+    for link in prepared.source.skipped:
         say(f"skipping {link}: a link that leads out of the folder")
-    prepared = prepare(source)
     origin = origin or _origin_of(folder)
     return publish_prepared(
         store, prepared, origin=origin, parent=parent, lineage=lineage or {}, known=known, say=say
@@ -103,6 +109,8 @@ def publish_prepared(
 
 def prepare(source: Source) -> Prepared:
     """The graph and the space that it computes; nothing is written yet."""
+    if source.is_table:
+        return _from_table(source)
     if weights := _read_weights(source):  # an ONNX file beside them is left: ours leaves padding out
         return _from_weights(source, *weights)
     if source.onnx is None:
@@ -120,6 +128,17 @@ def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepa
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
     computed = partial(reference.embed, backbone, tensors, source.head)
     return Prepared(source, model_of(graph), space, computed, weights=(backbone, tensors))
+
+
+def _from_table(source: Source) -> Prepared:
+    """A model without a transformer: a vector is the mean of its words' rows."""
+    [table] = read_safetensors(source.weights[0]).values()
+    graph = table_graph(table)
+    dimension = source.head.dimension(source.width)
+    append_head(graph, HIDDEN, source.head, dimension)
+    space = space_of(source, hash_tensors({WORDS: table}), None, dimension)
+    computed = partial(reference.embed_table, table, source.head)
+    return Prepared(source, model_of(graph), space, computed)
 
 
 def _origin_of(folder: Path) -> str:
@@ -159,10 +178,11 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
         max_length=source.max_length,
         pooling=space["pooling"],
         prompts=source.prompts,
+        default_prompt=source.default_prompt,
         search_prompt=source.search_prompt,
         document_prompt=source.document_prompt,
         packed=packs(prepared.model.graph),
-        portable="sentence-transformers" if source.head.portable else "simile",
+        portable="sentence-transformers" if source.head.portable or source.is_table else "simile",
     )
 
 

@@ -6,31 +6,40 @@ bring is never run. Nothing is computed here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from models.errors import ModelUnavailable, Unsupported
-from models.files import bounded
-from models.files.links import outside
-from models.graph.backbone import read_safetensors
-from models.graph.head import Dense, Head
-from models.sources.template import check_places
+from models.graph.backbone import tensor_shapes
+from models.graph.head import Head
+from models.sources.files import optional_json, read_json, skipped_links, weight_files
+from models.sources.modules import TABLE, read_head, read_modules
+from models.tokens.opening import refuse_own_words
 
-_MOST_BYTES = 256 << 20  # a tokenizer.json of many languages has tens of MB
-_OPTIONAL = {"README.md", "LICENSE", "LICENSE.txt"}  # copied along, and not needed
-_DENSE_ACTIVATIONS = {
-    "torch.nn.modules.activation.Tanh": "tanh",
-    "torch.nn.modules.linear.Identity": "identity",
-}
-_OLD_POOLING_KEYS = {  # in the order in which sentence-transformers concatenates them
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
+STATIC = "static"  # the model_type of a table of words without a transformer
+LONGEST = (
+    8192  # tokens that are published where nobody asked for more: attention's memory grows with the square
+)
+_SETTINGS = "sentence_bert_config.json"
+_OLD_SETTINGS = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_AFTER_PAD = {"roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "mpnet"}  # positions begin behind it
+# Families that transformers has taken over from the very code that such folders bring.
+_TAKEN_OVER = {"nomic_bert", "eurobert"}
+Convert = Callable[[Path], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Settings of an import that a folder does not say itself, or that differ from what it says."""
+
+    pooling: tuple[str, ...] = ()  # of a folder without modules.json
+    max_length: int | None = None  # tokens
+    prompts: Mapping[str, str] = field(default_factory=dict)  # added to the folder's own
+
+
+NOTHING_ASKED = Asked()
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,7 @@ class Source:
     max_length: int
     head: Head
     prompts: dict[str, str]
+    default_prompt: str  # for texts that name no prompt
     search_prompt: str
     document_prompt: str
     weights: tuple[Path, ...]
@@ -56,28 +66,53 @@ class Source:
                 return int(self.config[name])
         raise Unsupported("config.json does not say how wide a token embedding is (hidden_size).")
 
+    @property
+    def is_table(self) -> bool:
+        """True without a transformer: a vector is the mean of rows of a table."""
+        return self.config.get("model_type") == STATIC
 
-def read_source(folder: Path) -> Source:
-    """Raise ModelUnavailable when there is no folder, Unsupported when it cannot be published here."""
+
+def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | None = None) -> Source:
+    """Raise ModelUnavailable when there is no folder, Unsupported when it cannot be published here.
+
+    convert: makes the content of a tokenizer.json for a folder that has another kind of tokenizer.
+    """
     if not folder.is_dir():
         raise ModelUnavailable(f"{folder} is not a folder.")
-    skipped = _skipped(folder)
-    modules = _modules(folder)
-    backbone = folder / modules[0][1] if modules else folder
-    config = read_json(backbone / "config.json")
-    tokenizer = _tokenizer(backbone)
-    prompts = _prompts(folder)
+    skipped = skipped_links(folder)
+    modules = read_modules(folder)
+    if modules and asked.pooling:
+        raise Unsupported(f"{folder / 'modules.json'} says how the model pools: leave --pooling out.")
+    backbone = folder / modules[0].path if modules else folder
+    weights = weight_files(backbone)
+    table = bool(modules) and modules[0].kind == TABLE
+    config = _table_config(backbone, weights) if table else read_json(backbone / "config.json")
+    _refuse_code(folder, config)
+    settings = _settings(backbone)
+    tokenizer = _tokenizer(backbone, convert, lowers=bool(settings.get("do_lower_case")))
+    if table:  # its words alone: special tokens have no place in a mean
+        tokenizer = tokenizer | {"post_processor": None}
+    said = optional_json(folder / "config_sentence_transformers.json")
+    prompts = {
+        str(name): str(prompt) for name, prompt in (said.get("prompts") or {}).items() if prompt is not None
+    }
+    prompts |= asked.prompts
+    default = prompts.get(str(said.get("default_prompt_name")), "")
+    head = read_head(folder, modules, asked.pooling, tokenizer, prompts)
+    if head.tokens != "last" and not table and config.get("model_type") != "bert":
+        raise Unsupported(f"The pooling {'+'.join(head.names)} is there for BERT folders only.")
     return Source(
         folder=folder,
         backbone=backbone,
         config=config,
         tokenizer=tokenizer,
-        max_length=_max_length(folder, backbone, config, tokenizer),
-        head=_head(folder, modules, config, tokenizer),
+        max_length=_max_length(backbone, config, settings, tokenizer, asked.max_length),
+        head=head,
         prompts=prompts,
-        search_prompt=prompts.get("query", ""),
-        document_prompt=prompts.get("document", prompts.get("passage", "")),
-        weights=_weights(backbone),
+        default_prompt=default,
+        search_prompt=prompts.get("query", default),
+        document_prompt=prompts.get("document", prompts.get("passage", default)),
+        weights=weights,
         onnx=next(
             (file for at in (folder, backbone) if (file := at / "onnx" / "model.onnx").is_file()), None
         ),
@@ -85,139 +120,90 @@ def read_source(folder: Path) -> Source:
     )
 
 
-def _skipped(folder: Path) -> tuple[Path, ...]:
-    """The links that lead out of the folder. Raise Unsupported for one that the model may need."""
-    found = outside(folder)
-    needed = [link for link in found if link.is_dir() or _is_needed(link)]
-    if needed:
+def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
+    code = (config.get("auto_map") or {}).get("AutoModel")
+    if code and config.get("model_type") not in _TAKEN_OVER:
         raise Unsupported(
-            f"{needed[0]} is a link that leads out of {folder}, and is not followed. Copy the folder "
-            f"with what its links name: cp -rL {folder} COPY."
+            f"{folder} needs code of its own ({code}, by auto_map in config.json), and remote code is never "
+            "run here."
         )
-    return found
 
 
-def _is_needed(link: Path) -> bool:
-    return link.name not in _OPTIONAL and link.suffix in {
-        ".json",
-        ".safetensors",
-        ".txt",
-        ".onnx",
-        ".onnx_data",
-    }
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = bounded.read_json(file, _MOST_BYTES)
-    except FileNotFoundError:
+def _table_config(backbone: Path, weights: tuple[Path, ...]) -> dict[str, Any]:
+    shapes = [shape for file in weights for shape in tensor_shapes(file).values()]
+    if len(shapes) != 1 or len(shapes[0]) != 2:
         raise Unsupported(
-            f"{file.parent} has no {file.name}: it is not a sentence-transformers or Hugging Face folder."
-        ) from None
-    except ValueError as error:
-        raise Unsupported(f"{file} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise Unsupported(f"{file} holds no JSON object.")
-    return content
-
-
-def optional_json(file: Path) -> dict[str, Any]:
-    return read_json(file) if file.is_file() else {}
-
-
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    """(kind, path) of each sentence-transformers module; empty for a bare Hugging Face folder."""
-    file = folder / "modules.json"
-    if not file.is_file():
-        return []
-    try:
-        listed = bounded.read_json(file)
-        modules = [(str(module["type"]).rsplit(".", 1)[-1], str(module["path"])) for module in listed]
-    except (ValueError, KeyError, TypeError) as error:
-        raise Unsupported(f"{file} is malformed: {error!r}") from None
-    kinds = [kind for kind, _ in modules]
-    known = kinds[:1] == ["Transformer"] and set(kinds[1:]) <= {"Pooling", "Dense", "Normalize"}
-    if not known or kinds[1:2] not in ([], ["Pooling"]) or "Normalize" in kinds[:-1]:
-        listed_kinds = ", ".join(kinds)
-        raise Unsupported(
-            f"modules.json lists {listed_kinds}; known here: Transformer, Pooling, Dense …, Normalize."
+            f"{backbone} must have one table of vectors in model.safetensors, and nothing else."
         )
-    for _, path in modules:
-        if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise Unsupported(f"modules.json points outside the folder: {path!r}.")
-    return modules
+    rows, width = shapes[0]
+    return {"model_type": STATIC, "vocab_size": rows, "hidden_size": width}
 
 
-def _tokenizer(backbone: Path) -> dict[str, Any]:
-    if not (backbone / "tokenizer.json").is_file():
-        raise Unsupported(f"{backbone} has no tokenizer.json: save the model once with a fast tokenizer.")
-    return read_json(backbone / "tokenizer.json")
+def _settings(backbone: Path) -> dict[str, Any]:
+    """sentence_bert_config.json, or what old releases called it."""
+    names = (_SETTINGS, *(f"sentence_{family}_config.json" for family in _OLD_SETTINGS))
+    return next((read_json(backbone / name) for name in names if (backbone / name).is_file()), {})
 
 
-def _max_length(folder: Path, backbone: Path, config: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+def _tokenizer(backbone: Path, convert: Convert | None, *, lowers: bool) -> dict[str, Any]:
+    refuse_own_words(backbone.name, optional_json(backbone / "tokenizer_config.json"))
+    if (backbone / "tokenizer.json").is_file():
+        tokenizer = read_json(backbone / "tokenizer.json")
+    elif convert is not None:
+        tokenizer = convert(backbone)
+    else:
+        raise Unsupported(
+            f"{backbone} has no tokenizer.json. `python -m models import` makes one where transformers can, "
+            "once `make setup` has installed the extra `train`."
+        )
+    if not lowers or _lowercases(tokenizer.get("normalizer")):
+        return tokenizer
+    own = tokenizer.get("normalizer")
+    parts = own["normalizers"] if own and own.get("type") == "Sequence" else [own] if own else []
+    return tokenizer | {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *parts]}}
+
+
+def _lowercases(normalizer: Mapping[str, Any] | None) -> bool:
+    if normalizer is None:
+        return False
+    if normalizer.get("type") == "Sequence":
+        return any(map(_lowercases, normalizer.get("normalizers") or []))
+    return normalizer.get("type") == "Lowercase" or bool(normalizer.get("lowercase"))
+
+
+def _max_length(
+    backbone: Path,
+    config: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+    asked: int | None,
+) -> int:
     """sentence-transformers' limit: its own setting, else what tokenizer and position table both allow."""
-    own = optional_json(backbone / "sentence_bert_config.json")
-    lowers = (tokenizer.get("normalizer") or {}).get("lowercase")
-    if own.get("do_lower_case") and not lowers:
-        raise Unsupported(
-            "sentence_bert_config.json lowers the text but tokenizer.json does not: set lowercase there."
-        )
+    positions = _positions(config)
+    if asked is not None and positions and asked > positions:
+        raise Unsupported(f"--max-length is {asked}, and the model has {positions} positions.")
+    own = asked or settings.get("max_seq_length")
+    limits = [own, positions]
+    if own is None:
+        limits.append(LONGEST)
+        if config.get("model_type") == STATIC:  # sentence-transformers obeys the file itself there
+            limits.append((tokenizer.get("truncation") or {}).get("max_length"))
+        else:
+            limits.append(optional_json(backbone / "tokenizer_config.json").get("model_max_length"))
+            if not any(limits[1:2] + limits[3:]):
+                raise Unsupported(
+                    "Neither sentence_bert_config.json nor config.json says how many tokens the model takes: "
+                    "say it with --max-length."
+                )
+    return min(int(limit) for limit in limits if limit)
+
+
+def _positions(config: Mapping[str, Any]) -> int | None:
+    """The longest row that the position table takes; None of a model without one."""
     positions = config.get("max_position_embeddings")
-    limits = [own.get("max_seq_length"), positions]
-    if limits[0] is None:
-        limits.append(optional_json(backbone / "tokenizer_config.json").get("model_max_length"))
-    known = [int(limit) for limit in limits if limit]
-    if not known:
-        raise Unsupported(
-            "Neither sentence_bert_config.json nor config.json says how many tokens the model takes."
-        )
-    return min(known)
-
-
-def _head(
-    folder: Path, modules: list[tuple[str, str]], config: dict[str, Any], tokenizer: dict[str, Any]
-) -> Head:
-    pooling: tuple[str, ...] = ("mean",)  # what sentence-transformers gives a bare folder
-    for kind, path in modules:
-        if kind == "Pooling":
-            pooling = _pooling(read_json(folder / path / "config.json"))
-    dense = tuple(_dense(folder / path) for kind, path in modules if kind == "Dense")
-    head = Head.of(pooling, dense)
-    if head.tokens != "last" and config.get("model_type") != "bert":
-        raise Unsupported(f"The pooling {'+'.join(head.names)} is there for BERT folders only.")
-    check_places(tokenizer, head.pooling)
-    return head
-
-
-def _pooling(config: dict[str, Any]) -> tuple[str, ...]:
-    if not config.get("include_prompt", True):
-        raise Unsupported("The model leaves the prompt out of pooling, which is not supported.")
-    modes = config.get("pooling_mode") or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
-    return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
-
-
-def _dense(folder: Path) -> Dense:
-    config = read_json(folder / "config.json")
-    activation = _DENSE_ACTIVATIONS.get(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    plain = config.get("module_input_name", "sentence_embedding") == "sentence_embedding"
-    plain = plain and config.get("module_output_name") in (None, "sentence_embedding")
-    if activation is None or config.get("use_residual") or not plain:
-        raise Unsupported(f"{folder.name} is not a plain Dense layer with Tanh or Identity.")
-    if not (folder / "model.safetensors").is_file():
-        raise Unsupported(
-            f"{folder.name} has no model.safetensors; pickled weights are not read. Save it as safetensors."
-        )
-    tensors = read_safetensors(folder / "model.safetensors")
-    if "linear.weight" not in tensors:
-        raise Unsupported(f"{folder.name}/model.safetensors has no linear.weight.")
-    return Dense(tensors["linear.weight"], tensors.get("linear.bias"), activation)
-
-
-def _prompts(folder: Path) -> dict[str, str]:
-    prompts = optional_json(folder / "config_sentence_transformers.json").get("prompts") or {}
-    return {str(name): str(prompt) for name, prompt in prompts.items() if prompt is not None}
-
-
-def _weights(backbone: Path) -> tuple[Path, ...]:
-    whole = backbone / "model.safetensors"
-    return (whole,) if whole.is_file() else tuple(sorted(backbone.glob("model-*-of-*.safetensors")))
+    if not isinstance(positions, int) or positions < 1:
+        return None
+    family = config.get("model_type")
+    if family in _AFTER_PAD:
+        positions -= 2 if family == "mpnet" else int(config.get("pad_token_id") or 0) + 1
+    return positions

@@ -10,15 +10,12 @@ leaves the template whole, and a [MASK] in somebody's text is a token like any o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import tokenizers
-
 from models.errors import Unsupported
 from models.graph.head import mask_distance
-from models.tokens.tokenizer import affixes
+from models.tokens.opening import affixes, open_tokenizer
 
 SLOT = "{}"
 MASK = "[MASK]"
@@ -32,7 +29,7 @@ def with_template(tokenizer: Mapping[str, Any], template: str) -> tuple[dict[str
         for the tokenizer's own mask token; what is before and after `{}` is tokenised by itself.
     K: how many tokens before the row's last one the [MASK] is. Raise Unsupported.
     """
-    opened = _open(tokenizer)
+    opened = open_tokenizer(tokenizer)
     start, end = affixes(opened)
     if has_template(tokenizer):
         raise Unsupported("The tokenizer has a template already: give one without.")
@@ -66,10 +63,10 @@ def has_template(tokenizer: Mapping[str, Any]) -> bool:
 
 def check_places(tokenizer: Mapping[str, Any], pooling: Iterable[str]) -> None:
     """Raise Unsupported when a `mask:K` of `pooling` is no mask token of the tokenizer's template."""
-    distances = [distance for mode in pooling if (distance := mask_distance(mode)) is not None]
+    distances = [mask_distance(mode) or 0 for mode in pooling if mode.startswith("mask:")]
     if not distances:
         return
-    opened = _open(tokenizer)
+    opened = open_tokenizer(tokenizer)
     _, mask = _mask(tokenizer)
     _, after = affixes(opened)
     for distance in distances:
@@ -78,16 +75,6 @@ def check_places(tokenizer: Mapping[str, Any], pooling: Iterable[str]) -> None:
                 f"The pooling mask:{distance} does not meet the {MASK} of a template: "
                 f"after a text tokenizer.json puts {[opened.id_to_token(id) for id in after]}."
             )
-
-
-def _open(tokenizer: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    try:
-        opened = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
-    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
-        raise Unsupported(f"tokenizer.json cannot be read: {error}") from None
-    opened.no_padding()
-    opened.no_truncation()
-    return opened
 
 
 def _mask(tokenizer: Mapping[str, Any]) -> tuple[str, int]:

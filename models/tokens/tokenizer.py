@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadText, BadTokens, TooLong, Unsupported
 from models.tokens.cuts import Cuts
+from models.tokens.opening import affixes
 
 # One thread per call: callers bring their own threads, and the library's pool would take every core.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -218,21 +219,6 @@ class Tokenizer:
             self._tokenizer.encode_batch_fast(batch, add_special_tokens=False) for batch in _batches(texts)
         )
         return [encoding.ids for encoding in encodings]
-
-
-def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids that `tokenizer` puts before and after a text. Raise Unsupported when it does more than that.
-
-    Without truncation and padding. The ids alone would not do: those of a template may be in the text too.
-    """
-    bare = tokenizer.encode("a", add_special_tokens=False).ids
-    whole = tokenizer.encode("a")
-    own = [place for place, sequence in enumerate(whole.sequence_ids) if sequence is not None]
-    if own:
-        start, end = own[0], own[-1] + 1
-        if whole.ids[start:end] == bare and len(own) == len(bare):
-            return whole.ids[:start], whole.ids[end:]
-    raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
 
 
 def _too_little(tokens: int) -> str:

@@ -184,7 +184,7 @@ def _prompt(input_type: str | None, manifest: Manifest) -> str:
         return manifest.document_prompt
     if input_type == "search_query":
         return manifest.search_prompt
-    return manifest.prompts.get(input_type or "", "")
+    return manifest.prompts.get(input_type or "", manifest.default_prompt)
 
 
 def _check_kind(kind: Kind, manifest: Manifest) -> None:

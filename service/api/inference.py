@@ -2,7 +2,7 @@
 
 import base64
 import time
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence, Sized
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ from fastapi import Request
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, StrictInt, WithJsonSchema
 
-from models.manifest import is_version
+from models.manifest import Manifest, is_version
 from models.words.nearest import did_you_mean
 from service.api.json_schemas import DIMENSIONS, INPUTS
 from service.batching.request import Answer
@@ -125,23 +125,23 @@ def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def prompt_of(name: str | None, prompts: Mapping[str, str]) -> str:
-    """The prompt that the model publishes under `name`; nothing for no name."""
+def prompt_of(name: str | None, manifest: Manifest) -> str:
+    """The prompt that the model publishes under `name`; its default one for no name."""
     if name is None:
-        return ""
-    if name not in prompts:
-        there_are = ", ".join(sorted(prompts)) or "none"
+        return manifest.default_prompt
+    if name not in manifest.prompts:
+        there_are = ", ".join(sorted(manifest.prompts)) or "none"
         raise Validation(f"The model has no prompt {name[:100]!r}; it has: {there_are}.")
-    return prompts[name]
+    return manifest.prompts[name]
 
 
-def with_prompt(rows: Rows, name: str | None, prompts: Mapping[str, str]) -> Rows:
-    """`rows` behind the prompt that the model publishes under `name`."""
-    if name is None:
-        return rows
-    prompt = prompt_of(name, prompts)
+def with_prompt(rows: Rows, name: str | None, manifest: Manifest) -> Rows:
+    """`rows` behind the prompt that the model publishes under `name`; token ids take no default one."""
+    prompt = prompt_of(name, manifest)
     texts = [row for row in rows if isinstance(row, str)]
     if len(texts) < len(rows):
+        if name is None:
+            return rows
         raise Validation("A prompt goes before a text; token ids take none. Leave prompt_name out.")
     return [prompt + text for text in texts]
 

@@ -20,6 +20,7 @@ from service.api.inference import (
     rows_of,
     runtime_of,
     shorten,
+    with_prompt,
 )
 from service.api.responses import json_response
 from service.errors import Validation
@@ -87,8 +88,9 @@ async def embeddings(request: Request) -> Response:
         version = generation.version
         check_dimensions(dimensions, generation.encoder.dimension)
         try:
+            texts = with_prompt(rows, None, generation.manifest)
             answer = await runtime.batcher.embed(
-                generation.encoder, rows, truncate=body.truncate is not False
+                generation.encoder, texts, truncate=body.truncate is not False
             )
         except Validation as error:  # one of the texts, whoever found it
             error.param = error.param or "input"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import DENSE_WEIGHT
+from models.search.fusion import weight_of
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
@@ -85,7 +85,7 @@ class Options(BaseModel):
             k=self.k,
             offset=self.offset,
             mode=mode,
-            weight=learned.weight if learned and learned.mode == "hybrid" else DENSE_WEIGHT,
+            weight=weight_of(learned),
             where=where,
             min_score=self.min_score,
             passages=passages,
@@ -201,7 +201,7 @@ async def answered(
     if asked.prompt_name is None:
         texts = [manifest.search_prompt + text for text in texts]
     else:
-        texts = with_prompt(texts, asked.prompt_name, manifest.prompts)
+        texts = with_prompt(texts, asked.prompt_name, manifest)
     answer = await runtime.batcher.embed(generation.encoder, texts)
     embedded = zip(queries, answer.vectors, strict=True)
     return [query._replace(vector=vector) for query, vector in embedded], answer

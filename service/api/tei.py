@@ -141,7 +141,7 @@ async def _embed(request: Request, runtime: Runtime, body: EmbedRequest, started
         manifest = generation.manifest
         for given in (options, body.parameters or options):  # also one that does not count
             check_dimensions(given.dimensions, manifest.dimension)
-        texts = with_prompt(rows, options.prompt_name, manifest.prompts)
+        texts = with_prompt(rows, options.prompt_name, manifest)
         answer = await _encode(runtime, generation.encoder, texts, options, normalize=options.normalize)
     headers = inference_headers(manifest.version, answer, rows, started)
     vectors = shorten(answer.vectors, options.dimensions, normalize=options.normalize)
@@ -167,7 +167,7 @@ async def _similarity(
     texts = [*left, *right]
     options = body.parameters or Parameters()
     with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
-        rows = with_prompt(texts, options.prompt_name, generation.manifest.prompts)
+        rows = with_prompt(texts, options.prompt_name, generation.manifest)
         answer = await _encode(runtime, generation.encoder, rows, options, normalize=True)
         version = generation.version
     headers = inference_headers(version, answer, texts, started)

@@ -79,7 +79,7 @@ async def tokenize(request: Request) -> Response:
     texts = texts_of(inputs, runtime.settings.max_inputs, "inputs")
     with runtime.live.borrow(pinned(request, body.model, runtime)) as generation:
         encoder = generation.encoder
-        prompt = prompt_of(body.prompt_name, encoder.prompts)
+        prompt = prompt_of(body.prompt_name, encoder.manifest)
         _check_characters(len(prompt) * len(texts) + sum(map(len, texts)), runtime.settings)
         content = await _aside(_tokens(encoder, prompt, texts, body.add_special_tokens))
         return Response(content, 200, {VERSION_HEADER: generation.version}, "application/json")

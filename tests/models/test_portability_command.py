@@ -86,7 +86,7 @@ NO_WEIGHTS = "it computes from model.safetensors"
                 "infinity-optimum": ONLY,
             },
         ),
-        (_dense, {"infinity-optimum": "it leaves out the dense layers"}),
+        (_dense, {"infinity-optimum": "it leaves out the layers"}),
         (_reordered, {"infinity": "the pooling mean+cls needs a newer", "infinity-optimum": ONLY}),
         (_without_weights, {"sentence-transformers": NO_WEIGHTS, "infinity": NO_WEIGHTS}),
     ],

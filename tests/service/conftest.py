@@ -76,9 +76,13 @@ def wait_until_active(client: TestClient, version: str, seconds: float = 60) -> 
 
 
 @contextmanager
-def serving_prompts(folder: Path, prompts: Mapping[str, str]) -> Iterator[tuple[TestClient, Encoder]]:
-    """A service whose model publishes `prompts`, and that model."""
+def serving_prompts(
+    folder: Path, prompts: Mapping[str, str], default: str | None = None
+) -> Iterator[tuple[TestClient, Encoder]]:
+    """A service whose model publishes `prompts`, one of them its default, and that model."""
     source = tiny_source(folder / "source", seed=5, prompts=dict(prompts))
+    said = {"prompts": prompts, "default_prompt_name": default}
+    (source / "config_sentence_transformers.json").write_text(json.dumps(said))
     app = create_app(Settings(data_dir=folder / "data", model=str(source), allowed_hosts=HOST))
     with TestClient(app) as client:
         wait_until_ready(client)

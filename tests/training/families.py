@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from models.publishing.from_torch import quiet
+from models.publishing.from_torch.backbone import quiet
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH, tiny_source
 
 _SHARED = {"max_position_embeddings": 128, "pad_token_id": 0, "initializer_range": 0.2}

@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from models.publishing.from_torch import quiet
+from models.publishing.from_torch.backbone import quiet
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH
 from tests.training.recipe_cases import corpus_for, raw_source
 from training.methods.catalogue import load_recipe

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from models.publishing.from_torch import DenseLayer
+from models.publishing.from_torch.pooling import DenseLayer
 from training.methods.ranges import Flag
 
 _SPREAD = 0.02  # BERT's initializer_range; torch's own default for Linear gave other scores

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from models.graph.head import Head
-from models.publishing.from_torch import dense_layers, load_backbone
+from models.publishing.from_torch.backbone import load_backbone
+from models.publishing.from_torch.pooling import torch_layers
 from models.sources.folder import Source, read_source
 from models.sources.template import has_template
 from training.errors import TrainingError
@@ -47,7 +48,7 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     backbone = load_backbone(source.backbone, attention_of(source.config))
     if recipe.optim.train_layers is not None:
         _freeze_but_last(backbone, recipe.optim.train_layers, source)
-    dense = dense_layers(source.head)
+    dense = torch_layers(source.head.layers)
     head: nn.Module = nn.Identity()
     if raw:
         generator = torch.Generator().manual_seed(recipe.seed)

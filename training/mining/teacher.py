@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
 from models.words.progress import counted
 from training.errors import NothingToLearn
@@ -58,7 +59,8 @@ class _Passages:
     """The passages of some texts, one text after another."""
 
     def __init__(self, texts: Sequence[str], model: Scorable) -> None:
-        parts = [model.split(text) for text in counted(texts, "texts", len(texts), "splitting")]
+        shown = counted(texts, "texts", len(texts), "splitting")
+        parts = [model.split(Content(text), None) for text in shown]
         self.texts = [folded(part) for of_text in parts for part in of_text]
         self.starts = np.cumsum([0, *map(len, parts)])
         self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)

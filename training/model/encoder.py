@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.publishing.from_torch import DenseLayer, first_last, pool, published_dense
+from models.publishing.fingerprint import hash_layer
+from models.publishing.from_torch.backbone import first_last
+from models.publishing.from_torch.pooling import DenseLayer, pool, published_layer, skipped
 from models.publishing.layout import write_backbone, write_layout
 from models.sources.folder import Source
 from models.sources.template import with_template
@@ -89,7 +91,11 @@ class TrainedEncoder(nn.Module):
             hidden = embeddings(tokens.ids.to(self.device))
         with torch.autocast(self.device.type, enabled=False):  # a mean in bf16 would lose digits
             padded = pad(hidden.float(), packing)
-            pooled: Tensor = self.dense(pool(padded, packing.mask.long(), self.source.head.pooling))
+            head = self.source.head
+            left_out = None
+            if head.left_out:
+                left_out = skipped(tokens.padded(self.pad_id)[0], head.left_out).to(self.device)
+            pooled: Tensor = self.dense(pool(padded, packing.mask.long(), head.pooling, left_out))
         return pooled
 
     @torch.inference_mode()
@@ -127,10 +133,8 @@ class TrainedEncoder(nn.Module):
     @property
     def width(self) -> int:
         """The width of a pooled vector."""
-        if not len(self.dense):
-            return self.source.head.dimension(self.source.width)
-        last: Any = self.dense[-1]
-        return int(last.linear.out_features)
+        last = next((layer for layer in reversed(self.dense) if isinstance(layer, DenseLayer)), None)
+        return last.linear.out_features if last else self.source.head.dimension(self.source.width)
 
     @property
     def device(self) -> torch.device:
@@ -156,7 +160,7 @@ class TrainedEncoder(nn.Module):
 
     def save(self, folder: Path) -> None:
         """A sentence-transformers folder with the weights of now; `folder` is empty."""
-        head = replace(self.source.head, dense=tuple(published_dense(layer) for layer in self.dense))
+        head = replace(self.source.head, layers=tuple(published_layer(layer) for layer in self.dense))
         source = replace(self.source, head=head, weights=())
         if self._template is not None:
             source = replace(source, tokenizer=with_template(source.tokenizer, self._template)[0])
@@ -178,7 +182,6 @@ def digest_of(source: Source) -> str:
     for file in files:
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
-    for dense in source.head.dense:
-        digest.update(f"{dense.activation} {dense.weight.shape}".encode())
-        digest.update(dense.weight.tobytes() + (b"" if dense.bias is None else dense.bias.tobytes()))
+    for layer in source.head.layers:
+        digest.update(" ".join(hash_layer(layer)).encode())
     return digest.hexdigest()

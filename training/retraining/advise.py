@@ -14,7 +14,7 @@ from models.store import Store
 from training.arguments import positive
 from training.errors import NothingToLearn
 from training.retraining.command import NOTHING, of_service
-from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
+from training.retraining.config import LEAST, SEARCH, Config, FoldersTable, check, folders, read_config
 from training.runs.export import add_models_dir
 from training.text.service_collections import add_options
 
@@ -26,6 +26,7 @@ _TIMED = 64  # documents
 _STEP = 3
 # Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
+_LENGTHS = 3  # of passages, with which `search` reads each document (tuning.py)
 _READ = 4  # times that `adapt` reads each text: two views, twice
 
 
@@ -52,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
     _say("loading torch")
-    from training.retraining.auto import choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     store = Store(folders(config).models)
     try:
@@ -60,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
     except NothingToLearn as error:
         return _nothing(str(error))
     found = choices(material)
+    if config.gate.mode == "on" and all(sides(gathered, config)):
+        found.append(TUNE)
     if not found:
         return _nothing(nothing(material))
     print(material)  # noqa: T201  the answer of the command
@@ -79,12 +83,14 @@ def advice(material: Material, found: Sequence[Choice], pace: float) -> list[str
     """A line for each choice. pace: texts of a second, of the active model on this machine."""
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {_minutes(choice.recipe, material, pace):.0f} minutes of training here."
+        f"About {_minutes(choice.recipe, material, pace):.0f} minutes here."
         for number, choice in enumerate(found, 1)
     ]
 
 
 def _minutes(recipe: str, material: Material, pace: float) -> float:
+    if recipe == SEARCH:
+        return max(1.0, material.documents * _LENGTHS / pace / 60)
     if recipe == "adapt":
         texts = material.documents * _READ
     else:

@@ -60,7 +60,7 @@ def export_run(
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
     if run.get("result", "encoder") != "encoder":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
-    from models.publishing.from_torch import export  # noqa: PLC0415  torch
+    from models.publishing.from_torch.export import export  # noqa: PLC0415  torch
 
     lineage = _lineage(run, step) | ({} if anchor is None else {ANCHOR: anchor})
     return export(out / step, store, origin=run["method"], parent=run["parent"], lineage=lineage, say=say)

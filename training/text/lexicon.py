@@ -14,7 +14,7 @@ from torch import Tensor
 
 from models.sources.folder import Source
 from models.sources.template import with_template
-from models.tokens.tokenizer import affixes
+from models.tokens.opening import affixes
 from training.errors import TrainingError
 from training.text.tokens import Tokens
 

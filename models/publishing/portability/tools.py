@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.graph.head import POOLINGS
-from models.sources.folder import Source, optional_json
+from models.sources.files import optional_json
+from models.sources.folder import Source
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -55,8 +56,8 @@ def _by_modules(source: Source) -> Limits:
     default = optional_json(source.folder / "config_sentence_transformers.json").get("default_prompt_name")
     if default:
         remarks.append(
-            f"encode() puts the prompt {default!r} before every text that is given no other; Simile does "
-            "not, and prompt='' prevents it"
+            f"encode() puts the prompt {default!r} before every text that is given no other, as Simile does; "
+            "prompt='' prevents it"
         )
     return Limits(remarks=tuple(remarks))
 
@@ -87,8 +88,8 @@ def _infinity_optimum(source: Source) -> Limits:
     """It pools by itself, as it is told: mean or cls and nothing behind."""
     if source.head.names not in {("mean",), ("cls",)}:
         return Limits(f"it pools by mean or cls only, and this version by {'+'.join(source.head.names)}")
-    if source.head.dense:
-        return Limits("it leaves out the dense layers behind the pooling")
+    if source.head.layers:
+        return Limits("it leaves out the layers behind the pooling")
     remarks = [f"it does not read how to pool: start it with --pooling-method {source.head.names[0]}"]
     positions = source.config.get("max_position_embeddings")
     cut_alike = positions == source.max_length

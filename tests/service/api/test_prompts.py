@@ -56,3 +56,26 @@ def test_a_prompt_with_token_ids_is_refused(prompted: tuple[TestClient, Encoder]
     response = client.post("/embed", json={"inputs": [ids], "prompt_name": "query"})
     assert (response.status_code, response.json()["error_type"]) == (422, "Validation")
     assert "token ids" in response.json()["error"]
+
+
+@pytest.fixture(scope="module")
+def defaulted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Encoder]]:
+    with serving_prompts(tmp_path_factory.mktemp("defaulted"), PROMPTS, default="other") as served:
+        yield served
+
+
+def test_the_default_prompt_goes_before_texts_that_name_none(defaulted: tuple[TestClient, Encoder]) -> None:
+    client, encoder = defaulted
+    by_default, named, bare = encoder.encode(
+        [PROMPTS["other"] + "cat", PROMPTS["query"] + "cat", "cat"]
+    ).vectors
+    assert np.abs(by_default - bare).max() > 1e-3
+    found = client.post("/embed", json={"inputs": "cat"}).json()[0]
+    np.testing.assert_allclose(found, by_default, atol=1e-6)
+    openai = client.post("/v1/embeddings", json={"input": "cat", "model": "x"}).json()
+    np.testing.assert_allclose(openai["data"][0]["embedding"], by_default, atol=1e-6)
+    found = client.post("/embed", json={"inputs": "cat", "prompt_name": "query"}).json()[0]
+    np.testing.assert_allclose(found, named, atol=1e-6)
+    ids = list(encoder.tokenize(["cat"])[0].ids)
+    found = client.post("/embed", json={"inputs": [ids]}).json()[0]
+    np.testing.assert_allclose(found, bare, atol=1e-6)

@@ -11,7 +11,7 @@ import torch
 
 from models.graph.backbone import Backbone, read_backbone
 from models.graph.reference import embed
-from models.publishing.from_torch import DenseLayer, pool
+from models.publishing.from_torch.pooling import DenseLayer, pool
 from models.sources.folder import read_source
 from tests.tiny import ROUNDING
 from tests.tiny import tiny_source as make_tiny_source

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.publishing.from_torch import DenseLayer
+from models.publishing.from_torch.pooling import DenseLayer
 from tests.training.pretrained import trainer_of
 from training.methods.catalogue import load_recipe
 from training.methods.heads import BatchNorm, BatchNormHead, Plain, Tanh

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from models.publishing.from_torch import quiet
+from models.publishing.from_torch.backbone import quiet
 from tests.training.pretrained import CLS, MASK, PAD, SEP, trainer_of
 from tests.training.recipe_cases import raw_source
 from training.methods.catalogue import load_recipe

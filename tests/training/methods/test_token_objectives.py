@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor
 
-from models.publishing.from_torch import quiet
+from models.publishing.from_torch.backbone import quiet
 from tests.training.families import family_source
 from tests.training.pretrained import (
     CLS,

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from models.publishing.from_torch import quiet
+from models.publishing.from_torch.backbone import quiet
 from tests.tiny import tiny_source as make_tiny_source
 from tests.training.recipe_cases import corpus_of
 from tests.training.run_cases import losses

@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from models.publishing.from_torch import quiet
+from models.publishing.from_torch.backbone import quiet
 from models.sources.folder import read_source
 from tests.training.pretrained import FAMILIES, MASK, ROWS, encoder_of, materials_of, padded, pretrained
 from tests.training.recipe_cases import raw_source

@@ -14,9 +14,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from models.graph.backbone import Backbone, read_backbone
 from models.graph.reference import embed
-from models.publishing.from_torch import load_backbone, quiet
+from models.publishing.from_torch.backbone import load_backbone, quiet
 from models.publishing.publish import publish
-from models.sources.folder import read_json, read_source
+from models.sources.files import read_json
+from models.sources.folder import read_source
 from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import HEADS, INNER, LAYERS, WIDTH

@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from safetensors.numpy import load_file
 
-from models.publishing.from_torch import export
+from models.publishing.from_torch.export import export
 from models.sources.folder import read_source
 from models.store import Store
 from models.tokens.tokenizer import Tokenizer

@@ -145,7 +145,7 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     assert retrain(found, BETTER, judged=80) == 4
     again = capsys.readouterr().out
     assert again.count("came of this very text by this recipe") == 2, "another search makes no other model"
-    assert "search: no other weight of words against vectors is better" in again
+    assert "search: no other weight of words against vectors" in again
 
 
 @pytest.mark.long

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from models.errors import ProofFailed, Unsupported
-from models.publishing.from_torch import Forward, export, prepare_trained
+from models.publishing.from_torch.export import export, prepare_trained
+from models.publishing.from_torch.forward import Forward
 from models.publishing.proof import check_golden
 from models.publishing.publish import publish, publish_prepared
 from models.sources.folder import read_source
@@ -81,11 +82,11 @@ def test_the_reference_has_no_dropout_even_if_something_left_training_on(tmp_pat
     assert np.array_equal(forward.embed(rows), expected)
 
 
-def test_a_position_table_that_is_too_short_is_refused(tmp_path: Path) -> None:
+def test_a_maximum_beyond_the_position_table_is_cut_to_it(tmp_path: Path) -> None:
     source = family_source(tmp_path / "roberta", "roberta")
     (source / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 128}))
-    with pytest.raises(Unsupported, match=r'fewer than 128 tokens. .*"max_seq_length": 126'):
-        export(source, Store(tmp_path / "models"), origin="x")
+    manifest = export(source, Store(tmp_path / "models"), origin="x")
+    assert manifest.max_length == 127, "the first of 128 positions is the padding's"
 
 
 def test_weights_that_are_not_whole_are_refused_rather_than_made_up(tmp_path: Path) -> None:

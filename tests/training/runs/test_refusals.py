@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.graph.head import Dense
+from models.graph.layers import Dense
 from models.sources.folder import read_source
 from models.store import Store
 from tests.training.conftest import Run
@@ -152,7 +152,7 @@ def test_the_digest_of_a_base_covers_its_dense_layers(tiny_source: Path) -> None
     source = read_source(tiny_source)
 
     def digest(*dense: Dense) -> str:
-        return digest_of(replace(source, head=replace(source.head, dense=dense)))
+        return digest_of(replace(source, head=replace(source.head, layers=dense)))
 
     weight, bias = np.eye(2, dtype=np.float32), np.zeros(2, np.float32)
     known = [

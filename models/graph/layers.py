@@ -1,0 +1,79 @@
+"""Layers behind the pooling, on (batch, width): dense, layer normalisation, unit length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.graph.nodes import Nodes
+
+Vector = NDArray[np.float32]
+# Of a dense layer, by the name that sentence-transformers saves for it.
+ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.activation.SiLU": "silu",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A `2_Dense` module: activation(x @ weight.T + bias)."""
+
+    weight: Vector  # (out, in)
+    bias: Vector | None  # (out,)
+    activation: str  # of ACTIVATIONS
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """A `2_LayerNorm` module: (x - mean) / sqrt(variance + epsilon) * weight + bias."""
+
+    weight: Vector  # (width,)
+    bias: Vector
+    epsilon: float = 1e-5  # torch's, which sentence-transformers leaves as it is
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A `Normalize` module with others behind it: x / |x|."""
+
+
+Layer = Dense | LayerNorm | Unit
+
+
+def append_layer(n: Nodes, x: str, layer: Layer) -> str:
+    if isinstance(layer, Unit):
+        return n.unit(x)
+    if isinstance(layer, LayerNorm):
+        return _layer_norm(n, x, layer)
+    x = n("MatMul", x, n.tensor(layer.weight.T))
+    if layer.bias is not None:
+        x = n("Add", x, n.tensor(layer.bias))
+    return _activate(n, x, layer.activation)
+
+
+def _layer_norm(n: Nodes, x: str, layer: LayerNorm) -> str:
+    """In plain operators: an adopted graph may be older than LayerNormalization."""
+    width = n.tensor(float(len(layer.weight)))
+    centred = n("Sub", x, n("Div", n("ReduceSum", x, n.ints(1), keepdims=1), width))
+    variance = n("Div", n("ReduceSum", n("Mul", centred, centred), n.ints(1), keepdims=1), width)
+    spread = n("Sqrt", n("Add", variance, n.tensor(layer.epsilon)))
+    return n("Add", n("Mul", n("Div", centred, spread), n.tensor(layer.weight)), n.tensor(layer.bias))
+
+
+def _activate(n: Nodes, x: str, activation: str) -> str:
+    if activation == "identity":
+        return x
+    if activation == "gelu":
+        gate = n("Add", n("Erf", n("Div", x, n.tensor(math.sqrt(2)))), n.tensor(1.0))
+        return n("Mul", n("Mul", x, gate), n.tensor(0.5))
+    if activation == "silu":
+        return n("Mul", x, n("Sigmoid", x))
+    return n({"tanh": "Tanh", "relu": "Relu", "sigmoid": "Sigmoid"}[activation], x)

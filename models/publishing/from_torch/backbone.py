@@ -1,0 +1,106 @@
+"""A folder's encoder as a torch module, in float32, and the token vectors that are pooled."""
+
+# ruff: noqa: N803  shapes live in names
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.errors import Unsupported
+from models.graph.backbone import read_safetensors
+from models.sources.files import read_json
+from models.sources.folder import STATIC
+
+
+def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
+    """The encoder in `folder` in float32 and eval mode, without BERT's own pooler.
+
+    attention: as transformers names it; None: as it chooses itself. Raise Unsupported when the weights are
+    not whole.
+    """
+    if not (folder / "config.json").is_file() or read_json(folder / "config.json")["model_type"] == STATIC:
+        [rows] = read_safetensors(folder / "model.safetensors").values()
+        return Table(rows)
+    try:
+        with quiet():
+            backbone, report = _class(folder).from_pretrained(
+                folder,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Unsupported(f"{folder} cannot be opened with transformers: {reason}") from None
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        raise Unsupported(f"The weights in {folder} lack {missing[0]} and {len(missing) - 1} more.")
+    for name, tensor in backbone.named_parameters():
+        if not tensor.isfinite().all():
+            raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # of the pre-training; nothing here uses it, and it may be random
+    found: nn.Module = backbone.eval()
+    return found
+
+
+def _class(folder: Path) -> Any:
+    """Of a model with a decoder the encoder alone."""
+    config = read_json(folder / "config.json")
+    whole = config.get("is_encoder_decoder") or config.get("model_type") in ("t5", "mt5", "umt5")
+    return transformers.AutoModelForTextEncoding if whole else transformers.AutoModel
+
+
+class Table(nn.Module):
+    """A model without a transformer: rows of a table."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(rows.shape[0], rows.shape[1], _weight=torch.from_numpy(rows.copy()))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embedding
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and tables: what matters of them is checked by `load_backbone`."""
+    level, bars = transformers.logging.get_verbosity(), transformers.logging.is_progress_bar_enabled()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(level)
+        if bars:
+            transformers.logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: str = "last") -> Tensor:
+    """The token vectors that are pooled, (rows, tokens, width); tokens: as in head.py."""
+    if tokens == "static":
+        words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
+        return words
+    both = tokens == "first_last"
+    found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both)
+    hidden: Tensor = first_last(found.hidden_states) if both else found.last_hidden_state
+    return hidden
+
+
+def first_last(states: Sequence[Tensor]) -> Tensor:
+    """The mean of the first and the last layer's output, float32; states: as transformers gives them.
+
+    The first of the states are the embeddings, which are no layer.
+    """
+    return (states[1].float() + states[-1].float()) / 2

@@ -1,0 +1,125 @@
+"""Pooling and the layers behind it, in torch: what graph/head.py writes as ONNX, to be used or trained on."""
+
+# ruff: noqa: N803, N806  shapes live in names
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.graph.head import Prompt, mask_distance
+from models.graph.layers import Dense, Layer, LayerNorm, Unit
+
+_ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "identity": lambda x: x,
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+def pool(
+    hidden_RTD: Tensor, mask_RT: Tensor, modes: Sequence[str], skipped_R: Tensor | None = None
+) -> Tensor:
+    """A vector for each row; several poolings are concatenated in the order given.
+
+    mask_RT: 1 on tokens, 0 on padding, which stands on the right. skipped_R: tokens that are not pooled, at
+    the start of each row.
+    """
+    if skipped_R is None:
+        skipped_R = torch.zeros(len(mask_RT), dtype=torch.long, device=mask_RT.device)
+    return torch.cat([_pool(hidden_RTD, mask_RT, skipped_R, mode) for mode in modes], dim=-1)
+
+
+def skipped(ids_RT: Tensor, left_out: Sequence[Prompt]) -> Tensor:
+    """The tokens of each row's prompt that pooling leaves out, int64 (R,)."""
+    skipped_R = torch.zeros(len(ids_RT), dtype=torch.long, device=ids_RT.device)
+    for prompt in left_out:
+        wanted = torch.tensor(prompt.ids, device=ids_RT.device)
+        if ids_RT.shape[1] >= len(wanted):
+            begins_R = (ids_RT[:, : len(wanted)] == wanted).all(1)
+            skipped_R = skipped_R.maximum(begins_R.long() * prompt.tokens)
+    return skipped_R
+
+
+def _pool(hidden_RTD: Tensor, mask_RT: Tensor, skipped_R: Tensor, mode: str) -> Tensor:
+    rows_R = torch.arange(len(hidden_RTD), device=hidden_RTD.device)
+    distance = mask_distance(mode)
+    if distance is not None:
+        return hidden_RTD[rows_R, mask_RT.sum(1) - 1 - distance]
+    if mode == "cls":
+        return hidden_RTD[rows_R, skipped_R]
+    places_RT = mask_RT.cumsum(1)
+    pooled_RT = mask_RT * (places_RT > skipped_R[:, None])
+    if mode == "max":
+        return hidden_RTD.masked_fill(pooled_RT[..., None] == 0, -torch.inf).amax(1)
+    weights_RT = (pooled_RT * places_RT if mode == "weightedmean" else pooled_RT).to(hidden_RTD.dtype)
+    total_R1 = weights_RT.sum(1, keepdim=True).clamp(min=1e-9)
+    divisor_R1 = total_R1.sqrt() if mode == "mean_sqrt_len_tokens" else total_R1
+    return (hidden_RTD * weights_RT[..., None]).sum(1) / divisor_R1
+
+
+class DenseLayer(nn.Module):
+    """A `2_Dense` module: activation(linear(x))."""
+
+    def __init__(self, linear: nn.Linear, activation: str) -> None:
+        super().__init__()
+        self.linear = linear
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _ACTIVATE[self.activation](self.linear(x))
+
+
+class UnitLayer(nn.Module):
+    """A `Normalize` module with others behind it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1)
+
+
+def torch_layers(layers: Sequence[Layer]) -> nn.Sequential:
+    """The layers of a published head, to be used or trained on."""
+    return nn.Sequential(*map(_torch_layer, layers))
+
+
+def _torch_layer(layer: Layer) -> nn.Module:
+    if isinstance(layer, Unit):
+        return UnitLayer()
+    if isinstance(layer, LayerNorm):
+        norm = nn.LayerNorm(len(layer.weight), eps=layer.epsilon)
+        _copy(norm.weight, layer.weight)
+        _copy(norm.bias, layer.bias)
+        return norm
+    outputs, inputs = layer.weight.shape
+    linear = nn.Linear(inputs, outputs, bias=layer.bias is not None)
+    _copy(linear.weight, layer.weight)
+    if layer.bias is not None:
+        _copy(linear.bias, layer.bias)
+    return DenseLayer(linear, layer.activation)
+
+
+@torch.no_grad()
+def _copy(parameter: Tensor, values: np.ndarray) -> None:
+    parameter.copy_(torch.from_numpy(np.array(values)))
+
+
+def published_layer(layer: nn.Module) -> Layer:
+    """The other way: a layer of `torch_layers` with the weights of now."""
+    if isinstance(layer, UnitLayer):
+        return Unit()
+    if isinstance(layer, nn.LayerNorm):
+        return LayerNorm(_values(layer.weight), _values(layer.bias), layer.eps)
+    if not isinstance(layer, DenseLayer):
+        raise TypeError(f"{type(layer).__name__} is no layer that a version can have.")
+    bias = None if layer.linear.bias is None else _values(layer.linear.bias)
+    return Dense(_values(layer.linear.weight), bias, layer.activation)
+
+
+def _values(parameter: Tensor) -> np.ndarray:
+    values: np.ndarray = parameter.detach().cpu().numpy()
+    return values

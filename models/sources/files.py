@@ -1,0 +1,65 @@
+"""A source folder's files: JSON of bounded size, the weights' shards, links that lead out of the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from models.errors import Unsupported
+from models.files import bounded
+from models.files.links import outside
+
+_MOST_BYTES = 256 << 20  # a tokenizer.json of many languages has tens of MB
+_OPTIONAL = {"README.md", "LICENSE", "LICENSE.txt"}  # copied along, and not needed
+_NEEDED = {".json", ".safetensors", ".txt", ".model", ".onnx", ".onnx_data"}
+_INDEX = "model.safetensors.index.json"
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Raise Unsupported."""
+    try:
+        content = bounded.read_json(file, _MOST_BYTES)
+    except FileNotFoundError:
+        raise Unsupported(
+            f"{file.parent} has no {file.name}: it is not a sentence-transformers or Hugging Face folder."
+        ) from None
+    except ValueError as error:
+        raise Unsupported(f"{file} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise Unsupported(f"{file} holds no JSON object.")
+    return content
+
+
+def optional_json(file: Path) -> dict[str, Any]:
+    return read_json(file) if file.is_file() else {}
+
+
+def weight_files(backbone: Path) -> tuple[Path, ...]:
+    """The safetensors of a backbone: one file, or every shard that the index names. Raise Unsupported."""
+    whole = backbone / "model.safetensors"
+    if whole.is_file():
+        return (whole,)
+    shards = tuple(sorted(backbone.glob("model-*-of-*.safetensors")))
+    index = optional_json(backbone / _INDEX).get("weight_map", {})
+    for name in sorted(set(map(str, index.values()))):
+        if backbone / name not in shards:
+            raise Unsupported(f"{backbone / name} is missing, which {_INDEX} names. Copy the whole folder.")
+    if shards and not index:
+        raise Unsupported(f"{backbone} has its weights in several files and no {_INDEX}.")
+    return shards
+
+
+def skipped_links(folder: Path) -> tuple[Path, ...]:
+    """The links that lead out of the folder. Raise Unsupported for one that the model may need."""
+    found = outside(folder)
+    needed = [link for link in found if link.is_dir() or _is_needed(link)]
+    if needed:
+        raise Unsupported(
+            f"{needed[0]} is a link that leads out of {folder}, and is not followed. Copy the folder "
+            f"with what its links name: cp -rL {folder} COPY."
+        )
+    return found
+
+
+def _is_needed(link: Path) -> bool:
+    return link.name not in _OPTIONAL and link.suffix in _NEEDED

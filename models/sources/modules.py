@@ -1,0 +1,145 @@
+"""A folder's modules.json, read: pooling and the layers behind it, as sentence-transformers writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from models.errors import Unsupported
+from models.files import bounded
+from models.graph.backbone import Tensors, read_safetensors
+from models.graph.head import Head, Prompt
+from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
+from models.sources.files import read_json
+from models.sources.template import check_places
+from models.tokens.opening import affixes, open_tokenizer
+
+TRANSFORMER, TABLE = "Transformer", "StaticEmbedding"
+_BEHIND = {"Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"}  # Dropout is for training alone
+_OLD_POOLING_KEYS = {  # in the order in which sentence-transformers concatenates them
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+class Module(NamedTuple):
+    kind: str
+    path: str  # in the folder
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """In their order; none for a bare Hugging Face folder. Raise Unsupported."""
+    file = folder / "modules.json"
+    if not file.is_file():
+        return []
+    try:
+        listed = [(str(module["type"]), str(module["path"])) for module in bounded.read_json(file)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unsupported(f"{file} is malformed: {error!r}") from None
+    for type_, path in listed:
+        if not type_.startswith("sentence_transformers."):
+            raise Unsupported(f"{folder} needs code of its own ({type_}), and remote code is never run here.")
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise Unsupported(f"modules.json points outside the folder: {path!r}.")
+    modules = [Module(type_.rpartition(".")[2], path) for type_, path in listed]
+    kinds = [module.kind for module in modules]
+    table = kinds[:1] == [TABLE]
+    if not (
+        kinds[:1] in ([TRANSFORMER], [TABLE])
+        and set(kinds[1:]) <= _BEHIND
+        and kinds.count("Pooling") <= 1
+        and (table or kinds[1:2] in ([], ["Pooling"]))
+        and not (table and "Pooling" in kinds)
+    ):
+        raise Unsupported(
+            f"modules.json lists {', '.join(kinds)}; known here: {TRANSFORMER} or {TABLE}, then Pooling, "
+            "Dense, LayerNorm, Normalize."
+        )
+    return modules
+
+
+def read_head(
+    folder: Path,
+    modules: Sequence[Module],
+    pooling: tuple[str, ...],
+    tokenizer: dict[str, Any],
+    prompts: Mapping[str, str],
+) -> Head:
+    """pooling: of a bare folder; mean, as sentence-transformers has it, where it is empty."""
+    left_out: tuple[Prompt, ...] = ()
+    names = pooling or ("mean",)
+    layers: list[Layer] = []
+    for module in modules:
+        at = folder / module.path
+        if module.kind == TABLE:
+            names = ("static.mean",)
+        elif module.kind == "Pooling":
+            config = read_json(at / "config.json")
+            names = _pooling(config)
+            if not config.get("include_prompt", True):
+                left_out = _left_out(tokenizer, prompts)
+        elif module.kind == "Dense":
+            layers.append(_dense(at))
+        elif module.kind == "LayerNorm":
+            tensors = _tensors(at)
+            layers.append(LayerNorm(_tensor(at, tensors, "norm.weight"), _tensor(at, tensors, "norm.bias")))
+        elif module.kind == "Normalize":
+            layers.append(Unit())
+    while layers and isinstance(layers[-1], Unit):  # every graph ends in unit vectors
+        layers.pop()
+    head = Head.of(names, tuple(layers), left_out)
+    check_places(tokenizer, head.pooling)
+    return head
+
+
+def _pooling(config: Mapping[str, Any]) -> tuple[str, ...]:
+    modes = config.get("pooling_mode") or [mode for key, mode in _OLD_POOLING_KEYS.items() if config.get(key)]
+    return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
+
+
+def _left_out(tokenizer: dict[str, Any], prompts: Mapping[str, str]) -> tuple[Prompt, ...]:
+    """Each prompt as the ids that a row begins with, and as many tokens as sentence-transformers leaves out.
+
+    That is the length of the prompt alone, without a special token at its end. A space at the end of a
+    prompt may become one token with what follows, so it is not looked for.
+    """
+    opened = open_tokenizer(tokenizer)
+    before, after = affixes(opened)
+    found = set()
+    for prompt in filter(None, prompts.values()):
+        alone = len(opened.encode(prompt, add_special_tokens=False).ids)
+        ids = opened.encode(prompt.rstrip(), add_special_tokens=False).ids
+        count = len(before) + alone + max(len(after) - 1, 0)
+        found.add(Prompt((*before, *ids), count))
+    return tuple(sorted(found))
+
+
+def _dense(folder: Path) -> Dense:
+    config = read_json(folder / "config.json")
+    activation = ACTIVATIONS.get(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    plain = config.get("module_input_name", "sentence_embedding") == "sentence_embedding"
+    plain = plain and config.get("module_output_name") in (None, "sentence_embedding")
+    if activation is None or config.get("use_residual") or not plain:
+        known = ", ".join(name.rpartition(".")[2] for name in ACTIVATIONS)
+        raise Unsupported(f"{folder.name} is not a plain Dense layer with one of {known}.")
+    tensors = _tensors(folder)
+    return Dense(_tensor(folder, tensors, "linear.weight"), tensors.get("linear.bias"), activation)
+
+
+def _tensors(folder: Path) -> Tensors:
+    if not (folder / "model.safetensors").is_file():
+        raise Unsupported(
+            f"{folder.name} has no model.safetensors; pickled weights are not read. Save it as safetensors."
+        )
+    return read_safetensors(folder / "model.safetensors")
+
+
+def _tensor(folder: Path, tensors: Tensors, name: str) -> Any:
+    if name not in tensors:
+        raise Unsupported(f"{folder.name}/model.safetensors has no {name}.")
+    return tensors[name]

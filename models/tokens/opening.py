@@ -1,0 +1,48 @@
+"""A tokenizer, opened from the content of its tokenizer.json, and what it puts around a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+
+from models.errors import Unsupported
+
+
+def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Without padding and truncation. Raise Unsupported."""
+    try:
+        opened = tokenizers.Tokenizer.from_str(json.dumps(content))
+    except Exception as error:  # noqa: BLE001  the library raises nothing narrower
+        raise Unsupported(f"tokenizer.json cannot be read: {error}") from None
+    opened.no_padding()
+    opened.no_truncation()
+    return opened
+
+
+def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """The ids that `tokenizer` puts before and after a text. Raise Unsupported when it does more than that.
+
+    Without truncation and padding. The ids alone would not do: those of a template may be in the text too.
+    """
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a")
+    own = [place for place, sequence in enumerate(whole.sequence_ids) if sequence is not None]
+    if own:
+        start, end = own[0], own[-1] + 1
+        if whole.ids[start:end] == bare and len(own) == len(bare):
+            return whole.ids[:start], whole.ids[end:]
+    raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
+
+
+def refuse_own_words(name: str, config: Mapping[str, Any]) -> None:
+    """Raise Unsupported for a tokenizer that no tokenizer.json describes; config: tokenizer_config.json."""
+    kind = config.get("tokenizer_class")
+    words = config.get("word_tokenizer_type")
+    if kind == "BertJapaneseTokenizer" and words in ("mecab", "sudachi", "jumanpp"):
+        raise Unsupported(
+            f"{name} finds words by {words} (BertJapaneseTokenizer), which tokenizer.json cannot say. "
+            "Choose a Japanese model with a tokenizer.json, as ruri-v3 or multilingual-e5."
+        )
