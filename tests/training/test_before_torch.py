@@ -34,6 +34,7 @@ MISTAKES = [
     (f"train simcse-unsup {TRAIN} --set optim.lr=5.0", "optim.lr must be above 0 and at most 1"),
     (f'train simcse-unsup {TRAIN} --set pool="maen"', "pool 'maen' is not known; 'mean' is."),
     (f"train simcse-unsup {TRAIN} --set optim.lr", "is not KEY=VALUE"),
+    (f"train simcse-unsup {TRAIN} --data ./none", "none is not a folder."),
     (f"train simcse-unsup {TRAIN} --minutes 5", "--minutes is for a recipe of stages"),
     (f"train adapt {TRAIN} --set seed=1", "adapt runs several recipes"),
     (f"train mine.toml {TRAIN}", "The recipe mine: the recipe has no key 'poool'; 'pool' is."),

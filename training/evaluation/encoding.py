@@ -15,7 +15,7 @@ Encode = Callable[[list[str]], Vectors]
 # From the encoders of queries and of documents to a figure of each search, in their order; more is better.
 Choose = Callable[[Encode, Encode], NDArray[np.float64]]
 
-_CHUNK = 256  # sentences between two steps of the progress; on a busy machine a few seconds
+_CHUNK = 64  # sentences between two steps of the progress: seconds on a busy machine
 
 
 def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:

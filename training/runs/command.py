@@ -171,11 +171,11 @@ def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) 
     changes = arguments.changes(options.set)
     for name in names:
         declared(name, changes)
+    given = _options(options)
     _say("loading torch")
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
 
     recipes = [load_recipe(name, changes) for name in names]
-    given = _options(options)
     corpora = _corpora(options, [recipe.source.kind for recipe in recipes])
     for number, (recipe, corpus) in enumerate(zip(recipes, corpora, strict=True), 1):
         out = options.out / f"{number}-{recipe.name}" if len(recipes) > 1 else options.out
@@ -203,10 +203,11 @@ def _run_stages(stages: Stages, options: argparse.Namespace, base: Base) -> int:
     if options.minutes is not None:
         stages = replace(stages, minutes=float(options.minutes))
     stages.check()
+    given = _options(options)
     _say("loading torch")
     from training.runs.stages import read_corpora, run_stages  # noqa: PLC0415  torch
 
-    known = replace(_options(options), base_name=base.name, parent=base.version, resume=options.resume)
+    known = replace(given, base_name=base.name, parent=base.version, resume=options.resume)
     result = run_stages(stages, read_corpora(stages, options.corpus), base.folder, options.out, known)
     if not result.finished:
         _say("stopped; the same command with --resume goes on")

@@ -43,7 +43,7 @@ def steps_within(
         trial = folder / ".trial"
         shutil.rmtree(trial, ignore_errors=True)
         tried = min(_TRIAL, most)
-        options.say(f"timing {tried} steps, to see how many fit into {minutes:g} minutes")
+        options.say(f"timing {tried} steps, to see how many fit into {minutes:g} min")
         timed = replace(options, steps=tried, data=None, dev=None, choose=None, say=silent)
         if run(recipe, corpus, base, trial, timed).interrupted:
             shutil.rmtree(trial)

@@ -119,7 +119,7 @@ def test_a_damaged_version_is_not_scored(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["nowhere"], "nowhere is not a model: name `default`, a version, a folder or a server's URL."),
+        (["nowhere"], "nowhere is not a model. Name `default`, a version, a folder or a server's URL."),
         (["20200101T000000-none-00000000"], "There is no published version '20200101T000000-none-00000000'."),
         (["default", "--suite", "sts,search"], "There is no suite 'search'."),
         (["default", "--suite", "all"], "There is no suite 'all'."),
