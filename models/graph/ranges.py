@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.graph.backbone import Backbone, Tensors
-from models.graph.bert import INPUTS, Writer, bert_graph
+from models.graph.bert import Writer, bert_graph
 from models.graph.nodes import Nodes, model_of
 
 Vector = NDArray[np.float32]
@@ -47,9 +47,10 @@ def find_spans(backbone: Backbone, tensors: Tensors, tokens: str, rows: Sequence
     )
     found: dict[str, Vector] = {}
     names = [output.name for output in session.get_outputs()]
+    inputs = [given.name for given in session.get_inputs()]
     ordered = sorted(rows, key=len)
     for start in range(0, len(ordered), _ROWS):
-        values = session.run(names, _feed(ordered[start : start + _ROWS]))
+        values = session.run(names, _feed(ordered[start : start + _ROWS], inputs))
         for name, value in zip(names, values, strict=True):
             choose = np.minimum if name.endswith(Span._fields[0]) else np.maximum
             found[name] = choose(found.get(name, value), value)
@@ -72,9 +73,9 @@ def _output(at: str, kind: str) -> str:
     return f"{at}.{kind}"
 
 
-def _feed(rows: Sequence[Sequence[int]]) -> dict[str, NDArray[np.int64]]:
+def _feed(rows: Sequence[Sequence[int]], inputs: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     shape = (len(rows), max(map(len, rows)))
-    feed = {name: np.zeros(shape, np.int64) for name in INPUTS}
+    feed = {name: np.zeros(shape, np.int64) for name in inputs}
     for at, row in enumerate(rows):
         feed["input_ids"][at, : len(row)] = row
         feed["attention_mask"][at, : len(row)] = 1
