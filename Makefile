@@ -6,6 +6,7 @@ GPU := $(if $(filter serve,$(MAKECMDGOALS)),$(filter cuda%,$(SIMILE_DEVICE)))
 VENV ?= $(if $(GPU),.venv-gpu,.venv)
 CLIENTS ?= .venv-clients
 CONTRACT ?= .venv-contract
+UI ?= .venv-ui
 DEPLOY ?= .venv-deploy
 PEERS ?= .venv-peers
 CONTAINERS ?= .venv-docker
@@ -27,7 +28,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-long test-clients test-contract test-deploy test-docker images check setup docs bench bench-peers clean
+.PHONY: help serve test test-long test-clients test-ui screenshots test-contract test-deploy test-docker images check setup docs bench bench-peers clean
 
 help:  ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -46,6 +47,12 @@ test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, 
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)
+
+test-ui: $(VENV)/.installed-cpu $(UI)/.installed  ## Click through the web page in Chromium (Debian: apt-get install chromium)
+	@SERVICE_PYTHON=$(BIN)/python $(UI)/bin/python -m pytest -c tests/ui/pytest.ini tests/ui $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(UI)/.installed  ## Take pictures of every view of the web page, into build/screenshots
+	@SERVICE_PYTHON=$(BIN)/python $(UI)/bin/python -m tests.ui.screenshots build/screenshots
 
 test-contract: $(VENV)/.installed-train $(CONTRACT)/.installed  ## Hold the service to its OpenAPI document, with thousands of requests
 	@$(BIN)/python -m tests.contract --schemathesis $(CONTRACT)/bin/schemathesis $(CONTRACT_ARGS)
@@ -84,7 +91,7 @@ bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against t
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
 clean:  ## Remove the virtual environments and caches; never the data
-	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(CONTRACT) $(DEPLOY) $(CONTAINERS) $(DOCS) $(PEERS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-gpu $(CLIENTS) $(UI) $(CONTRACT) $(DEPLOY) $(CONTAINERS) $(DOCS) $(PEERS) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Each stamp stands for the extras it installed; a change of the pins or of the metadata installs again.
 $(VENV)/.installed-cpu: EXTRAS := cpu
@@ -105,6 +112,12 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/constraints.
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@echo "Installing clients into $(CLIENTS) …"
 	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check install --quiet -c tests/clients/constraints.txt -r tests/clients/requirements.txt
+	@touch $@
+
+$(UI)/.installed: tests/ui/requirements.txt
+	@test -x $(UI)/bin/python || $(PYTHON) -m venv $(UI)
+	@echo "Installing playwright into $(UI) …"
+	@$(UI)/bin/python -m pip --disable-pip-version-check install --quiet -r tests/ui/requirements.txt
 	@touch $@
 
 # What it is built of has other pins than the service, too.

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,12 @@ from training.errors import NothingToLearn
 from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
-from training.retraining.config import Config
+from training.retraining.config import AUTO, SEARCH, Config
+from training.retraining.gathered import gather
+from training.retraining.publication import Outcome
+from training.retraining.retune import retune
 from training.text.lines import read_records
+from training.text.service_collections import DEFAULT
 
 SIDES = ("before", "after")
 # A name, the recipe, what is changed, and what of the judgements it may learn from.
@@ -46,6 +51,10 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "dropout": ("simcse-unsup", {}, "none"),
     "poisoned": ("pairs", {}, "false"),
     "nothing": ("crops", {"optim.lr": 1e-7}, "none"),
+    "search": (SEARCH, {}, "all"),
+    "search, of text alone": (SEARCH, {}, "none"),
+    "auto": (AUTO, {}, "all"),
+    "auto, of text alone": (AUTO, {}, "none"),
 }
 
 
@@ -104,10 +113,6 @@ class Place:
 
     def candidate(self, name: str, seed: int, steps: int) -> dict[str, Any]:
         """Retrain once; what the gate said, and the truth."""
-        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
-        from training.retraining.one import retrain  # noqa: PLC0415  torch
-        from training.retraining.plan import prepare  # noqa: PLC0415  torch
-
         recipe, changed, judged = CANDIDATES[name]
         work = self.folder / "work"
         config = Config.model_validate(
@@ -122,8 +127,7 @@ class Place:
         started = time.perf_counter()
         row: dict[str, Any] = {"set": self.name, "recipe": name, "seed": seed, "before": self.before}
         try:
-            job = prepare(config, load_recipe(recipe, changed | {"seed": seed}), self.store, work, say)
-            outcome = retrain(job, say)
+            outcome = self._retrained(recipe, config, work)
         except NothingToLearn as error:
             return row | {"verdict": "nothing to learn", "reason": str(error), "after": self.before}
         finally:
@@ -134,19 +138,41 @@ class Place:
         if outcome.version is None:
             return row | {"after": self.before}
         row["after"] = self._truth(outcome.version)
-        shutil.rmtree(self.store.root / outcome.version)
+        for manifest in self.store.versions():  # `auto` may publish two
+            if manifest.version != self.base:
+                shutil.rmtree(self.store.root / manifest.version)
         return row
 
+    def _retrained(self, name: str, config: Config, work: Path) -> Outcome:
+        from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
+        from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
+        from training.retraining.one import retrain  # noqa: PLC0415  torch
+        from training.retraining.plan import prepare  # noqa: PLC0415  torch
+
+        train = config.train
+        if name == AUTO:
+            return retrain_auto(config, self.store, work, {"threads": self.threads}, say)
+        if name == SEARCH:
+            return retune(gather(config, self.store, say), config, self.store, say)
+        recipe = load_recipe(name, train.set | {"seed": train.seed})
+        job = prepare(config, recipe, self.store, work, say)
+        # benchmarks/__init__.py leaves torch one thread.
+        return retrain(replace(job, options=replace(job.options, threads=self.threads)), say)
+
     def _truth(self, version: str) -> dict[str, list[float]]:
-        """nDCG@10 of each unseen query, by mode."""
+        """nDCG@10 of each unseen query, by mode, and as the version is `served` where a query names none."""
         encoder = self.store.open(version, threads=self.threads or 4)
         model = scorable_of(encoder)
         try:
-            lists, _ = search(self.unseen, model.encode_queries, model.encode_documents, model.split)
-            return {
+            learned = encoder.manifest.search
+            encoders = model.encode_queries, model.encode_documents
+            lists, _ = search(self.unseen, *encoders, model.split, learned)
+            found: dict[str, list[float]] = {
                 mode: [ranking.ndcg10 for ranking in judge_all(self.unseen, ranked)]
                 for mode, ranked in lists.items()
             }
+            served = found[learned[DEFAULT].mode] if DEFAULT in learned else found["dense"]
+            return found | {"served": served}
         finally:
             encoder.close()
 
@@ -192,19 +218,19 @@ def _number(name: str) -> int:
 
 def summary(row: dict[str, Any]) -> str:
     """A candidate in one line."""
-    moved = ", ".join(f"{mode} {_moved(row, mode)}" for mode in ("dense", "hybrid"))
+    moved = ", ".join(f"{mode} {_moved(row, mode)}" for mode in ("dense", "hybrid", "served"))
     said = f"{row['verdict']}; {moved}. {row.get('reason', '')}"
     return f"{row['set']}, {row['recipe']}, seed {row['seed']}: {said}"
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Every candidate, and the gate against the truth."""
-    yield "| set | recipe | seed | minutes | verdict | dense: base, candidate, difference | hybrid |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| set | recipe | seed | minutes | verdict | dense: base, candidate, difference | hybrid | served |"
+    yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         sides = " | ".join(
             " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in SIDES), _moved(row, mode)])
-            for mode in ("dense", "hybrid")
+            for mode in ("dense", "hybrid", "served")
         )
         minutes = f"{row['minutes']:.1f}" if "minutes" in row else ""
         yield f"| {row['set']} | {row['recipe']} | {row['seed']} | {minutes} | {row['verdict']} | {sides} |"

@@ -1,5 +1,5 @@
 """`python -m service`: settings in, the service up. `check`: say what would run. `keys`: who may call it.
-`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md.
+`import`, `export`, `backup`, `restore`, `check --data`: docs/DOCUMENTS.md. `map`: docs/PAGE.md.
 
 One process, in the foreground. Ctrl-C and SIGTERM stop it cleanly: `/ready` turns red, what was accepted is
 answered, and the exit status is 0. A second one ends it at once. Status 70: it hung (watchdog.py).
@@ -20,7 +20,7 @@ from models.words.commands import Parser
 try:
     from service.auth.keys import KeysError
     from service.cli import installed, keys
-    from service.cli.commands import backup, check_data, export, import_files, restore
+    from service.cli.commands import backup, check_data, export, import_files, map_documents, restore
     from service.errors import CommandError, StartupError
     from service.observability import logs
     from service.settings import PREFIX, Settings, read
@@ -69,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     export.describe(commands.add_parser("export", help="documents as JSON lines"))
     backup.describe(commands.add_parser("backup", help="the whole store, while the service runs"))
     restore.describe(commands.add_parser("restore", help="a backup into a data directory that nobody uses"))
+    map_documents.describe(
+        commands.add_parser("map", help="places of the documents in the plane, for the page's map")
+    )
     keys.describe(commands.add_parser("keys", help="make, list and remove the keys of callers"))
     return described
 
@@ -87,9 +90,9 @@ def run(arguments: argparse.Namespace) -> str:
         return alone[command](arguments)
     installed.refuse_clashes()
     settings = read()
-    copies = {"backup": backup.run, "restore": restore.run}
-    if command in copies:
-        return copies[command](arguments, settings)
+    offline = {"backup": backup.run, "restore": restore.run, "map": map_documents.run}
+    if command in offline:
+        return offline[command](arguments, settings)
     if command == "check" and arguments.data:
         return check_data.run(settings)
     # The application and its runtimes take half a second to import, which no other command needs.

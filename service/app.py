@@ -10,9 +10,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from service.api import (
+    caller,
     cohere,
     collections,
     docs,
+    document_map,
     documents,
     events,
     feedback,
@@ -23,6 +25,7 @@ from service.api import (
     search,
     tei,
     tokens,
+    ui,
 )
 from service.api.contract import TIMED, openapi
 from service.auth.access import Access
@@ -41,7 +44,7 @@ from service.settings.addresses import allowed_hosts, allowed_origins
 MODULES = (
     *(tei, tokens, openai, cohere),
     *(search, documents, feedback, events, collections),
-    *(info, models, health, docs),
+    *(info, models, document_map, health, caller, docs),
 )
 
 
@@ -108,10 +111,10 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.connections = Connections(settings.max_connections)
     install(app)
-    for module in MODULES:
+    for module in (*MODULES, ui) if settings.ui else MODULES:
         # Not include_router: its lazy layers are walked again for every request.
         app.router.routes.extend(module.router.routes)
-    for module in (search, documents, feedback, events):
+    for module in (search, documents, feedback, events, document_map):
         app.router.routes.extend(collections.in_collections(module.router).routes)
     runtime.metrics.routes(
         (method, route.path, getattr(route, "status_code", None) or 200)

@@ -224,6 +224,9 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/documents/{id}",
         "/feedback",
         "/feedback/count",
+        "/feedback/summary",
+        "/map",
+        "/me",
         "/events",
         "/events/count",
         "/collections",
@@ -234,6 +237,8 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/collections/{collection}/documents/{id}",
         "/collections/{collection}/feedback",
         "/collections/{collection}/feedback/count",
+        "/collections/{collection}/feedback/summary",
+        "/collections/{collection}/map",
         "/collections/{collection}/events",
         "/collections/{collection}/events/count",
         "/info",
@@ -252,6 +257,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         for method, operation in operations.items()
     }
     assert {key for key, role in roles.items() if role == "open"} == {
+        ("get", "/"),
         ("get", "/health"),
         ("get", "/ready"),
         ("get", "/metrics"),

@@ -73,12 +73,13 @@ def test_events_become_judgements_of_their_collection(tmp_path: Path, tiny_model
             event = {"search_id": answer["search_id"], "id": shown[1], "type": "click"}
             service.client.post("/collections/tickets/events", json=event).raise_for_status()
         url = f"http://127.0.0.1:{service.port}"
-        found, line = used_at(url, ALL, 1.0, 3, 2)
+        found, line, queries = used_at(url, ALL, 1.0, 3, 2)
         known = {document.id: document.id for document in documents_at(url, ALL).kept}
-        assert used_at(url, ("default",), None, 3, 2) == ([], "no events")
+        assert used_at(url, ("default",), None, 3, 2) == ([], "no events", {})
     first, second = (f"collection:tickets/{id}" for id in shown[:2])
     expected = [Judgement("a river", id, id == second, "", of_use=True) for id in (first, second)]
     assert sorted(found) == sorted(expected)
+    assert queries == {"tickets": ("a river",)}
     assert line == "8 searches with events (position bias 1): 1 answers, 1 documents passed over"
     made = judged(found, known, 0.5)
     assert {**made.train, **made.dev, **made.held} == {"a river": [second]}

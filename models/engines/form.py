@@ -21,8 +21,8 @@ class Form(NamedTuple):
 
 
 def read_form(text: str) -> Form:
-    """The form that `str` made `text` of; whether this machine can compute it is another question."""
-    precision, _, runtime = text.partition("/")
+    """The form that `str` made `text` of, up to a space; can this machine compute it is another question."""
+    precision, _, runtime = text.partition(" ")[0].partition("/")
     return Form(cast("Precision", precision), cast("Runtime", runtime))
 
 

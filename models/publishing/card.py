@@ -59,9 +59,10 @@ def _origin(manifest: Manifest) -> Iterator[str]:
         if "share" in lineage:
             yield f"{lineage['share']:g} of the way from the base to the trained weights was kept."
     for collection, use in sorted(manifest.search.items()):
+        passages = f", passages of {use.passage_tokens} tokens" if use.passage_tokens else ""
         yield (
             f"Learned search settings of the collection {collection}: {use.mode}, weight {use.weight:g} of "
-            "the vectors."
+            f"the vectors{passages}."
         )
     if manifest.parent:
         yield f"Parent: {manifest.parent}."

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from models.manifest import SearchDefaults
+
 DENSE_WEIGHT = 0.8
 LEAST_COSINE = -1.0
 
@@ -34,6 +36,11 @@ def fuse(
         revision: np.float32(weight * near.get(revision, missing) + (1 - weight) * worded.get(revision, 0.0))
         for revision in near | worded
     }
+
+
+def weight_of(learned: SearchDefaults | None) -> float:
+    """The weight of the vectors in a collection's hybrid search: what was learned for it, else the usual."""
+    return learned.weight if learned and learned.mode == "hybrid" else DENSE_WEIGHT
 
 
 def _in_range(scores: Mapping[int, float], least: float) -> dict[int, float]:

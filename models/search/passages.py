@@ -5,6 +5,12 @@
     others                                  ├─ sentence. Sentence. ─┤         passage 1
                                                           ├─ Sentence. … ─┤   passage 2
 
+A collection may have shorter passages, where those find more. They begin at the start of a text:
+
+    head      ├─── what the model sees of it ───┤
+    others    ├─ Sentence. ─┤         ├─ Sentence. ─┤          ├─ Sentence. ─┤
+                          ├─ sentence. ─┤         ├─ sentence. ─┤
+
 The head is the vector that the text has without passages, so a search over heads alone is a search without
 them. The others begin and end where sentences do, as far as there are any in reach, and share about an eighth
 of their tokens with the one before; the last one shares more, because a short rest says too little of what it
@@ -57,9 +63,13 @@ class Split:
 
 
 def split(
-    content: Content, encoder: Encoder, prompt: str = "", wanted: Callable[[], bool] = lambda: True
+    content: Content,
+    encoder: Encoder,
+    prompt: str = "",
+    wanted: Callable[[], bool] = lambda: True,
+    passage_tokens: int | None = None,
 ) -> Split | None:
-    """The places of a text's passages, None when the model sees the whole of it behind its title.
+    """The places of a text's passages, None when all of it behind its title is one.
 
     Tokenizes all of it: some hundred milliseconds for a megabyte, so not on the event loop.
 
@@ -68,6 +78,7 @@ def split(
         encoder: whose tokens count.
         prompt: of documents.
         wanted: asked from time to time; once it is false the answer means nothing.
+        passage_tokens: of each passage behind the head, its title included; None: as many as the model reads.
 
     """
     tokens = encoder.spans(content.text, wanted)
@@ -75,14 +86,16 @@ def split(
     if not wanted():
         return None
     room = encoder.room - len(encoder.spans(prompt))
-    if len(titled) + len(tokens) <= room or room < LEAST_ROOM:
+    size = room if passage_tokens is None else min(passage_tokens, room)
+    if len(titled) + len(tokens) <= size or room < LEAST_ROOM:
         return None
-    most = int(LEAD * room)
+    most = int(LEAD * size)
     lead = content.lead if len(titled) <= most else Content("", content.title[: titled[most - 1, 1]]).lead
     starts, ends = tokens[:, 0], tokens[:, 1]
     borders = _borders(content.text, starts)
-    unseen, fits = max(room - len(titled), 0), room - min(len(titled), most) - SPARE_TOKENS
-    head = Span(0, int(ends[unseen - 1]) if unseen else 0)
+    seen = min(max(room - len(titled), 0), len(tokens))
+    head = Span(0, int(ends[seen - 1]) if seen else 0)
+    unseen, fits = seen if size == room else 0, size - min(len(titled), most) - SPARE_TOKENS
     others: list[Span] = []
     while unseen < len(tokens) and len(others) < MAX_PASSAGES - 1:
         begin = _begin(borders, unseen, fits)

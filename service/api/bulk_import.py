@@ -183,7 +183,7 @@ class Import:
                 return
             if isinstance(error, Backend):  # is it this text, or the model?
                 with self._corpus.live.borrow() as generation:
-                    await self._corpus.embed(generation, [HARMLESS])
+                    await self._corpus.embed(generation, [HARMLESS], [self._collection])
             self.tally.fail(rows[0][0], error.message)
         else:
             self.tally.add(len(rows), stored)

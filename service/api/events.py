@@ -136,9 +136,9 @@ async def list_events(request: Request) -> Response:
     runtime = runtime_of(request)
     asked = parameters(request, Listing)
     selection = await selection_of(request, runtime, asked)
-    found = await runtime.corpus.store.list_events(asked.after, asked.limit + 1, selection)
-    shown = found[: asked.limit]
-    following = shown[-1][0] if len(found) > asked.limit else None
+    most = runtime.settings.max_answer_bytes
+    shown, more = await runtime.corpus.store.list_events(asked.after, asked.limit, selection, most)
+    following = shown[-1][0] if more else None
     rows = [
         {
             "collection": event.collection,

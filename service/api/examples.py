@@ -64,6 +64,7 @@ SUMMARIES = {
     "get /events/count": "Count events",
     "get /collections": "List collections",
     "delete /collections/{collection}": "Delete a collection",
+    "get /map": "Read the map of the documents",
     "get /info": "Describe the service and its model",
     "get /models": "List versions and their states",
     "get /models/{version}/report": "Read a version's report",
@@ -73,4 +74,7 @@ SUMMARIES = {
     "get /health": "Tell whether the model answers",
     "get /ready": "Tell whether the service takes work",
     "get /metrics": "Read metrics",
+    "get /": "Find the page and the API's description",
+    "get /me": "Tell whose key this is",
+    "get /feedback/summary": "Sum up judgements",
 }

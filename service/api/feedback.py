@@ -147,11 +147,10 @@ async def list_feedback(request: Request) -> Response:
     """
     runtime = runtime_of(request)
     asked = parameters(request, Listing)
-    after, limit = asked.after, asked.limit
     selection = await selection_of(request, runtime, asked)
-    found = await runtime.corpus.store.judgements(after, limit + 1, selection)
-    shown = found[:limit]
-    following = shown[-1][0] if len(found) > limit else None
+    most = runtime.settings.max_answer_bytes
+    shown, more = await runtime.corpus.store.judgements(asked.after, asked.limit, selection, most)
+    following = shown[-1][0] if more else None
     rows = [
         {
             "collection": given.collection,
@@ -173,6 +172,22 @@ async def count_feedback(request: Request) -> Response:
     selection = await selection_of(request, runtime, parameters(request, Selected))
     found = await runtime.corpus.store.count_judgements(selection)
     return json_response({"count": found})
+
+
+class Summary(BaseModel):
+    judgements: int
+    relevant: int = Field(description="How many of them say that the document is relevant")
+    queries: int = Field(description="Different queries among them")
+    answered: int = Field(description="Queries with a relevant document: a retraining can measure by these")
+
+
+@router.get("/summary", **describe(Role.READ, None, Summary, query=Selected, raises=SELECTS))
+async def sum_up_feedback(request: Request) -> Response:
+    """Counts of the judgements that are listed, and of the different queries that they are about."""
+    runtime = runtime_of(request)
+    selection = await selection_of(request, runtime, parameters(request, Selected))
+    found = await runtime.corpus.store.sum_up_judgements(selection)
+    return json_response(found._asdict())
 
 
 @router.delete("", **describe(Role.WRITE, None, Forgotten, query=Forgetting, raises=SELECTS))

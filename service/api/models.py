@@ -55,6 +55,7 @@ class Listed(BaseModel):
     parent: str | None
     scores: dict[str, Any]
     gate: str | None
+    loaded: bool = Field(description="It can be asked by the header x-model-version")
 
 
 class ModelsAnswer(BaseModel):
@@ -98,6 +99,8 @@ async def models(request: Request) -> Response:
         for version, state in states.items()
         if version not in there and state["state"] in _IN_MEMORY
     ]
+    loaded = {generation.version for generation in runtime.live.generations}
+    listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
     answer = {"active": runtime.live.generation.version, "wanted": found.wanted, "models": listed}
     return json_response(answer | {"schedule": schedule_state(found.schedule, datetime.now(UTC))})
 

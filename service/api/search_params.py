@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.manifest import Mode, SearchDefaults
-from models.search.fusion import DENSE_WEIGHT
+from models.search.fusion import weight_of
 from service.api.inference import VERSION_HEADER, check_count, texts_of, unit, with_prompt
 from service.api.search_hits import Shown
 from service.batching.request import Answer, Timing
@@ -85,7 +85,7 @@ class Options(BaseModel):
             k=self.k,
             offset=self.offset,
             mode=mode,
-            weight=learned.weight if learned and learned.mode == "hybrid" else DENSE_WEIGHT,
+            weight=weight_of(learned),
             where=where,
             min_score=self.min_score,
             passages=passages,

@@ -89,12 +89,12 @@ class Corpus:
                 for generation in generations:  # the writer's thread goes through it
                     embedded.setdefault(generation.number, {})
                 following = [
-                    asyncio.ensure_future(self._follow(follower, documents, changed, embedded))
+                    asyncio.ensure_future(self._follow(follower, documents, collection, changed, embedded))
                     for follower in followers
                     if follower.fault is None
                 ]
                 try:
-                    await self._embed_changed(live, documents, changed, embedded)
+                    await self._embed_changed(live, documents, collection, changed, embedded)
                     put = await self.store.put(
                         documents,
                         embedded,
@@ -117,13 +117,15 @@ class Corpus:
         self,
         generation: Generation,
         documents: Sequence[Document],
+        collection: str,
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
         """Fill `embedded` (generation to position to embedding) where it lacks a changed document."""
         rows = embedded[generation.number]
         lacking = sorted(changed - rows.keys())
-        fresh = await self.embed(generation, [documents[at].content for at in lacking])
+        contents = [documents[at].content for at in lacking]
+        fresh = await self.embed(generation, contents, [collection] * len(contents))
         # In one assignment, since the writer's thread may be reading it.
         embedded[generation.number] = rows | dict(zip(lacking, fresh, strict=True))
 
@@ -131,12 +133,13 @@ class Corpus:
         self,
         follower: Generation,
         documents: Sequence[Document],
+        collection: str,
         changed: set[int],
         embedded: dict[int, dict[int, Embedding]],
     ) -> None:
         """A follower's part of a write. Its failures are its builder's, who meets them again."""
         try:
-            await self._embed_changed(follower, documents, changed, embedded)
+            await self._embed_changed(follower, documents, collection, changed, embedded)
         except Hung as error:
             if follower is not self.live.generation:  # it may have gone live meanwhile
                 follower.fault = error.message
@@ -185,9 +188,14 @@ class Corpus:
         """Embed nothing more."""
         self._encoder.close()
 
-    async def embed(self, generation: Generation, documents: Sequence[Content]) -> list[Embedding]:
-        """Embed documents with the model's document prompt, in the lane of its generation."""
-        return await self._encoder.embed(generation, documents, self._lane(generation))
+    async def embed(
+        self, generation: Generation, documents: Sequence[Content], collections: Sequence[str]
+    ) -> list[Embedding]:
+        """Embed documents with the model's document prompt, in the lane of its generation.
+
+        collections: of each of them.
+        """
+        return await self._encoder.embed(generation, documents, collections, self._lane(generation))
 
     def _lane(self, generation: Generation) -> Lane:
         return Lane.BACKGROUND if generation is self.live.generation else Lane.CANDIDATE

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -39,10 +39,18 @@ class DocumentEncoder:
         for pool in self._splitting.values():
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def embed(self, generation: Generation, contents: Sequence[Content], lane: Lane) -> list[Embedding]:
+    async def embed(
+        self, generation: Generation, contents: Sequence[Content], collections: Sequence[str], lane: Lane
+    ) -> list[Embedding]:
         """Embeddings, one for each of `contents`.
 
         The heads come first, and say which are too long; only those are looked at again.
+
+        Args:
+            generation: whose model embeds, and whose manifest says how long a collection's passages are.
+            contents: titles and texts.
+            collections: of each of them.
+            lane: of the batcher.
 
         Raises:
             ServiceError: as `Batcher.embed`. Nothing of `contents` is embedded then.
@@ -54,8 +62,15 @@ class DocumentEncoder:
             Embedding(vector, cut, tokens)
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
         ]
-        if self.passages and any(heads.truncated):
-            await self._split(generation, contents, prompt, found, lane)
+        if self.passages:
+            sizes = [_passage_tokens(generation, name) for name in collections]
+            long = {
+                at: size
+                for at, (embedding, size) in enumerate(zip(found, sizes, strict=True))
+                if embedding.truncated or (size is not None and embedding.tokens > size)
+            }
+            if long:
+                await self._split(generation, contents, prompt, long, found, lane)
         if not self._readability.knows(generation.version):
             texts = [each.whole for each in contents]
             look = partial(self._readability.look, generation.encoder, texts)
@@ -67,12 +82,14 @@ class DocumentEncoder:
         generation: Generation,
         contents: Sequence[Content],
         prompt: str,
+        long: Mapping[int, int | None],
         found: list[Embedding],
         lane: Lane,
     ) -> None:
-        """Put passages behind the heads in `found` that are not the whole of their contents.
+        """Put passages behind the heads in `found` of contents that are longer than one.
 
-        The thread ends soon after the request does.
+        long: the places of those that may be, and the tokens of a passage. The thread ends soon after the
+        request does.
         """
         left = threading.Event()
 
@@ -80,12 +97,15 @@ class DocumentEncoder:
             return not left.is_set()
 
         def places() -> dict[int, Split]:
-            cut = [at for at, embedding in enumerate(found) if embedding.truncated]
-            each = ((at, split(contents[at], generation.encoder, prompt, wanted)) for at in cut if wanted())
+            each = (
+                (at, split(contents[at], generation.encoder, prompt, wanted, size))
+                for at, size in long.items()
+                if wanted()
+            )
             try:
                 return {at: where for at, where in each if where is not None}
             finally:
-                if sum(len(contents[at].whole) for at in cut) > LONG_CHARACTERS:
+                if sum(len(contents[at].whole) for at in long) > LONG_CHARACTERS:
                     memory.give_back()  # the request may have ended before
 
         try:
@@ -111,3 +131,8 @@ class DocumentEncoder:
 
     async def _forward(self, generation: Generation, texts: Sequence[str], lane: Lane) -> Answer:
         return await self._batcher.embed(generation.encoder, texts, lane=lane)
+
+
+def _passage_tokens(generation: Generation, collection: str) -> int | None:
+    learned = generation.manifest.search.get(collection)
+    return learned.passage_tokens if learned else None

@@ -19,7 +19,7 @@ from service.corpus.corpus import Corpus
 from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
-from service.store.values import Embedding
+from service.store.values import DEFAULT_COLLECTION, Embedding, Unembedded
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Builder:
 
     async def warm(self) -> None:
         """Run one forward pass. A failure here is the model's, and the caller deals with it."""
-        await self._corpus.embed(self._generation, [HARMLESS])
+        await self._corpus.embed(self._generation, [HARMLESS], [DEFAULT_COLLECTION])
 
     async def embed(self) -> None:
         """Embed and index every document that lacks a vector, those written meanwhile included.
@@ -97,8 +97,11 @@ class Builder:
                 generation.complete_through, generation.missing = last, skipped
                 return
             started = time.monotonic()
-            shared = await self._store.share_vectors(generation.number, [*step])
-            await self._embed({revision: step[revision] for revision in step if revision not in shared})
+            lacking = {**step}
+            while shared := await self._store.share_vectors(generation.number, [*lacking]):
+                for revision in shared:
+                    del lacking[revision]
+            await self._embed(lacking)
             generation.complete_through = max(step)
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
@@ -108,13 +111,15 @@ class Builder:
         """Documents of one step: a slow pace keeps its pauses short."""
         return min(STEP_DOCUMENTS, max(1, int(self._throughput / 10))) if self._throughput else STEP_DOCUMENTS
 
-    async def _embed(self, documents: Mapping[int, tuple[str, Content]]) -> None:
-        """Store the vectors of some documents: their ids and contents, by revision."""
+    async def _embed(self, documents: Mapping[int, Unembedded]) -> None:
+        """Store the vectors of some documents, by revision."""
         if not documents:
             return
         corpus, generation = self._corpus, self._generation
         try:
-            embedded = await corpus.embed(generation, [content for _, content in documents.values()])
+            contents = [document.content for document in documents.values()]
+            collections = [document.collection for document in documents.values()]
+            embedded = await corpus.embed(generation, contents, collections)
         except Hung as error:
             if generation is not corpus.live.generation:
                 generation.fault = error.message
@@ -125,8 +130,8 @@ class Builder:
                     await self._embed({revision: document})
                 return
             await self.warm()  # is it this text, or the model?
-            for revision, (id, _) in documents.items():
-                await self._leave_out(revision, id, error)
+            for revision, document in documents.items():
+                await self._leave_out(revision, document.id, error)
             return
         for rows in _jobs(zip(documents, embedded, strict=True)):
             await self._store.add_vectors(generation.number, rows)

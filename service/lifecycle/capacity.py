@@ -68,11 +68,22 @@ def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[
 
     documents: stored ones of all collections; those that the index in service lacks yet count as well.
     """
-    longer = max(1.0, live.manifest.max_length / manifest.max_length)
-    indexes = [index for index in live.indexes.collections.values() if index.rows]
-    rows = [index.documents + math.ceil(longer * (index.rows - index.documents)) for index in indexes]
+    rows = []
+    for name, index in live.indexes.collections.items():
+        was, will_be = passage_tokens(live.manifest, name), passage_tokens(manifest, name)
+        behind = math.ceil(max(1.0, was / will_be) * (index.rows - index.documents))
+        # Shorter passages begin at the start of a text, so they cut what one vector held.
+        within = math.ceil(manifest.max_length / will_be) if will_be < min(was, manifest.max_length) else 0
+        if index.rows:
+            rows.append(index.documents * (1 + within) + behind)
     lacking = documents - live.indexes.documents
     return [*rows, lacking] if lacking > 0 else rows
+
+
+def passage_tokens(manifest: Manifest, collection: str) -> int:
+    """Tokens of a passage in that collection."""
+    learned = manifest.search.get(collection)
+    return (learned and learned.passage_tokens) or manifest.max_length
 
 
 def _index(rows: int, dimension: int) -> float:

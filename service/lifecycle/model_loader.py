@@ -42,6 +42,16 @@ def require_device(settings: Settings) -> str:
         raise StartupError(str(error)) from error
 
 
+def stored_form(encoder: Encoder) -> str:
+    """A name for what decides a document's vectors besides the fingerprint: the form, and its passages."""
+    lengths = {
+        collection: learned.passage_tokens
+        for collection, learned in sorted(encoder.manifest.search.items())
+        if learned.passage_tokens
+    }
+    return f"{encoder.form} {lengths}" if lengths else str(encoder.form)
+
+
 class ModelLoader:
     """Opens versions of `store` in `form`, unless told another one, with every byte verified."""
 

@@ -11,7 +11,7 @@ from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
 from service.errors import StartupError
 from service.index.gpu import GpuThread
-from service.lifecycle.model_loader import ModelLoader
+from service.lifecycle.model_loader import ModelLoader, stored_form
 from service.live import Generation
 from service.settings import Settings
 from service.store.protocol import Store
@@ -60,7 +60,7 @@ def _again(store: Store, loader: ModelLoader, active: Active) -> tuple[int, Enco
         )
     if encoder.form == form:
         return active.number, encoder
-    return store.activate(encoder.manifest, str(encoder.form)), encoder
+    return store.activate(encoder.manifest, stored_form(encoder)), encoder
 
 
 def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, Encoder]:
@@ -75,4 +75,4 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
         version = publish_named(models, settings.model, say=say).version
         models.want(version)
     encoder = loader.open(version)
-    return store.activate(encoder.manifest, str(encoder.form), examples=settings.examples), encoder
+    return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder

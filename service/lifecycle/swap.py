@@ -32,7 +32,7 @@ from service.lifecycle import canary, capacity
 from service.lifecycle.away import read_when_there
 from service.lifecycle.builder import Builder
 from service.lifecycle.capacity import expected_rows
-from service.lifecycle.model_loader import ModelLoader
+from service.lifecycle.model_loader import ModelLoader, stored_form
 from service.lifecycle.progress import Progress
 from service.live import Generation, Retired
 from service.observability.logs import safe_message
@@ -232,7 +232,9 @@ class Swap:
 
     async def _begin(self, encoder: Encoder) -> int:
         """The number of the version's generation in the store."""
-        return await self._patiently(partial(self._corpus.store.begin, encoder.manifest, str(encoder.form)))
+        return await self._patiently(
+            partial(self._corpus.store.begin, encoder.manifest, stored_form(encoder))
+        )
 
     async def _swap(self, generation: Generation) -> bool:
         """The swap. False when there is more to embed, or its index has a gap."""

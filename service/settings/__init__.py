@@ -26,6 +26,7 @@ PREFIX = "SIMILE_"
 MOST_ADMITTED_MB = 256
 MOST_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
+MAPS = "maps"  # the folder of maps, in the data directory
 INDEXES = "indexes"  # the folder of snapshots, in the data directory
 
 
@@ -62,6 +63,7 @@ class Settings(BaseSettings):
     models_dir: Path = Path()  # DATA_DIR/models unless set
     model: str = "default"
     examples: bool = False
+    ui: bool = True  # the page at /ui, and / that leads there
     insecure: bool = False
 
     api_keys_file: Path | None = None
@@ -147,6 +149,11 @@ class Settings(BaseSettings):
     def snapshots_dir(self) -> Path:
         """Folder of what can be made again from the document store, and takes long."""
         return self.data_dir / INDEXES
+
+    @property
+    def maps_dir(self) -> Path:
+        """Folder of the documents' places in the plane: VERSION/COLLECTION.json, as `GET /map` answers."""
+        return self.data_dir / MAPS
 
     @model_validator(mode="before")
     @classmethod

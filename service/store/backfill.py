@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from service.store import vectors
-from service.store.documents import collections, contents, last_revision, sequence, sizes
+from service.store.documents import collections, last_revision, sequence, sizes, unembedded
 from service.store.generations import DROPPED, go_live, kept_numbers
 from service.store.ids import row_of
 from service.store.protocol import VectorSink
@@ -17,6 +17,7 @@ from service.store.values import Column, Embedding, Lacking
 from service.store.vectors import is_sound
 from service.store.writer import Transaction
 
+SHARED_ROWS = 512  # a write waits for one such job at most
 EMBEDDED: tuple[Column, ...] = ("title", "text")
 
 
@@ -101,7 +102,8 @@ def skip(transaction: Transaction, generation: int, revision: int, reason: str) 
 def share(transaction: Transaction, generation: int, revisions: Sequence[int]) -> set[int]:
     """Take vectors over that another generation of the same model and form has; the revisions that have some.
 
-    So a version that changes nothing but its search is not embedded again.
+    So a version that changes nothing but the mode and weight of its search is not embedded again. Those of
+    about SHARED_ROWS passages at a time, and of none when there are no more.
     """
     execute = transaction.connection.execute
     others = execute(
@@ -110,10 +112,14 @@ def share(transaction: Transaction, generation: int, revisions: Sequence[int]) -
         (generation, DROPPED),
     ).fetchall()
     found: dict[int, Embedding] = {}
+    rows = 0
     for revision, (other,) in product(revisions, others):
         embedding = vectors.stored(transaction, other, revision)
-        if embedding is not None:
+        if embedding is not None and revision not in found:
             found[revision] = embedding
+            rows += len(embedding.passages)
+        if rows >= SHARED_ROWS:
+            break
     add_vectors(transaction, generation, found)
     return {*found}
 
@@ -131,7 +137,7 @@ def next_lacking(
             break
     sql = "SELECT count(*) FROM skipped WHERE generation = ?"
     [skipped] = connection.execute(sql, (generation,)).fetchone()
-    return Lacking(contents(connection, revisions), last_revision(connection), skipped)
+    return Lacking(unembedded(connection, revisions), last_revision(connection), skipped)
 
 
 def swap(

@@ -21,7 +21,7 @@ from models.search.content import Content
 from service.store.filters.planner import matching, scoped
 from service.store.filters.predicate import Predicate
 from service.store.turns import pause, reads
-from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Document, Record, TooMuch
+from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Document, Record, TooMuch, Unembedded
 
 SAMPLE_IDS = 1000  # looked at in one go: about a millisecond
 FEW_REVISIONS = 10_000  # that SQLite is given one by one
@@ -209,13 +209,17 @@ def records(
     return found
 
 
-def contents(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, tuple[str, Content]]:
-    """The id and the content of those of `revisions` that are current."""
+def unembedded(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, Unembedded]:
+    """What there is to embed of those of `revisions` that are current."""
     rows = connection.execute(
-        "SELECT revision, id, text, title FROM documents WHERE revision IN (SELECT value FROM json_each(?))",
+        "SELECT revision, collection, id, text, title FROM documents "
+        "WHERE revision IN (SELECT value FROM json_each(?))",
         (orjson.dumps(revisions).decode(),),
     )
-    return {revision: (id, Content(text, title)) for revision, id, text, title in rows}
+    return {
+        revision: Unembedded(collection, id, Content(text, title))
+        for revision, collection, id, text, title in rows
+    }
 
 
 def ids_of(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, str]:

@@ -15,7 +15,7 @@ import orjson
 
 from service.errors import Conflict, NotFound, ServiceError
 from service.store import selected
-from service.store.selected import condition_of
+from service.store.selected import condition_of, within
 from service.store.values import Event, EventLimits, Recorded, Selection
 from service.store.writer import Transaction
 
@@ -113,16 +113,17 @@ def _one(connection: sqlite3.Connection, rows: str, *parameters: str, offset: in
 
 
 def page(
-    connection: sqlite3.Connection, after: int, limit: int, selection: Selection
-) -> list[tuple[int, Event]]:
-    """At most `limit` events, each with its number, in order, those after `after`."""
+    connection: sqlite3.Connection, after: int, limit: int, selection: Selection, max_bytes: float
+) -> tuple[list[tuple[int, Event]], bool]:
+    """Events after the number `after`, each with its number, in order; as `selected.within` bounds them."""
     condition, parameters = condition_of(selection, in_order=True)
     rows = connection.execute(
         "SELECT sequence, search_id, query, id, type, event_id, at, position, shown, key, collection "
         f"FROM events WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
-        [after, *parameters, limit],
+        [after, *parameters, limit + 1],
     )
-    return [
+    found, more = within(rows, limit, max_bytes)
+    events = [
         (
             number,
             Event(
@@ -138,8 +139,9 @@ def page(
                 collection=collection,
             ),
         )
-        for number, search_id, query, id, type, event_id, at, position, shown, key, collection in rows
+        for number, search_id, query, id, type, event_id, at, position, shown, key, collection in found
     ]
+    return events, more
 
 
 def count(connection: sqlite3.Connection, selection: Selection) -> int:

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 
 from service.errors import Conflict, NotFound
 from service.store import selected
-from service.store.selected import condition_of
-from service.store.values import NO_KEY, Judgement, Limits, Selection
+from service.store.selected import condition_of, within
+from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
 from service.store.writer import Transaction
 
 NAMED = 10  # unknown ids that a refusal names at most
@@ -107,19 +107,24 @@ def forget(transaction: Transaction, selection: Selection, own: str | None = Non
 
 
 def page(
-    connection: sqlite3.Connection, after: int, limit: int, selection: Selection
-) -> list[tuple[int, Judgement]]:
-    """At most `limit` judgements of living documents, each with its number, in order, those after `after`."""
+    connection: sqlite3.Connection, after: int, limit: int, selection: Selection, max_bytes: float
+) -> tuple[list[tuple[int, Judgement]], bool]:
+    """Judgements of living documents after the number `after`, each with its number, in order.
+
+    As `selected.within` bounds them.
+    """
     condition, parameters = _listed(selection)
     rows = connection.execute(
         "SELECT sequence, query, id, relevant, key, collection FROM feedback f "
         f"WHERE sequence > ? AND {condition} ORDER BY sequence LIMIT ?",
-        [after, *parameters, limit],
+        [after, *parameters, limit + 1],
     )
-    return [
+    found, more = within(rows, limit, max_bytes)
+    judgements = [
         (number, Judgement(query, id, bool(relevant), key, collection))
-        for number, query, id, relevant, key, collection in rows
+        for number, query, id, relevant, key, collection in found
     ]
+    return judgements, more
 
 
 def count(connection: sqlite3.Connection, selection: Selection) -> int:
@@ -127,6 +132,17 @@ def count(connection: sqlite3.Connection, selection: Selection) -> int:
     condition, parameters = _listed(selection)
     sql = f"SELECT count(*) FROM feedback f WHERE {condition}"
     return int(connection.execute(sql, parameters).fetchone()[0])
+
+
+def summary(connection: sqlite3.Connection, selection: Selection) -> JudgementSummary:
+    """The judgements that `page` lists, summed up."""
+    condition, parameters = _listed(selection)
+    sql = (
+        "SELECT count(*), coalesce(sum(relevant), 0), count(DISTINCT collection || '/' || query), "
+        "count(DISTINCT CASE WHEN relevant THEN collection || '/' || query END) "
+        f"FROM feedback f WHERE {condition}"
+    )
+    return JudgementSummary(*connection.execute(sql, parameters).fetchone())
 
 
 def _listed(selection: Selection) -> tuple[str, list[str]]:

@@ -4,9 +4,13 @@ import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+import orjson
+
+from models.search.content import Content
 from service.errors import CommandError, Unusable
 from service.store import documents, secondary_indexes
 from service.store.generations import ACTIVE, DROPPED
@@ -16,7 +20,7 @@ from service.store.schema import DATABASE as DATABASE  # noqa: PLC0414  commands
 from service.store.schema import SCHEMA_VERSION as SCHEMA_VERSION  # noqa: PLC0414
 from service.store.schema_check import foreign, harden
 from service.store.snapshot import Snapshot
-from service.store.values import DEFAULT_COLLECTION
+from service.store.values import DEFAULT_COLLECTION, Vector
 from service.store.vectors import is_sound
 
 FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
@@ -52,6 +56,15 @@ class VectorFaults(NamedTuple):
     damaged: list[str]
     lost: int
     lacking: int
+
+
+class Head(NamedTuple):
+    """A document by its beginning; `vector` is of unit length."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+    vector: Vector
 
 
 class OfflineStore(Snapshot):
@@ -103,6 +116,22 @@ class OfflineStore(Snapshot):
             (DROPPED,),
         )
         return [GenerationRow(*row) for row in rows]
+
+    def heads(
+        self, generation: int, dimension: int, collection: str, most: int, characters: int
+    ) -> Iterator[Head]:
+        """Documents with the vectors of their beginnings, at most `most`, spread over the collection."""
+        total = self.number("SELECT count(*) FROM documents WHERE collection = ?", collection)
+        rows = self.execute(
+            "SELECT id, title, substr(text, 1, ?), metadata, vector, checksum FROM (SELECT *, row_number() "
+            "OVER (ORDER BY revision) AS place FROM documents WHERE collection = ?) JOIN vectors v "
+            "USING (revision) WHERE generation = ? AND passage = 0 AND place * ? / ? > (place - 1) * ? / ?",
+            (characters, collection, generation, *(2 * (min(most, total), max(total, 1)))),
+        )
+        for id, title, text, metadata, blob, checksum in rows:
+            if is_sound(blob, checksum, dimension):
+                whole = Content(text, title).whole
+                yield Head(id, whole, orjson.loads(metadata), np.frombuffer(blob, dtype="<f4"))
 
     def vector_faults(self, tell: Callable[[int, int], None]) -> VectorFaults:
         """Look at every vector; `tell` is told how many were looked at."""

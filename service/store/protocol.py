@@ -27,6 +27,7 @@ from service.store.values import (
     Event,
     EventLimits,
     Judgement,
+    JudgementSummary,
     Known,
     Lacking,
     Limits,
@@ -131,10 +132,11 @@ class Feedback(Protocol):
     ) -> tuple[int, set[str]]: ...
 
     async def judgements(
-        self, after: int, limit: int, selection: Selection, /
-    ) -> list[tuple[int, Judgement]]: ...
+        self, after: int, limit: int, selection: Selection, max_bytes: float, /
+    ) -> tuple[list[tuple[int, Judgement]], bool]: ...
 
     async def count_judgements(self, selection: Selection, /) -> int: ...
+    async def sum_up_judgements(self, selection: Selection, /) -> JudgementSummary: ...
     async def forget_judgements(self, selection: Selection, own: str | None = None, /) -> int: ...
 
 
@@ -143,8 +145,8 @@ class Events(Protocol):
 
     async def record_events(self, events: Sequence[Event], limits: EventLimits, /) -> Recorded: ...
     async def list_events(
-        self, after: int, limit: int, selection: Selection, /
-    ) -> list[tuple[int, Event]]: ...
+        self, after: int, limit: int, selection: Selection, max_bytes: float, /
+    ) -> tuple[list[tuple[int, Event]], bool]: ...
     async def count_events(self, selection: Selection, /) -> int: ...
     async def forget_events(self, selection: Selection, own: str | None = None, /) -> int: ...
     async def expire_events(self, before: float, /) -> bool: ...
@@ -199,9 +201,9 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     Reads answer for one moment each, which no write divides; a `Snapshot` keeps its moment until its work
     ends. A read that begins after a write returned sees that write. Clients' reads take turns among
     themselves, and end when their caller is cancelled: collections, has_collection, document, page,
-    count, passing, sample, search, judgements, count_judgements, list_events, count_events. The other reads
-    are short, and never wait for those. Nothing blocks the event loop but active, activate, indexed and
-    close, which belong to a start and an end.
+    count, passing, sample, search, judgements, count_judgements, sum_up_judgements, list_events and
+    count_events. The other reads are short, and never wait for those. Nothing blocks the event loop but
+    active, activate, indexed and close, which belong to a start and an end.
 
     filter           parsed JSON of the grammar, as this store understands it, or FilterError
     page             documents in id order, as many as fit in `limit` and `max_bytes`, but one at least; True
@@ -220,7 +222,7 @@ class Store(Documents, Feedback, Events, Generations, Protocol):
     next_lacking     the next documents that a generation lacks, by rising revision; revisions only grow
     add_vectors      vectors of revisions that still live; of others nothing is stored
     share_vectors    vectors of these revisions that another generation of the same model and form has become
-                     this one's, too; the revisions that have some
+                     this one's, too; the revisions of this step that have some, none at the end
     add_stored       stored vectors into indexes, a step at a time through `on_commit`; what is damaged is
                      deleted, so that it is lacking
     load             the same all at once, while nothing is searched there; `reload` is for `on_commit` alone

@@ -176,6 +176,10 @@ MIGRATIONS = (
     """
     ALTER TABLE documents ADD COLUMN title TEXT NOT NULL DEFAULT '';
     """,
+    # One key's events in the order of their numbers; those of the unique index are in that of their ids.
+    """
+    CREATE INDEX events_of_key ON events (key);
+    """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 DATABASE = "simile.db"  # in the data directory

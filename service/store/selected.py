@@ -1,6 +1,7 @@
 """Rows of the tables `feedback` and `events` that a selection picks."""
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from service.errors import Forbidden
 from service.store.values import Selection
@@ -25,6 +26,22 @@ def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, 
     }
     given = {name: value for name, value in columns.items() if value is not None}
     return " AND ".join(f"{name} = ?" for name in given) or "1", [*given.values()]
+
+
+def within(
+    rows: Iterable[tuple[Any, ...]], limit: int, max_bytes: float
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """At most `limit` of the rows, and whether others follow.
+
+    Fewer when their texts would have more than `max_bytes` bytes together, but the first one always.
+    """
+    found: list[tuple[Any, ...]] = []
+    for row in rows:
+        max_bytes -= sum(len(value.encode()) for value in row if isinstance(value, str))
+        if len(found) == limit or (found and max_bytes < 0):
+            return found, True
+        found.append(row)
+    return found, False
 
 
 def forget(transaction: Transaction, table: Table, selection: Selection, own: str | None) -> int:

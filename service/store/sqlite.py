@@ -150,6 +150,7 @@ class SqliteStore:
     judge = _writes(feedback.store)
     judgements = _reads(feedback.page)
     count_judgements = _reads(feedback.count)
+    sum_up_judgements = _reads(feedback.summary)
     forget_judgements = _writes(feedback.forget)
 
     # Events of searches.

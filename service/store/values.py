@@ -144,13 +144,21 @@ class Step(NamedTuple):
     sequence: int
 
 
+class Unembedded(NamedTuple):
+    """A document, for its vectors alone."""
+
+    collection: str
+    id: str
+    content: Content
+
+
 class Lacking(NamedTuple):
-    """The next documents that a generation has no vector of, by rising revision: their ids and contents.
+    """The next documents that a generation has no vector of, by rising revision.
 
     Of the same moment: the last revision there is, and how many texts were skipped.
     """
 
-    contents: dict[int, tuple[str, Content]]
+    documents: dict[int, Unembedded]
     last_revision: int
     skipped: int
 
@@ -215,6 +223,15 @@ class Judgement:
     relevant: bool
     key: str = NO_KEY
     collection: str = DEFAULT_COLLECTION
+
+
+class JudgementSummary(NamedTuple):
+    """Counts of judgements, and of the different queries that they are about."""
+
+    judgements: int
+    relevant: int
+    queries: int
+    answered: int  # queries with a relevant document: those that a search can be measured by
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from service.index.ivf_snapshots import IvfSnapshots, Origin, tidy
 from service.settings import INDEXES
 from service.store import vectors
 from service.store.backfill import add_vectors, lacking
-from service.store.documents import collections, contents, sequence
+from service.store.documents import collections, sequence, unembedded
 from service.store.filters.grammar import compile_filter
 from service.store.filters.predicate import Predicate
 from service.store.generations import begin, go_live, kept_numbers, live_number, purge
@@ -184,8 +184,8 @@ def build_or_swap(transaction: Transaction, number: int) -> bool:
     """Embed some documents that lack a vector; when there are none, go live. Whether it did."""
     step = lacking(transaction.connection, number, 0, STEP)
     if step:
-        found = contents(transaction.connection, step)
-        rows = {revision: embedding(content.text, number) for revision, (_, content) in found.items()}
+        found = unembedded(transaction.connection, step)
+        rows = {revision: embedding(each.content.text, number) for revision, each in found.items()}
         add_vectors(transaction, number, rows)
         return False
     go_live(transaction, number, "", rollback=False)

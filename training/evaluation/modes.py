@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from models.manifest import Mode
+from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.geometry import directions
@@ -24,7 +25,8 @@ from training.evaluation.words import WordIndex
 
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
-Split = Callable[[str], list[str]]  # a text's passages, at least one
+# The passages of a title and text, at least one. Tokens of each; None: as many as the model reads.
+Split = Callable[[Content, int | None], list[str]]
 CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
 _QUERIES = 64  # whose cosines are in memory at a time
 _DECIMALS = 6  # of a cosine: equal vectors at different places of a product differ behind it in float32
@@ -47,16 +49,19 @@ class Found(NamedTuple):
     hybrid: Scores
 
 
-def whole(text: str) -> list[str]:
+def whole(content: Content, _passage_tokens: int | None) -> list[str]:
     """No split: the model sees as much of a text as it reads."""
-    return [text]
+    return [content.whole]
 
 
-def passages_of(texts: Sequence[str], split: Split, encode: Encode) -> Passages:
+def passages_of(
+    contents: Sequence[Content], split: Split, encode: Encode, passage_tokens: int | None = None
+) -> Passages:
     # disable=None: on a terminal alone, here and below
-    parts = [split(text) for text in tqdm(texts, desc="splitting", unit=" texts", leave=False, disable=None)]
+    shown = tqdm(contents, desc="splitting", unit=" texts", leave=False, disable=None)
+    parts = [split(content, passage_tokens) for content in shown]
     vectors = encode([part for of_text in parts for part in of_text])
-    owners = np.repeat(np.arange(len(texts)), [len(of_text) for of_text in parts])
+    owners = np.repeat(np.arange(len(contents)), [len(of_text) for of_text in parts])
     return Passages(np.nan_to_num(directions(vectors)).astype(np.float32), owners)
 
 

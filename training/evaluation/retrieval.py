@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from models.manifest import Mode
+from models.manifest import Mode, SearchDefaults
+from models.search.content import Content
+from models.search.fusion import weight_of
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
@@ -25,13 +28,14 @@ from training.evaluation.modes import DENSE, MODES, Split, find, passages_of
 from training.evaluation.rankings import DEPTH, Ranking, judge, mean
 from training.evaluation.words import WordIndex
 from training.text.lines import read_records, text_of
+from training.text.service_collections import DEFAULT
 
 _CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
 _COLUMNS = (("query_id", "query-id"), ("corpus_id", "corpus-id"), ("score",))  # ours, and BEIR's
 
 
 class Collection(NamedTuple):
-    documents: dict[str, str]  # id to title and text; those without any text are left out
+    documents: dict[str, Content]  # by id; those without any text are left out
     queries: dict[str, str]  # those with a relevant document
     relevant: dict[str, dict[str, float]]  # query id to document id to gain, above 0
     empty: int  # documents without text: no service would take them, so they are never found
@@ -52,12 +56,12 @@ def load(folder: Path, split: str = "test") -> Collection:
 
     Raise TrainingError, with the file and the line, for what cannot be read or does not fit together.
     """
-    documents = {name: text for _, name, text in _texts(_file(folder, _CORPUS))}
+    documents = {name: content for _, name, content in _contents(_file(folder, _CORPUS))}
     queries: dict[str, str] = {}
-    for where, name, text in _texts(_file(folder, _QUERIES)):
-        if not text:
+    for where, name, asked in _contents(_file(folder, _QUERIES)):
+        if not asked.text:
             raise TrainingError(f"{where}: the query has no text.")
-        queries[name] = text
+        queries[name] = asked.text
     relevant: dict[str, dict[str, float]] = {}
     judgements = _file(folder, f"qrels.{split}.tsv", f"qrels/{split}.tsv")
     for where, query, document, gain in _read(judgements):
@@ -68,7 +72,7 @@ def load(folder: Path, split: str = "test") -> Collection:
             raise TrainingError(f"{where}: this pair was judged before, with another score.")
     if not relevant:
         raise TrainingError(f"{judgements} names no relevant document.")
-    there = {name: text for name, text in documents.items() if text}
+    there = {name: content for name, content in documents.items() if content.text}
     if not there:
         raise TrainingError(f"{_file(folder, _CORPUS)} holds no text.")
     judged = {query: queries[query] for query in relevant}
@@ -88,13 +92,17 @@ def retrieval(
 
 
 def search(
-    collection: Collection, encode_queries: Encode, encode_documents: Encode, split: Split
+    collection: Collection,
+    encode_queries: Encode,
+    encode_documents: Encode,
+    split: Split,
+    learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
 ) -> tuple[dict[Mode, list[list[str]]], int]:
     """By mode, document ids for every query, in their order, best first; and the vectors without a direction.
 
     A document has the cosine of the best of its passages, which `split` gives. Equal scores are ranked by
     descending id, as trec_eval ranks them, and a document with the query's own id is left out of its list,
-    as BEIR does.
+    as BEIR does. learned: the weight and the passages of each part.
     """
     ids = sorted(collection.documents, reverse=True)
     asked = list(collection.queries)
@@ -102,14 +110,16 @@ def search(
     vectors = encode_queries(texts)
     undefined = int(np.isnan(directions(vectors)).any(axis=1).sum())
     lists: dict[Mode, list[list[str]]] = {mode: [[] for _ in asked] for mode in MODES}
-    for asking, among in _parts(collection.within, asked, ids):
+    for part, asking, among in _parts(collection.within, asked, ids):
         some = [collection.documents[ids[row]] for row in among]
-        passages = passages_of(some, split, encode_documents)
+        of_part = learned.get(part)
+        passages = passages_of(some, split, encode_documents, of_part.passage_tokens if of_part else None)
         undefined += int((~passages.vectors.any(axis=1)).sum())
-        with WordIndex(some) as words:
+        with WordIndex([content.whole for content in some]) as words:
             queries = [texts[at] for at in asking]
             # One more, in place of the query's own.
-            rankings = find(queries, vectors[asking], passages, words, DEPTH + 1)
+            weight = weight_of(of_part)
+            rankings = find(queries, vectors[asking], passages, words, DEPTH + 1, weight)
             for at, found in zip(asking, rankings, strict=True):
                 for mode, ranked in zip(MODES, found, strict=True):
                     named = (ids[among[row]] for row in ranked)
@@ -119,10 +129,10 @@ def search(
 
 def _parts(
     within: Mapping[str, str] | None, queries: Sequence[str], documents: Sequence[str]
-) -> Iterator[tuple[list[int], list[int]]]:
-    """The places of the queries and of the documents of each part, in their order."""
+) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Each part, and the places of its queries and of its documents, in their order."""
     if within is None:
-        yield [*range(len(queries))], [*range(len(documents))]
+        yield DEFAULT, [*range(len(queries))], [*range(len(documents))]
         return
     asking: dict[str, list[int]] = {}
     among: dict[str, list[int]] = {}
@@ -130,7 +140,7 @@ def _parts(
         for at, name in enumerate(names):
             places.setdefault(within[name], []).append(at)
     for part, of_part in asking.items():
-        yield of_part, among[part]
+        yield part, of_part, among[part]
 
 
 def judge_all(collection: Collection, lists: Sequence[Sequence[str]]) -> list[Ranking]:
@@ -163,8 +173,8 @@ def _found(folder: Path, *names: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _texts(file: Path) -> Iterator[tuple[str, str, str]]:
-    """(file and line, id, title and text) of each line."""
+def _contents(file: Path) -> Iterator[tuple[str, str, Content]]:
+    """(file and line, id, title and text) of each line; a title alone is the text."""
     seen: set[str] = set()
     for record in read_records(file, kind=".jsonl"):
         name, text = text_of(record, ["_id"]), text_of(record, ["text"])
@@ -172,7 +182,8 @@ def _texts(file: Path) -> Iterator[tuple[str, str, str]]:
         if name in seen:
             raise TrainingError(f"{record.at}: the _id {name[:100]!r} was there before.")
         seen.add(name)
-        yield record.at, name, f"{title} {text}".strip()
+        title, text = title.strip(), text.strip()
+        yield record.at, name, Content(text, title) if text else Content(title)
 
 
 def _read(file: Path) -> Iterator[tuple[str, str, str, float]]:

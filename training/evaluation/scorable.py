@@ -44,7 +44,7 @@ class Scorable(NamedTuple):
     encode: Encode  # without a prompt
     encode_queries: Encode
     encode_documents: Encode
-    split: Split  # a document's passages, as the service embeds them
+    split: Split  # as the service splits a document
 
 
 @contextmanager
@@ -93,9 +93,11 @@ def scorable_of(encoder: Encoder) -> Scorable:
     def behind(prompt: str) -> Encode:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
-    def passages(text: str) -> list[str]:
-        found = split(Content(text), encoder, manifest.document_prompt)
-        return [text] if found is None else [text[slice(*span)] for span in (found.head, *found.others)]
+    def passages(content: Content, passage_tokens: int | None) -> list[str]:
+        found = split(content, encoder, manifest.document_prompt, passage_tokens=passage_tokens)
+        others = () if found is None else found.others
+        lead = "" if found is None else found.lead
+        return [content.whole, *(lead + content.text[slice(*span)] for span in others)]
 
     return Scorable(
         manifest.version,

@@ -91,7 +91,7 @@ def score(
     for name, collection in loaded.collections.items():
         say(f"searching {name}, {len(collection.documents)} documents")
         passages = cache(split)
-        parts = chain.from_iterable(map(passages, collection.documents.values()))
+        parts = chain.from_iterable(passages(content, None) for content in collection.documents.values())
         queries = encode_once(encode_queries or encode, collection.queries.values())
         documents = encode_once(encode_documents or encode, parts)
         body.setdefault("retrieval", {})[name] = retrieval(collection, queries, documents, passages)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from models.search.content import Content
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.retrieval import load
 from training.text.corpus import ANCHOR, POSITIVE
@@ -47,11 +48,12 @@ def read_beir(folder: Path, split: str) -> Labelled:
     """Queries with a relevant document (score above 0) in that split. A document is title and text."""
     found = load(folder, split)
     pairs = (
-        (found.queries[query], found.documents.get(document, ""))
+        (found.queries[query], found.documents.get(document, Content("")).whole)
         for query, documents in found.relevant.items()
         for document in documents
     )
-    return _labelled(pairs, found.documents.values(), f"{folder}, split {split},")
+    texts = (content.whole for content in found.documents.values())
+    return _labelled(pairs, texts, f"{folder}, split {split},")
 
 
 def _labelled(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, name: str) -> Labelled:

@@ -3,6 +3,7 @@
     title            "Reset a password"    and the text behind it
     heading          "# Before you begin"  a line of Markdown, and the rest of the document
     first sentence   of the document, and the rest of it
+    passages         of a long document: the first sentence of each, and the rest of the passage
 
 A query is cut out of its document, or each would find its own by the very words (Izacard et al. 2022 leave
 them in for one query in ten; here the teacher scores what is left). Not here: queries that people asked;
@@ -24,16 +25,18 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)\n", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")  # noqa: RUF001  full-width marks
 _SHORTEST, _LONGEST = 4, 60  # words of a sentence that can ask; chosen by us
 _CHARACTERS = 8, 200  # of one whose script writes no spaces
+_PASSAGE = 150  # words of a passage: as many as the default model reads, about
+_LETTERS = 2  # of a word, in a script without spaces
 
 
 class Query(NamedTuple):
     text: str
     source: int | None = None  # the place of the document that it was cut out of; None: somebody asked it
-    rest: str = ""  # that document without it
+    rest: str = ""  # that document, or its passage, without it
 
 
 def queries_of(documents: Sequence[tuple[str, str]]) -> list[Query]:
-    """Titles, headings and first sentences of (title, text), without those that several documents have."""
+    """Queries of each (title, text), without those that several documents have."""
     found = [query for place, (title, text) in enumerate(documents) for query in _cut(place, title, text)]
     used = Counter(query.text.casefold() for query in found)
     return [query for query in found if used[query.text.casefold()] == 1]
@@ -47,9 +50,29 @@ def _cut(place: int, title: str, text: str) -> Iterator[Query]:
         rest = folded(text[: heading.start()] + text[heading.end() :])
         if rest:
             yield Query(folded(heading[1]), place, rest)
-    sentences = [folded(part) for part in _END.split(_HEADING.sub("", text).strip(), maxsplit=1)]
+    plain = _HEADING.sub("", text).strip()
+    sentences = [folded(part) for part in _END.split(plain, maxsplit=1)]
     if len(sentences) == 2 and sentences[1] and _asks(sentences[0]):
         yield Query(sentences[0], place, sentences[1])
+    for first, *others in _passages(plain):
+        if others and _asks(first):
+            yield Query(first, place, folded(" ".join(others)))
+
+
+def _passages(text: str) -> Iterator[list[str]]:
+    """The sentences of each passage behind the first."""
+    passage: list[str] = []
+    size, head = 0, True
+    for sentence in filter(None, map(folded, _END.split(text))):
+        words = len(sentence.split()) if " " in sentence else len(sentence) // _LETTERS
+        if size + words > _PASSAGE and passage:
+            if not head:
+                yield passage
+            passage, size, head = [], 0, False
+        passage.append(sentence)
+        size += words
+    if not head:
+        yield passage
 
 
 def _asks(sentence: str) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT, fuse
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Vectors
@@ -57,7 +58,7 @@ class _Passages:
     """The passages of some texts, one text after another."""
 
     def __init__(self, texts: Sequence[str], model: Scorable) -> None:
-        parts = [model.split(text) for text in texts]
+        parts = [model.split(Content(text), None) for text in texts]
         self.texts = [folded(part) for of_text in parts for part in of_text]
         self.starts = np.cumsum([0, *map(len, parts)])
         self.vectors: Vectors = unit_vectors(model.encode_documents, self.texts)

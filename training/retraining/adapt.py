@@ -35,7 +35,7 @@ def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, 
     job = job_of(gathered, config, seeded, store, work, say)
     corpora, learned = {TEXTS: job.corpus}, {*gathered.learned}
     with contextlib.suppress(NothingToLearn):  # no titles and no judged queries: text alone
-        pairs = rows_of(PAIRS, config, store, gathered.active, gathered.split, gathered.found)
+        pairs = rows_of(PAIRS, config, store, gathered, gathered.split, gathered.found)
         if len(pairs) >= LEAST_PAIRS:
             corpora[PAIRS] = pairs
             learned |= sides.learned(gathered.found.train)
@@ -43,6 +43,7 @@ def adapt_job(stages: Stages, gathered: Gathered, config: Config, store: Store, 
     return replace(
         job,
         steps=None,
+        data=config.gate.data,  # not what SIMILE_EVAL_DATA names: those sets are in a language that it read
         staged=Staged(timed, corpora, table.seed),
         about={**job.about, "learned": sorted(learned)},
     )

@@ -14,7 +14,7 @@ from models.store import Store
 from training.arguments import positive
 from training.errors import NothingToLearn
 from training.retraining.command import NOTHING, of_service
-from training.retraining.config import LEAST, Config, FoldersTable, folders, read_config
+from training.retraining.config import LEAST, SEARCH, Config, FoldersTable, folders, read_config
 from training.runs.export import add_models_dir
 from training.text.service_collections import add_options
 
@@ -26,6 +26,7 @@ _TIMED = 64  # documents
 _STEP = 3
 # Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
+_LENGTHS = 3  # of passages, with which `search` reads each document (tuning.py)
 _READ = 4  # times that `adapt` reads each text: two views, twice
 
 
@@ -46,7 +47,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look and say; exit status 4 when there is nothing to learn."""
-    from training.retraining.auto import choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
+    from training.retraining.retune import sides  # noqa: PLC0415  torch
 
     if options.config:
         config = read_config(options.config)
@@ -58,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     except NothingToLearn as error:
         return _nothing(str(error))
     found = choices(material)
+    if config.gate.mode == "on" and all(sides(gathered, config)):
+        found.append(TUNE)
     if not found:
         return _nothing(nothing(material))
     print(material)  # noqa: T201  the answer of the command
@@ -77,12 +81,14 @@ def advice(material: Material, found: Sequence[Choice], pace: float) -> list[str
     """A line for each choice. pace: texts of a second, of the active model on this machine."""
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {_minutes(choice.recipe, material, pace):.0f} minutes of training here."
+        f"About {_minutes(choice.recipe, material, pace):.0f} minutes here."
         for number, choice in enumerate(found, 1)
     ]
 
 
 def _minutes(recipe: str, material: Material, pace: float) -> float:
+    if recipe == SEARCH:
+        return max(1.0, material.documents * _LENGTHS / pace / 60)
     if recipe == "adapt":
         texts = material.documents * _READ
     else:

@@ -48,7 +48,7 @@ def changed(
 
 def _answer(asked: Collection, figures: Mapping[str, Any], at: int) -> list[dict[str, str]]:
     hits = figures.get(HYBRID, figures)[HITS][at][:_HITS]
-    return [{"id": _id(id), "text": _short(asked.documents[id])} for id in hits]
+    return [{"id": _id(id), "text": _short(asked.documents[id].whole)} for id in hits]
 
 
 def _id(name: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.evaluation.encoding import Choose, Encode
+from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.retraining import searches as own
 from training.retraining.gate.verdict import EACH, JUDGED
@@ -31,7 +32,7 @@ def choose_by(dev: Mapping[str, Collection]) -> Choose | None:
         return None
 
     def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
-        scores = own.score(made, encode_queries, encode_documents, lambda text: [text])
+        scores = own.score(made, encode_queries, encode_documents, whole)
         return np.concatenate(
             [np.mean([each[EACH], each["hybrid"][EACH]], axis=0) for each in scores.values()]
         )

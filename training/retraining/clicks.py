@@ -105,34 +105,44 @@ def _add(session: Session, id: str, kind: str, position: int | None, page: Seque
         session.skipped.discard(id)
 
 
-def used_at(
-    url: str, wanted: Sequence[str], bias: float | None, least: int, keys: int
-) -> tuple[list[Judgement], str]:
-    """Judgements from the events of the service at `url`, as `judgements_of` makes them, and a line on them.
+class Use(NamedTuple):
+    """What the events of a service say."""
+
+    judgements: list[Judgement]
+    line: str
+    asked: dict[str, tuple[str, ...]]  # the queries of each collection
+
+
+def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, keys: int) -> Use:
+    """Judgements from the events of the service at `url`, as `judgements_of` makes them.
 
     wanted: the names of the collections to read, or service_collections.ALL. Raise TrainingError.
     """
-    rows = (
-        row
-        | {
-            "query": valid(row["query"], f"{shown(url)}, events"),
-            "id": qualified(collection, row["id"]),
-            "shown": [qualified(collection, id) for id in row["shown"]],
-        }
-        for collection in collections_of(url, wanted)
-        for row in events_of(url, collection)
-    )
-    sessions = sessions_of(rows)
+    asked: dict[str, dict[str, None]] = {}
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for collection in collections_of(url, wanted):
+            for row in events_of(url, collection):
+                query = valid(row["query"], f"{shown(url)}, events")
+                asked.setdefault(collection, {})[folded(query)] = None
+                yield row | {
+                    "query": query,
+                    "id": qualified(collection, row["id"]),
+                    "shown": [qualified(collection, id) for id in row["shown"]],
+                }
+
+    sessions = sessions_of(rows())
     if not sessions:
-        return [], "no events"
+        return Use([], "no events", {})
     used = estimated_bias(sessions) if bias is None else bias
     found = judgements_of(sessions, used, least, keys)
     verdicts = {(each.query, each.id): each.relevant for each in found}
     relevant = sum(verdicts.values())
-    return found, (
+    line = (
         f"{len(sessions):,} searches with events (position bias {used:g}): {relevant:,} answers, "
         f"{len(verdicts) - relevant:,} documents passed over"
     )
+    return Use(found, line, {collection: tuple(queries) for collection, queries in asked.items()})
 
 
 def judgements_of(sessions: Sequence[Session], bias: float, least: int, keys: int) -> list[Judgement]:

@@ -19,6 +19,7 @@ from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
 AUTO = "auto"  # the recipe that looks and chooses (auto.py)
+SEARCH = "search"  # what a retraining of the search alone is called in the place of a recipe
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _BASES = ("anchor", "active", "default")  # whatever folder there is of that name
 
@@ -59,6 +60,7 @@ class EventsTable(Table):
     position_bias: Literal["estimate"] | Annotated[float, Field(ge=0, le=3)] = "estimate"
     least: int = Field(3, ge=1)  # searches that must agree on a document
     keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
+    queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
 
 
 class TrainTable(Table):

@@ -55,7 +55,7 @@ def asked(folds: Sequence[Fold]) -> dict[str, Collection]:
         return {}
     return {
         JUDGED: Collection(
-            {id: text for one in each for id, text in one.documents.items()},
+            {id: content for one in each for id, content in one.documents.items()},
             {name: query for one in each for name, query in one.queries.items()},
             {name: ids for one in each for name, ids in one.relevant.items()},
             0,

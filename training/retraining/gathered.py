@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from models.files.bounded import read_json
@@ -11,11 +12,12 @@ from models.manifest import REPORT
 from models.publishing.publish import Say
 from models.store import Store
 from training.retraining.anchor import active_version
-from training.retraining.clicks import used_at
+from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, CorpusTable, require_enough
 from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
+from training.retraining.searches import plain
 
 
 class Gathered(NamedTuple):
@@ -24,6 +26,7 @@ class Gathered(NamedTuple):
     split: Split
     found: Judged
     learned: frozenset[str]  # sides.learned of the models so far
+    asked: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
 
 
 def gather(config: Config, store: Store, say: Say) -> Gathered:
@@ -36,12 +39,13 @@ def gather(config: Config, store: Store, say: Say) -> Gathered:
     split = hold_out(documents.kept, config.corpus.held_out)
     table, known = config.judgements, _stand_ins(documents, split)
     learned = _learned(store, active)
-    found = judged(_judgements(config, say), known, table.held_out, table.trusted, learned)
+    used = _use(config, say)
+    found = judged(_judgements(config, used), known, table.held_out, table.trusted, learned)
     split = split.moved(found.parts)
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
-    return Gathered(active, documents, split, found, frozenset(learned))
+    return Gathered(active, documents, split, found, frozenset(learned), _unjudged(config, used, found))
 
 
 def _documents(table: CorpusTable) -> Documents:
@@ -66,14 +70,31 @@ def _stand_ins(documents: Documents, split: Split) -> dict[str, str]:
     return kept | {id: kept[first] for id, first in documents.copies.items()}
 
 
-def _judgements(config: Config, say: Say) -> Iterator[Judgement]:
-    table, events = config.judgements, config.events
-    if events.use and config.corpus.service is not None:
-        bias = None if events.position_bias == "estimate" else events.position_bias
-        where = config.corpus.service, config.corpus.collections
-        used, line = used_at(*where, bias, events.least, events.keys)
-        say(line)
-        yield from used
+def _use(config: Config, say: Say) -> Use:
+    events = config.events
+    if not events.use or config.corpus.service is None:
+        return Use([], "", {})
+    bias = None if events.position_bias == "estimate" else events.position_bias
+    where = config.corpus.service, config.corpus.collections
+    used = used_at(*where, bias, events.least, events.keys)
+    say(used.line)
+    return used
+
+
+def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
+    """Queries of events to train on, where that is allowed, without those that people judged."""
+    if not config.events.queries:
+        return {}
+    said = {plain(query) for query in (*found.train, *found.dev, *found.held)}
+    return {
+        collection: [query for query in queries if plain(query) not in said]
+        for collection, queries in used.asked.items()
+    }
+
+
+def _judgements(config: Config, used: Use) -> Iterator[Judgement]:
+    table = config.judgements
+    yield from used.judgements
     if table.file is not None:
         yield from judgements_in(table.file)
     if table.feedback and config.corpus.service is not None:

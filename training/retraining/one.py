@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models import cpus
 from models.errors import Damaged, ProofFailed
-from models.manifest import ANCHOR, Gate
+from models.manifest import ANCHOR, Gate, SearchDefaults
 from models.publishing.publish import Say, silent
 from models.sources.folder import read_source
 from models.store import Store
@@ -102,7 +102,8 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else anchor_of(job.store, str(base.version))
         _check_new(job, active, base)
-        before = _scores(job, job.store, active, say) if job.mode == "on" else {}
+        learned = job.store.verify(active).search
+        before = _scores(job, job.store, active, learned, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
         if job.sweep:
             _sweep(job.work, place, say)
@@ -133,14 +134,17 @@ def judge(
     """
     try:
         manifest = artifacts.verify(candidate)
-        after = _scores(job, artifacts, candidate, say) if job.mode == "on" else {}
+        served = job.store.verify(active)
+        if (
+            not job.staged
+        ):  # which reads what the active version cannot: what was learned for that one is void
+            manifest = manifest.model_copy(update={"search": served.search})
+        after = _scores(job, artifacts, candidate, manifest.search, say) if job.mode == "on" else {}
         if crossed:
             after["own"] = {**after.get("own", {}), JUDGED: crossed}
     except Damaged as error:
         return Outcome(None, False, str(error), None)
-    served, files = job.store.verify(active), artifacts.folder(candidate)
-    if not job.staged:  # which reads what the active version cannot: what was learned for that one is void
-        manifest = manifest.model_copy(update={"search": served.search})
+    files = artifacts.folder(candidate)
     about = {
         "candidate": about_of(manifest),
         "active": about_of(served),
@@ -235,24 +239,27 @@ def _sweep(work: Path, place: Path, say: Say) -> None:
             shutil.rmtree(other)
 
 
-def _scores(job: Job, store: Store, version: str, say: Say) -> dict[str, Any]:
+def _scores(
+    job: Job, store: Store, version: str, learned: Mapping[str, SearchDefaults], say: Say
+) -> dict[str, Any]:
     if job.data is None and not job.searches:
         if job.folds:  # their queries judge
             return {}
         raise TrainingError("The gate needs evaluation sets: --data, SIMILE_EVAL_DATA, or --gate off.")
     threads = job.options.threads or cpus.available()
-    return scores_of(store, version, threads, job.data, job.searches, job.evidence, say)
+    return scores_of(store, version, threads, job.data, job.searches, job.evidence, learned, say)
 
 
 def _crossed(job: Job, active: str, base: Base, place: Path, say: Say) -> tuple[Scores, Scores]:
     """The judged queries of both halves, as the active version and as the model of the other half answers."""
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     threads = job.options.threads or cpus.available()
+    learned = job.store.verify(active).search
     for number, fold in enumerate(job.folds, 1):
         say(f"training without half of the judged queries, {number} of {len(job.folds)}")
         store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)
         for side, (of, name) in zip(sides, ((job.store, active), (store, version)), strict=True):
-            found = scores_of(of, name, threads, None, fold.searches, fold.evidence, say)
+            found = scores_of(of, name, threads, None, fold.searches, fold.evidence, learned, say)
             side.append(found["own"][JUDGED])
     return pooled(sides[0]), pooled(sides[1])
 

@@ -73,7 +73,7 @@ def job_of(gathered: Gathered, config: Config, recipe: Recipe, store: Store, wor
     if halves:
         say(f"{len(found.held) + len(found.crossed)} judged queries are few: each judges a model without it")
         split, found = _whole(split, found)
-    material = partial(rows_of, recipe.source.kind, config, store, active)
+    material = partial(rows_of, recipe.source.kind, config, store, gathered)
     folds = tuple(_fold(half, config, material) for half in halves)
     searches = own.collections(split, found.held, config.corpus.candidates)
     data = _data(config, bool(searches or folds))
@@ -150,8 +150,14 @@ def _fold(half: tuple[Split, Judged], config: Config, material: Callable[[Split,
     return Fold(material(split, found), {JUDGED: judged}, own.evidence(judged, found.groups, found.keys))
 
 
-def rows_of(kind: Kind, config: Config, store: Store, active: str, split: Split, found: Judged) -> Corpus:
-    """Rows of what may be trained on. Raise NothingToLearn when there is nothing of that kind."""
+def rows_of(
+    kind: Kind, config: Config, store: Store, gathered: Gathered, split: Split, found: Judged
+) -> Corpus:
+    """Rows of what may be trained on. Raise NothingToLearn when there is nothing of that kind.
+
+    split, found: those of `gathered`, or of one fold.
+    """
+    active = gathered.active
     withheld = own.withheld(split, (*found.held, *found.dev))
     with _active(config, store, active) as model:
         corpus = corpus_of(
@@ -162,6 +168,7 @@ def rows_of(kind: Kind, config: Config, store: Store, active: str, split: Split,
             config.train.negatives,
             withheld,
             found.negatives,
+            gathered.asked,
         )
     if corpus.digest == corpus.rows:
         return corpus

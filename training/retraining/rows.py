@@ -4,8 +4,8 @@
     pairs      a judged query with its document, and a title with its text
     triples    the same pairs, each with negatives: first documents that people called not relevant or passed
                over, then those that the active model finds close (mining/negatives.py)
-    lists      queries made of titles, headings and first sentences, each with documents as hybrid search with
-               the active model scores them (mining/teacher.py)
+    lists      queries made of titles, headings and first sentences, and such as people asked, each with
+               documents as hybrid search with the active model scores them (mining/teacher.py)
 
 No query, title or text that was held out is in it. Titles and negatives are those of the same collection.
 """
@@ -22,7 +22,7 @@ from training.evaluation.scorable import Scorable
 from training.mining.labelled import Labelled, folded
 from training.mining.negatives import Counts, Rules, in_rows, mine_negatives
 from training.mining.pairs import body_of, title_pairs
-from training.mining.queries import queries_of
+from training.mining.queries import Query, queries_of
 from training.mining.teacher import lists
 from training.retraining.documents import Document
 from training.retraining.searches import plain
@@ -37,19 +37,20 @@ def corpus_of(
     negatives: int,
     withheld: AbstractSet[str] = frozenset(),
     not_relevant: Mapping[str, Sequence[str]] | None = None,
+    asked: Mapping[str, Sequence[str]] | None = None,
 ) -> Corpus:
     """Raise NothingToLearn when there is nothing of that kind.
 
     withheld: texts that judge, as `own.plain` makes them.
     judged: ids of relevant documents by query, of the queries to train on. active: gives the active model;
     called for triples and lists only. negatives: of each pair. not_relevant: ids of documents that do not
-    answer a query.
+    answer a query. asked: queries that nobody judged, by collection.
     """
     if kind is TEXTS:
         texts = (document.text for document in documents if plain(document.text) not in withheld)
         return Corpus.of(texts, "what may be trained on")
     if kind is LISTS:
-        return _lists(documents, active, withheld)
+        return _lists(documents, active, withheld, asked or {})
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
     kept: dict[str, list[Document]] = {}
@@ -91,23 +92,29 @@ def corpus_of(
 
 
 def _lists(
-    documents: Sequence[Document], active: Callable[[], Scorable], withheld: AbstractSet[str]
+    documents: Sequence[Document],
+    active: Callable[[], Scorable],
+    withheld: AbstractSet[str],
+    asked: Mapping[str, Sequence[str]],
 ) -> Corpus:
     """Queries of each collection with its documents; a collection with fewer than a list has gives none."""
     of_collection: dict[str, list[Document]] = {}
     for document in documents:
         if plain(document.text) not in withheld:
             of_collection.setdefault(document.collection, []).append(document)
-    asked = {
+    queries_in = {
         collection: [
             query
-            for query in queries_of([(document.title, document.text) for document in some])
+            for query in (
+                *queries_of([(document.title, document.text) for document in some]),
+                *map(Query, asked.get(collection, ())),
+            )
             if not withheld & {plain(query.text), plain(query.rest)}
         ]
         for collection, some in of_collection.items()
         if len(some) >= LISTED
     }
-    if not any(asked.values()):
+    if not any(queries_in.values()):
         raise NothingToLearn(
             f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
             "title, headings or two sentences."
@@ -115,12 +122,12 @@ def _lists(
     teacher = active()
     found = (
         each.row()
-        for collection, queries in asked.items()
+        for collection, queries in queries_in.items()
         for each in lists([document.text for document in of_collection[collection]], queries, teacher)
     )
     corpus = Corpus.of_rows(found, "the lists to train on")
     # Named by what they are made of; another active model is another teacher, and there is more to learn.
-    made_of = [(query.text, query.rest) for queries in asked.values() for query in queries]
+    made_of = [(query.text, query.rest) for queries in queries_in.values() for query in queries]
     return replace(
         corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(made_of)}".encode()).hexdigest()
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.manifest import Manifest
+from models.manifest import Manifest, SearchDefaults
 from models.publishing.publish import Say
 from models.store import Store
 from training.evaluation.retrieval import Collection
@@ -23,9 +23,14 @@ def scores_of(
     data: Path | None,
     searches: Mapping[str, Collection],
     evidence: Mapping[str, Any],
+    learned: Mapping[str, SearchDefaults],
     say: Say,
 ) -> dict[str, Any]:
-    """Scores on the sets in `data` and in `searches`. evidence: of the judged queries, searches.evidence."""
+    """Scores on the sets in `data` and in `searches`.
+
+    evidence: of the judged queries, searches.evidence. learned: the search with which it is, or would be,
+    served.
+    """
     say(f"scoring {version}")
     encoder = store.open(version, threads=threads)
     model = scorable_of(encoder)
@@ -33,7 +38,8 @@ def scores_of(
         scores = score(model.encode, data, samples=True) if data is not None else {}
         if searches:
             say(f"searching the held-out text: {', '.join(searches)}")
-            scores["own"] = own.score(searches, model.encode_queries, model.encode_documents, model.split)
+            encoders = model.encode_queries, model.encode_documents
+            scores["own"] = own.score(searches, *encoders, model.split, learned)
             if JUDGED in searches:
                 scores["own"][JUDGED] |= evidence
         return scores

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
+from models.manifest import SearchDefaults
+from models.search.content import Content
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.modes import DENSE
 from training.evaluation.modes import Split as Passages
@@ -90,24 +93,40 @@ def plain(text: str) -> str:
 
 
 def score(
-    made: Mapping[str, Collection], encode_queries: Encode, encode_documents: Encode, split: Passages
+    made: Mapping[str, Collection],
+    encode_queries: Encode,
+    encode_documents: Encode,
+    split: Passages,
+    learned: Mapping[str, SearchDefaults] = MappingProxyType({}),
 ) -> dict[str, dict[str, Any]]:
     """nDCG@10 and the others of each collection; of dense search, and behind them those of the other modes.
 
     `each` is the nDCG@10 of every query, in their order, and `hits` the ids that it found first. split: a
-    document's passages.
+    document's passages. learned: the search that a version has learned, by collection of the service.
     """
     passages = cache(split)
-    texts = dict.fromkeys(text for collection in made.values() for text in collection.documents.values())
+    found = (
+        (content, of_part.passage_tokens if (of_part := learned.get(part)) else None)
+        for collection in made.values()
+        for part, content in _in_parts(collection)
+    )
+    texts = dict.fromkeys(found)
     asked = chain.from_iterable(collection.queries.values() for collection in made.values())
     queries = encode_once(encode_queries, asked)
-    documents = encode_once(encode_documents, chain.from_iterable(map(passages, texts)))
+    parts = chain.from_iterable(passages(content, size) for content, size in texts)
+    documents = encode_once(encode_documents, parts)
     scores = {}
     for name, collection in made.items():
-        lists, undefined = search(collection, queries, documents, passages)
+        lists, undefined = search(collection, queries, documents, passages, learned)
         modes = {mode: _figures(collection, ranked) for mode, ranked in lists.items()}
         scores[name] = modes.pop(DENSE) | counts(collection, undefined) | modes
     return scores
+
+
+def _in_parts(collection: Collection) -> Iterator[tuple[str, Content]]:
+    """Each document, and the collection of the service that it is in."""
+    for name, content in collection.documents.items():
+        yield (collection.within[name] if collection.within else DEFAULT), content
 
 
 def overlap(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
@@ -153,19 +172,19 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
         for id, body in bodies.items()
         if id in queries or (within[id], body) not in answers
     }
-    documents = {name: body for name, body in candidates.items() if body}
+    documents = {name: Content(body) for name, body in candidates.items() if body}
     return _one_each(queries, documents, "\0text", within)
 
 
 def _neighbours(held: Sequence[Document], others: Iterable[Document]) -> Collection:
     """A pair of sentences of each document, where it has any."""
     queries: dict[str, str] = {}
-    answers: dict[str, str] = {}
+    answers: dict[str, Content] = {}
     for at, document in enumerate((*held, *others)):
         sentences = _sentences(document.text)
         if len(sentences) > 1:
             first = int(place(f"sentence\0{document.id}") * (len(sentences) - 1))
-            answers[f"{document.id}\0next"] = sentences[first + 1]
+            answers[f"{document.id}\0next"] = Content(sentences[first + 1])
             if at < len(held) and sentences[first] != sentences[first + 1]:
                 queries[document.id] = sentences[first]
     within = {document.id: document.collection for document in (*held, *others)}
@@ -184,7 +203,7 @@ def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
             rare = sorted(own, key=lambda word: (used[word], word))[: len(own) // 2]
             chosen = sorted(rare, key=lambda word: place(f"{document.id}\0{word}"))[:_KNOWN_WORDS]
             queries[document.id] = " ".join(word for word in own if word in chosen)
-    documents = {f"{document.id}\0whole": document.whole for document in both}
+    documents = {f"{document.id}\0whole": document.content for document in both}
     return _one_each(queries, documents, "\0whole", {document.id: document.collection for document in both})
 
 
@@ -196,8 +215,8 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
     by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
     within = {id: document.collection for id, document in by_id.items()}
     wanted = dict.fromkeys(id for ids in judged.values() for id in ids)
-    documents = {id: by_id[id].whole for id in wanted}
-    documents |= {document.id: document.whole for document in (*split.held, *others)}
+    documents = {id: by_id[id].content for id in wanted}
+    documents |= {document.id: document.content for document in (*split.held, *others)}
     queries: dict[str, str] = {}
     relevant: dict[str, dict[str, float]] = {}
     for query, ids in judged.items():
@@ -211,7 +230,7 @@ def _judged(split: Split, others: Iterable[Document], judged: Mapping[str, Seque
 
 
 def _one_each(
-    queries: dict[str, str], documents: dict[str, str], suffix: str, within: Mapping[str, str]
+    queries: dict[str, str], documents: dict[str, Content], suffix: str, within: Mapping[str, str]
 ) -> Collection:
     """Each query is answered by the text under its own name and `suffix`.
 
@@ -231,13 +250,13 @@ def _bounded(collection: Collection, candidates: int) -> Collection:
     )
     answers = {name for found in collection.relevant.values() for name in found}
     spare = max(0, candidates - len(answers))
-    kept: dict[str, str] = {}
-    for name, text in collection.documents.items():
+    kept: dict[str, Content] = {}
+    for name, content in collection.documents.items():
         if name in answers:
-            kept[name] = text
+            kept[name] = content
         elif spare:
             spare -= 1
-            kept[name] = text
+            kept[name] = content
     return collection._replace(documents=kept)
 
 

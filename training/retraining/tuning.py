@@ -1,16 +1,19 @@
-"""Learn a collection's search: its default mode, and the weight of the vectors in hybrid search.
+"""Learn a collection's search: its default mode, the weight of the vectors, and the length of its passages.
 
-    held-out queries ─▶ candidates by vectors and by words, found once ─▶ nDCG@10 at each weight ─▶ defaults
+    held-out queries ─▶ candidates of each length, by vectors and by words ─▶ nDCG@10 at each weight ─▶ chosen
 
 A weight of 1 is dense search and 0 is search by words alone. Fusing costs no model, so every weight of the
-grid is tried. The one chosen is not the best on these few queries, but the nearest to the usual weight among
-those that are as good as the best within one standard error of their difference (the rule of Breiman and
-others 1984, section 3.4.3): what differs by less is luck, and the usual weight is what others measured.
+grid is tried; each length embeds the documents once more. The setting chosen is not the best on these few
+queries, but the nearest to the usual one among those that are as good as the best within one standard error
+of their difference (the rule of Breiman and others 1984, section 3.4.3): what differs by less is luck. The
+longest passages are the nearest, because each takes memory, and then the weight that others measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import DENSE_WEIGHT
+from training.evaluation.encoding import encode_once
 from training.evaluation.modes import candidates, fused, passages_of
 from training.evaluation.rankings import judge
 from training.evaluation.retrieval import Collection
@@ -26,15 +30,28 @@ from training.evaluation.words import WordIndex
 from training.text.service_collections import DEFAULT
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+LENGTHS = (None, 128, 64)  # tokens of a passage, the usual one first
 LEAST_QUERIES = 20  # of a collection; with fewer the standard error is wider than what weights differ by
 _DEPTH = 10  # hits that nDCG@10 looks at
+
+
+class Setting(NamedTuple):
+    weight: float  # of the vectors
+    passage_tokens: int | None = None
+
+    def __str__(self) -> str:
+        length = f", passages of {self.passage_tokens} tokens" if self.passage_tokens else ""
+        return f"weight {self.weight:g}{length}"
+
+
+SETTINGS = tuple(Setting(weight, tokens) for tokens in LENGTHS for weight in WEIGHTS)
 
 
 class Tuned(NamedTuple):
     """The learned search of one collection, and what it rests on."""
 
     chosen: SearchDefaults
-    ndcg10: dict[float, float]  # the mean at each weight, over the queries that it was chosen with
+    ndcg10: dict[str, float]  # the mean at each setting, over the queries that it was chosen with
     queries: int
 
 
@@ -45,8 +62,8 @@ def tune(searches: Sequence[Collection], model: Scorable) -> dict[str, Tuned]:
     """
     asked: dict[str, list[list[float]]] = {}
     for search in searches:
-        for _, collection, of_weights in by_collection(search, model):
-            asked.setdefault(collection, []).append(of_weights)
+        for _, collection, figures in by_collection(search, model, lambda _: SETTINGS):
+            asked.setdefault(collection, []).append(figures)
     return {
         collection: choose(np.array(rows))
         for collection, rows in sorted(asked.items())
@@ -55,34 +72,48 @@ def tune(searches: Sequence[Collection], model: Scorable) -> dict[str, Tuned]:
 
 
 def choose(ndcg10: NDArray[np.float64]) -> Tuned:
-    """(q, weights) nDCG@10 of each query at each of WEIGHTS -> the weight to serve."""
+    """(q, settings) nDCG@10 of each query at each of SETTINGS -> the one to serve."""
     means = ndcg10.mean(axis=0)
     best = int(means.argmax())
     lost = ndcg10[:, [best]] - ndcg10
     errors = lost.std(axis=0, ddof=1) / np.sqrt(len(ndcg10)) if len(ndcg10) > 1 else np.inf
     alike = np.flatnonzero(means[best] - means <= errors)
-    chosen = WEIGHTS[min(alike, key=lambda at: (abs(WEIGHTS[at] - DENSE_WEIGHT), WEIGHTS[at]))]
-    mode: Mode = "dense" if chosen == 1 else "lexical" if chosen == 0 else "hybrid"
-    found = dict(zip(WEIGHTS, (round(float(mean), 4) for mean in means), strict=True))
-    return Tuned(SearchDefaults(mode=mode, weight=chosen), found, len(ndcg10))
+    weight, tokens = min((SETTINGS[at] for at in alike), key=_distance)
+    mode: Mode = "dense" if weight == 1 else "lexical" if weight == 0 else "hybrid"
+    found = {str(setting): round(float(mean), 4) for setting, mean in zip(SETTINGS, means, strict=True)}
+    chosen = SearchDefaults(mode=mode, weight=weight, passage_tokens=tokens if weight else None)
+    return Tuned(chosen, found, len(ndcg10))
 
 
-def by_collection(search: Collection, model: Scorable) -> Iterator[tuple[str, str, list[float]]]:
-    """Each query with its collection, and its nDCG@10 at each of WEIGHTS."""
+def _distance(setting: Setting) -> tuple[float, ...]:
+    """Distance from the usual setting."""
+    return LENGTHS.index(setting.passage_tokens), abs(setting.weight - DENSE_WEIGHT), setting.weight
+
+
+def by_collection(
+    search: Collection, model: Scorable, settings: Callable[[str], Sequence[Setting]]
+) -> Iterator[tuple[str, str, list[float]]]:
+    """Each query with its collection, and its nDCG@10 at each of the collection's `settings`."""
     for collection, part in parts(search):
-        ids, texts = [*part.documents], [*part.documents.values()]
+        asked = settings(collection)
+        ids, contents = [*part.documents], [*part.documents.values()]
         queries = [*part.queries.values()]
-        passages = passages_of(texts, model.split, model.encode_documents)
-        with WordIndex(texts) as words:
-            found = candidates(queries, model.encode_queries(queries), passages, words)
-            for query, (near, worded) in zip(part.queries, found, strict=True):
-                lists = (fused(near, worded, weight, _DEPTH) for weight in WEIGHTS)
-                relevant = part.relevant[query]
-                yield (
-                    query,
-                    collection,
-                    [judge([ids[at] for at in ranked], relevant).ndcg10 for ranked in lists],
-                )
+        vectors, split = model.encode_queries(queries), cache(model.split)
+        lengths = [*dict.fromkeys(setting.passage_tokens for setting in asked)]
+        texts = chain.from_iterable(split(content, tokens) for tokens in lengths for content in contents)
+        encode = encode_once(model.encode_documents, texts)
+        with WordIndex([content.whole for content in contents]) as words:
+            of_lengths = [
+                candidates(queries, vectors, passages_of(contents, split, encode, tokens), words)
+                for tokens in lengths
+            ]
+            for query, *found in zip(part.queries, *of_lengths, strict=True):
+                relevant, figures = part.relevant[query], []
+                for weight, tokens in asked:
+                    near, worded = found[lengths.index(tokens)]
+                    ranked = fused(near, worded, weight, _DEPTH)
+                    figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
+                yield query, collection, figures
 
 
 def parts(search: Collection) -> Iterator[tuple[str, Collection]]:
@@ -97,7 +128,7 @@ def parts(search: Collection) -> Iterator[tuple[str, Collection]]:
         yield (
             collection,
             search._replace(
-                documents={id: text for id, text in search.documents.items() if of(id) == collection},
+                documents={id: content for id, content in search.documents.items() if of(id) == collection},
                 queries=queries,
                 relevant={query: search.relevant[query] for query in queries},
                 within=None,

@@ -205,7 +205,7 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
 
     async def leave() -> None:
         embedding = asyncio.ensure_future(
-            documents.embed(generation, [Content("red river " * 20_000)], Lane.BACKGROUND)  # type: ignore[arg-type]
+            documents.embed(generation, [Content("red river " * 20_000)], ["default"], Lane.BACKGROUND)  # type: ignore[arg-type]
         )
         await asyncio.to_thread(begun.wait, 30)
         embedding.cancel()
@@ -217,3 +217,33 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
         assert given_back.wait(30)
     finally:
         documents.close()
+
+
+def test_shorter_passages_begin_at_the_start_and_the_head_stays(encoder: Encoder) -> None:
+    text = " ".join(sentences(12))
+    whole = split(Content(text), encoder)
+    short = split(Content(text), encoder, passage_tokens=24)
+    assert whole is not None
+    assert short is not None
+    assert short.head == whole.head, "so that its vector is the same"
+    assert short.complete
+    parts = [text[slice(*span)] for span in short.others]
+    assert parts[0] == " ".join(sentences(2))
+    assert all(len(encoder.spans(part)) <= 24 for part in parts)
+    assert [at for at in range(len(text)) if not any(a <= at < b for a, b in short.others)] == [
+        at
+        for at, letter in enumerate(text)
+        if letter == " " and not any(a <= at < b for a, b in short.others)
+    ]
+
+
+def test_a_text_within_one_short_passage_is_not_split(encoder: Encoder) -> None:
+    [sentence] = sentences(1, words=20)
+    assert split(Content(sentence), encoder, passage_tokens=21) is None
+    assert split(Content(sentence), encoder, passage_tokens=20) is not None
+    assert split(Content(sentence, "red"), encoder, passage_tokens=21) is not None, "the title counts"
+
+
+def test_a_length_beyond_what_the_model_reads_changes_nothing(encoder: Encoder) -> None:
+    text = " ".join(sentences(12))
+    assert split(Content(text), encoder, passage_tokens=1000) == split(Content(text), encoder)

@@ -267,3 +267,19 @@ def test_with_events_off_none_is_taken_and_stored_ones_can_be_read_and_deleted(p
         refused(client.post("/events", json=event(id="d2")), 409, "Conflict", "SIMILE_EVENTS=0")
         assert ids(client) == ["d1"]
         assert client.delete("/events?id=d1").json() == {"deleted": 1}
+
+
+def test_a_page_ends_before_it_is_larger_than_an_answer_may_be_and_the_next_goes_on(
+    tmp_path: Path, tiny_models_dir: Path
+) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir, max_answer_mb=1)) as client:
+        fill(client)
+        long = [event(event_id=f"e{at}", query=f"{at} " + "x" * 4_000) for at in range(300)]
+        assert send(client, *long) == (300, [])
+        first = client.get("/events", params={"limit": 1000}).json()
+        assert 200 < len(first["events"]) < 300
+        rest = client.get("/events", params={"limit": 1000, "after": first["next"]}).json()
+        assert [each["event_id"] for each in first["events"] + rest["events"]] == [
+            each["event_id"] for each in long
+        ]
+        assert rest["next"] is None

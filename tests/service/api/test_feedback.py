@@ -368,3 +368,16 @@ def test_a_wrong_parameter_is_refused_and_deletes_nothing(
 def test_the_greatest_number_of_all_is_a_cursor_with_nothing_behind_it(client: TestClient) -> None:
     judge(client, GOOD)
     assert client.get("/feedback", params={"after": 2**63 - 1}).json() == {"feedback": [], "next": None}
+
+
+def test_the_summary_counts_what_is_listed(client: TestClient) -> None:
+    judge(
+        client, said("q", "a"), said("q", "b", relevant=False), said("r", "b", relevant=False), said("s", "c")
+    )
+    found = client.get("/feedback/summary").json()
+    assert found == {"judgements": 4, "relevant": 2, "queries": 3, "answered": 2}
+    client.delete("/documents/c")
+    found = client.get("/feedback/summary").json()
+    assert found == {"judgements": 3, "relevant": 1, "queries": 2, "answered": 1}
+    none = {"judgements": 0, "relevant": 0, "queries": 0, "answered": 0}
+    assert client.get("/feedback/summary", params={"key": "ada"}).json() == none

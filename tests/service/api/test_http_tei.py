@@ -76,7 +76,7 @@ def test_the_root_refuses_what_is_neither(client: TestClient) -> None:
     refused(client.post("/", json={"inputs": 7}), 422, "Validation", "inputs")
     refused(client.post("/", json={}), 422, "Validation", "inputs")
     refused(client.post("/", json={"inputs": {"source_sentence": "a", "sentences": []}}), 400, "Empty")
-    refused(client.get("/"), 405, "MethodNotAllowed")
+    refused(client.delete("/"), 405, "MethodNotAllowed")
 
 
 @pytest.mark.parametrize("path", ["/", "/embed"])

@@ -30,6 +30,9 @@ ROUTES = {
     ("GET", "/metrics"): "open",
     ("GET", "/docs"): "open",
     ("GET", "/docs/{file}"): "open",
+    ("GET", "/"): "open",
+    ("GET", "/ui"): "open",
+    ("GET", "/ui/{file:path}"): "open",
     ("GET", "/openapi.json"): "open",
     ("HEAD", "/openapi.json"): "open",
     ("POST", "/"): "read",
@@ -48,6 +51,9 @@ ROUTES = {
     ("GET", "/documents/{id:anything}"): "read",
     ("GET", "/feedback"): "read",
     ("GET", "/feedback/count"): "read",
+    ("GET", "/feedback/summary"): "read",
+    ("GET", "/me"): "read",
+    ("GET", "/map"): "read",
     ("GET", "/events"): "read",
     ("GET", "/events/count"): "read",
     ("GET", "/info"): "read",
@@ -67,7 +73,7 @@ ROUTES = {
 ROUTES |= {
     (method, "/collections/{collection}" + path): role
     for (method, path), role in ROUTES.items()
-    if path.startswith(("/search", "/documents", "/feedback", "/events"))
+    if path.startswith(("/search", "/documents", "/feedback", "/events", "/map"))
 }
 ROUTES |= {("GET", "/collections"): "read", ("DELETE", "/collections/{collection}"): "write"}
 CALLERS: dict[str, tuple[str | None, set[str]]] = {
@@ -77,8 +83,9 @@ CALLERS: dict[str, tuple[str | None, set[str]]] = {
     "write": (KEYS["writer"], {"open", "read", "write"}),
     "admin": (KEYS["boss"], {"open", "read", "write", "admin"}),
 }
-# What a route says to an empty request, once it lets it in: it answers, or finds nothing, or misses a body.
-LET_IN = {200, 404, 409, 415, 422}
+# What a route says to an empty request, once it lets it in: it answers, leads on, finds
+# nothing, or misses a body.
+LET_IN = {200, 307, 404, 409, 415, 422}
 
 
 def path_of(template: str) -> str:
@@ -87,6 +94,7 @@ def path_of(template: str) -> str:
         ("{collection}", "nowhere"),
         ("{version}", "20260101T000000-none-00000000"),
         ("{file}", "report.md"),
+        ("{file:path}", "app.js"),
     ):
         template = template.replace(part, value)
     assert "{" not in template, template

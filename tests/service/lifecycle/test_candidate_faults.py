@@ -137,10 +137,10 @@ def test_no_write_fails_with_a_candidate_that_breaks_while_it_splits_a_text(
 ) -> None:
     """An error that is no refusal of ours, on the way of long texts alone."""
 
-    def breaks(content: Content, encoder: Encoder, prompt: str, wanted: Callable[[], bool]) -> Any:
+    def breaks(content: Content, encoder: Encoder, *args: Any) -> Any:
         if encoder.manifest.version == place.b:
             raise bug("injected")
-        return split(content, encoder, prompt, wanted)
+        return split(content, encoder, *args)
 
     with place.serving(workers=2, activate="manual") as client:
         place.fill()

@@ -4,6 +4,7 @@ import shutil
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,3 +104,52 @@ def test_the_operators_word_wins_over_the_learned_mode(place: Place) -> None:
     with place.serving(search_mode="dense") as client:
         place.fill()
         assert client.get("/search", params={"q": QUERIES[0]}).json()["mode"] == "dense"
+
+
+def test_shorter_passages_are_embedded_anew_come_to_live_and_go_back(tmp_path: Path) -> None:
+    """In their collection alone; what no passage can tell apart is the same vector as before."""
+    store = Store(tmp_path / "models")
+    first = publish(store, tiny_source(tmp_path / "source"))
+    shorter = {"default": SearchDefaults(mode="dense", weight=0.8, passage_tokens=16)}
+    second = with_search(store, first.version, shorter)
+    store.want(first.version)
+    place = Place(tmp_path, versions=[first.version, second])
+    parts = [
+        "red river green river " * 3,
+        "cold letter from the old harbour " * 2,
+        "stone market engine " * 4,
+    ]
+    long = {"id": "long", "text": "".join(f"{part.strip()}. " for part in parts)}
+    with place.serving() as client:
+        for path in ("/documents", "/collections/other/documents"):
+            texts = [long, {"id": "short", "text": "a garden bridge"}]
+            assert client.post(path, json={"documents": texts}).status_code == 200
+
+        def found(query: str, path: str = "/search") -> dict[str, dict[str, Any]]:
+            answer = client.get(path, params={"q": query, "passages": True}).json()
+            return {hit["id"]: hit for hit in answer["hits"]}
+
+        before = {
+            path: found("letter from the harbour", path) for path in ("/search", "/collections/other/search")
+        }
+        place.activate(second)
+        after = {path: found("letter from the harbour", path) for path in before}
+        assert after["/collections/other/search"] == before["/collections/other/search"]
+        was, now = (each["/search"] for each in (before, after))
+        assert now["short"]["score"] == was["short"]["score"]
+        assert now["long"]["score"] > was["long"]["score"]
+        hit = now["long"]["passage"]
+        shown = long["text"][hit["start"] : hit["end"]]
+        assert "letter from the" in shown
+        assert len(shown) < len(long["text"]) / 2
+        assert client.post("/documents", json={"documents": [long | {"id": "new"}]}).status_code == 200
+        assert found("letter from the harbour")["new"]["score"] == now["long"]["score"]
+        assert client.post("/models/rollback").status_code == 202
+        place.until(lambda: place.active() == first.version)
+        assert found("letter from the harbour")["long"] == was["long"]
+    with place.serving():
+        assert place.active() == first.version
+        place.activate(second)
+    with place.serving() as client:  # a start reads the form of vectors with passages
+        assert place.active() == second
+        assert client.get("/documents/count").json() == {"count": 3}

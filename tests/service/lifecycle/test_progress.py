@@ -138,11 +138,13 @@ def test_while_a_build_waits_it_is_not_known_how_long_it_will_take(
     embed = Corpus.embed
     full = False
 
-    async def full_at_times(self: Corpus, generation: Generation, contents: list[Content]) -> Any:
+    async def full_at_times(
+        self: Corpus, generation: Generation, contents: list[Content], collections: list[str]
+    ) -> Any:
         if full and generation.version == place.b:
             clock.now += 1  # a second that must not count
             raise Overloaded("injected")
-        return await embed(self, generation, contents)
+        return await embed(self, generation, contents, collections)
 
     clock = Clock(monkeypatch)
     with place.serving(build_rate=20) as client:

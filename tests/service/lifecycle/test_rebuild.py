@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from models.search.content import Content
 from service.app import create_app
 from service.index.index import Index
 from service.lifecycle.builder import Builder
 from service.settings import Settings
-from service.store.values import DEFAULT_COLLECTION
+from service.store.values import DEFAULT_COLLECTION, Unembedded
 from tests.service.conftest import new_settings, wait_until_ready
 
 DOCUMENTS = [
@@ -251,7 +250,7 @@ def test_an_index_that_breaks_while_it_is_made_whole_is_not_called_whole(
     monkeypatch.setattr("service.runtime.index_keeper.RETRY_SECONDS", 0.02)
     embed, release = Builder._embed, threading.Event()
 
-    async def held(builder: Builder, step: dict[int, tuple[str, Content]]) -> None:
+    async def held(builder: Builder, step: dict[int, Unembedded]) -> None:
         while not release.is_set():  # noqa: ASYNC110  tests are no tasks
             await asyncio.sleep(0.01)
         await embed(builder, step)

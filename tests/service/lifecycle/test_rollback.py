@@ -33,9 +33,11 @@ def test_a_rollback_within_the_grace_embeds_no_document_and_takes_a_moment(
     embed = Corpus.embed
     embedded: list[str] = []
 
-    async def noted(self: Corpus, generation: Generation, documents: list[Content]) -> Any:
+    async def noted(
+        self: Corpus, generation: Generation, documents: list[Content], collections: list[str]
+    ) -> Any:
         embedded.extend(document.text for document in documents)
-        return await embed(self, generation, documents)
+        return await embed(self, generation, documents, collections)
 
     monkeypatch.setattr(Corpus, "embed", noted)
     taken, expected = [], dict(DOCUMENTS)

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from starlette.testclient import TestClient
 from models.encoder import Encoder
 from models.manifest import REPORT, Gate, Manifest
 from models.publishing.publish import publish
-from models.search.content import Content
 from models.store import Store
 from service.app import create_app
 from service.lifecycle.builder import Builder
 from service.settings import Settings
+from service.store.values import Unembedded
 from tests.service.conftest import HOST, wait_until_ready
 from tests.service.swapping import QUERIES, TEXTS, Oracle, published
 from tests.tiny import tiny_source
@@ -29,13 +29,15 @@ DOCUMENTS = {f"d{at}": TEXTS[at] for at in range(60)}
 
 
 class Place:
-    """Three published versions, and a service over them that can be started again."""
+    """Three published versions, unless others are named, and a service that can be started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, versions: Sequence[str] | None = None) -> None:
         self.folder = folder
         self.store = Store(folder / "models")
-        self.a, self.b, self.c = (manifest.version for manifest in self.store.versions())
-        self.oracle = Oracle(folder / "models", [self.a, self.b, self.c])
+        names = versions or [manifest.version for manifest in self.store.versions()]
+        if versions is None:
+            self.a, self.b, self.c = names
+        self.oracle = Oracle(folder / "models", [*names])
         self.app: FastAPI
         self.client: TestClient
 
@@ -70,7 +72,7 @@ class Place:
         """Builds of `version` stop behind so many documents, until the event is set."""
         embed, release, done = Builder._embed, threading.Event(), 0
 
-        async def held(builder: Builder, step: dict[int, tuple[str, Content]]) -> None:
+        async def held(builder: Builder, step: dict[int, Unembedded]) -> None:
             nonlocal done
             if builder._generation.version == version:
                 while done >= documents and not release.is_set():  # noqa: ASYNC110  tests are no tasks

@@ -56,13 +56,15 @@ def test_a_full_queue_in_a_build_loses_no_document_and_no_count(
     monkeypatch.setattr("service.lifecycle.swap.RETRY_SECONDS", 0.05)
     embed, calls = Corpus.embed, 0
 
-    async def full_at_times(self: Corpus, generation: Generation, contents: list[Content]) -> Any:
+    async def full_at_times(
+        self: Corpus, generation: Generation, contents: list[Content], collections: list[str]
+    ) -> Any:
         nonlocal calls
         if generation.version != place.a:
             calls += 1
             if calls % 7 == 0:
                 raise Overloaded("injected")
-        return await embed(self, generation, contents)
+        return await embed(self, generation, contents, collections)
 
     with place.serving(build_rate=60) as client:
         place.fill()

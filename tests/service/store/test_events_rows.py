@@ -1,11 +1,12 @@
 """The jobs on the table of events, beside a service: limits over several keys, and deleting in steps."""
 
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
 
-from service.store.events import EXPIRE_ROWS, count, expire, store
+from service.store.events import EXPIRE_ROWS, count, expire, page, store
 from service.store.schema import connect, migrate
 from service.store.values import Event, EventLimits, Selection
 from service.store.writer import Transaction
@@ -56,3 +57,35 @@ def test_old_events_are_deleted_in_steps(transaction: Transaction) -> None:
     assert expire(transaction, 20.0) is False
     assert count(transaction.connection, Selection()) == 3
     assert expire(transaction, 20.0) is False
+
+
+@pytest.mark.parametrize(
+    "selection", [Selection("default"), Selection(key="ann"), Selection("default", key="ann"), Selection()]
+)
+def test_a_page_is_read_in_order_and_never_sorted(transaction: Transaction, selection: Selection) -> None:
+    connection = transaction.connection
+    run: list[str] = []
+    connection.set_trace_callback(run.append)
+    assert page(connection, 0, 10, selection, inf) == ([], False)
+    connection.set_trace_callback(None)
+    [query] = run
+    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+    assert any("rowid>?)" in step for step in plan), plan
+    assert not any("B-TREE" in step for step in plan), plan
+
+
+def test_a_page_ends_at_its_bytes_and_has_one_event_at_least(transaction: Transaction) -> None:
+    store(transaction, reported("ann", 5), EventLimits())
+    [[(_, first)], _] = page(transaction.connection, 0, 1, Selection(), inf)
+    size = len("s" + "q" + "d" + "click" + first.event_id + "[]" + "ann" + "default")
+    pages = {
+        bytes: page(transaction.connection, 0, 10, Selection(), bytes)
+        for bytes in (0, 2 * size, 3 * size - 1, 5 * size)
+    }
+    assert {bytes: len(found) for bytes, (found, _) in pages.items()} == {
+        0: 1,
+        2 * size: 2,
+        3 * size - 1: 2,
+        5 * size: 5,
+    }
+    assert [more for _, more in pages.values()] == [True, True, True, False]

@@ -4,6 +4,7 @@ import random
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 
 import httpx2
@@ -34,7 +35,7 @@ def test_a_store_of_the_second_schema_can_be_judged_and_keeps_what_it_has(tmp_pa
     connection.close()
     migrate(path)  # the next start
     connection = connect(path, read_only=True)
-    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION)) == [(1, judgement)]
+    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION), inf) == ([(1, judgement)], False)
     assert count(connection, Selection(DEFAULT_COLLECTION)) == 1
     assert connection.execute("SELECT id, text FROM documents").fetchall() == [("a", "red")]
     connection.close()
@@ -57,7 +58,7 @@ def test_judgements_from_before_keys_are_of_none_and_their_numbers_are_not_used_
     migrate(path)
     connection = connect(path)
     kept = [(1, Judgement("q", "a", relevant=True)), (2, Judgement("q", "b", relevant=True))]
-    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY)) == kept
+    assert page(connection, 0, 10, Selection(DEFAULT_COLLECTION, key=NO_KEY), inf) == (kept, False)
     assert store(Transaction(connection), [Judgement("q", "a", relevant=False)], DEFAULT_COLLECTION, "k") == (
         4,
         set(),
@@ -73,7 +74,7 @@ def test_a_page_is_read_in_order_and_never_sorted(tmp_path: Path, selection: Sel
     connection = connect(tmp_path / "simile.db")
     run: list[str] = []
     connection.set_trace_callback(run.append)
-    assert page(connection, 0, 10, selection) == []
+    assert page(connection, 0, 10, selection, inf) == ([], False)
     connection.set_trace_callback(None)
     [query] = run
     plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {query}")]

@@ -132,9 +132,11 @@ def test_a_stop_in_the_middle_of_a_build_goes_on_where_it_was(
     release.set()
     embed, embedded = Corpus.embed, list[str]()
 
-    async def noted(self: Corpus, generation: Generation, contents: Sequence[Content]) -> list[Embedding]:
+    async def noted(
+        self: Corpus, generation: Generation, contents: Sequence[Content], collections: Sequence[str]
+    ) -> list[Embedding]:
         embedded.extend(content.text for content in contents if content != HARMLESS)
-        return await embed(self, generation, contents)
+        return await embed(self, generation, contents, collections)
 
     monkeypatch.setattr(Corpus, "embed", noted)
     with place.serving() as client:

@@ -96,7 +96,10 @@ def test_the_default_model_finds_what_was_judged_relevant(
     default_encode: Encode, name: str, expected: float, queries: int, documents: int
 ) -> None:
     collection = sampled(name)
-    encode = encode_once(default_encode, [*collection.documents.values(), *collection.queries.values()])
+    encode = encode_once(
+        default_encode,
+        [*(content.whole for content in collection.documents.values()), *collection.queries.values()],
+    )
     found = retrieval(collection, encode, encode, whole)
     assert found["ndcg10"] == pytest.approx(expected, abs=0.001)
     assert (found["queries"], found["documents"], found["undefined"]) == (queries, documents, 0)

@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.search.content import Content
 from models.search.fusion import fuse
 from service.store import fulltext, secondary_indexes
 from service.store.schema import connect, migrate
 from service.store.secondary_indexes import bring_up_to_date
 from service.store.values import DEFAULT_COLLECTION
-from training.evaluation.modes import CANDIDATES, Passages, find, passages_of
+from training.evaluation.modes import CANDIDATES, Passages, find, passages_of, whole
 from training.evaluation.words import WordIndex
 
 TEXTS = [
@@ -55,13 +56,14 @@ def test_both_rankings_are_fused_with_the_weight_before_they_are_cut() -> None:
     texts = [f"word {at}" for at in range(30)] + ["zebra"]
     vectors = np.stack([np.cos(np.arange(31) / 31), np.sin(np.arange(31) / 31)], axis=1).astype(np.float32)
     query = np.array([[1, 0]], np.float32)
-    passages = passages_of(texts, lambda text: [text], lambda parts: vectors[: len(parts)])
+    contents = [Content(text) for text in texts]
+    passages = passages_of(contents, whole, lambda parts: vectors[: len(parts)])
     for weight in (0.0, 0.5, 1.0):
         with WordIndex(texts) as words:
             (found,) = find(["zebra 7"], query, passages, words, 3, weight)
             near, worded = vectors @ query[0], words.nearest("zebra 7", CANDIDATES)
-        whole = fuse(dict(enumerate(near.tolist())), worded, weight)
-        order = sorted(whole, key=lambda place: (-round(float(whole[place]), 5), place))[:3]
+        fused = fuse(dict(enumerate(near.tolist())), worded, weight)
+        order = sorted(fused, key=lambda place: (-round(float(fused[place]), 5), place))[:3]
         assert list(found.hybrid) == order, weight
-        assert found.hybrid == pytest.approx({place: whole[place] for place in order}, rel=1e-5)
+        assert found.hybrid == pytest.approx({place: fused[place] for place in order}, rel=1e-5)
         assert list(found.dense) == [0, 1, 2]

@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.manifest import SearchDefaults
+from models.search.content import Content
 from tests.training.evaluation.beir import DOCUMENTS, QRELS, QUERIES, by_brute_force, write_collection
 from tests.training.evaluation.pairs import encode
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode, Vectors
 from training.evaluation.modes import whole
-from training.evaluation.retrieval import Collection, collections, load, retrieval
+from training.evaluation.retrieval import Collection, collections, load, retrieval, search
+
+
+def contents(documents: dict[str, str]) -> dict[str, Content]:
+    return {name: Content(text) for name, text in documents.items()}
 
 
 def dense(collection: Collection, queries: Encode, documents: Encode) -> dict[str, Any]:
@@ -26,8 +32,8 @@ def dense(collection: Collection, queries: Encode, documents: Encode) -> dict[st
 def test_both_layouts_are_read(tmp_path: Path, plain: bool) -> None:
     documents = DOCUMENTS | {"t": (" A title", " and text ")}
     found = load(write_collection(tmp_path / "set", documents, plain=plain))
-    assert found.documents["a"] == "0.9"
-    assert found.documents["t"] == "A title  and text"
+    assert found.documents["a"] == Content("0.9")
+    assert found.documents["t"] == Content("and text", "A title")
     assert found.queries == {"q1": "east", "q2": "0.0"}
     assert found.relevant == {"q1": {"b": 2, "d": 1}, "q2": {"d": 1}}
 
@@ -61,13 +67,15 @@ def test_a_known_space_gives_figures_worked_out_by_hand(tmp_path: Path) -> None:
 def test_of_equal_documents_the_greater_id_goes_first_whatever_their_order() -> None:
     for names in (["1", "10", "9"], ["9", "1", "10"]):  # as text: 9, then 10, then 1
         documents = dict.fromkeys(names, "0.5")
-        found = dense(Collection(documents, {"q": "east"}, {"q": {"10": 1.0}}, 0), encode, encode)
+        found = dense(Collection(contents(documents), {"q": "east"}, {"q": {"10": 1.0}}, 0), encode, encode)
         assert found["mrr10"] == 1 / 2
 
 
 def test_a_document_with_the_querys_own_id_is_left_out_of_its_list() -> None:
     documents = {"q": "1.0"} | {str(at): str(0.9 - at / 1000) for at in range(100)}
-    found = dense(Collection(documents, {"q": "east"}, {"q": {"0": 1.0, "99": 1.0}}, 0), encode, encode)
+    found = dense(
+        Collection(contents(documents), {"q": "east"}, {"q": {"0": 1.0, "99": 1.0}}, 0), encode, encode
+    )
     assert found["mrr10"] == 1
     assert found["recall100"] == 1  # the hundredth moves up
 
@@ -88,7 +96,7 @@ def test_a_random_collection_agrees_with_loops_over_every_document() -> None:
         }
         ranked = sorted(sorted(documents, reverse=True), key=lambda name: round(apart[name], 6))
         expected.append(by_brute_force(ranked, relevant[query]))
-    found = dense(Collection(documents, queries, relevant, 0), encode, encode)
+    found = dense(Collection(contents(documents), queries, relevant, 0), encode, encode)
     for figure in expected[0]:
         assert found[figure] == pytest.approx(np.mean([each[figure] for each in expected]))
 
@@ -113,18 +121,20 @@ def test_queries_and_documents_go_through_their_own_functions(tmp_path: Path) ->
 def test_words_and_both_are_measured_beside_the_vectors_and_documents_by_their_passages() -> None:
     """The vectors put b first; the words put a first, whose second passage alone is near the query."""
     documents = {"a": "-0.9 0.7", "b": "0.8 -0.8", "c": "0.1 zebra"}
-    collection = Collection(documents, {"q": "east"}, {"q": {"a": 1.0}}, 0)
+    collection = Collection(contents(documents), {"q": "east"}, {"q": {"a": 1.0}}, 0)
 
     def near(texts: list[str]) -> Vectors:
         return encode([text.split()[0] for text in texts])
 
     by_head = retrieval(collection, near, near, whole)
     assert by_head["mrr10"] == 1 / 3
-    by_passage = retrieval(collection, near, encode, lambda text: text.replace("zebra", "0").split())
+    by_passage = retrieval(
+        collection, near, encode, lambda content, _: content.text.replace("zebra", "0").split()
+    )
     assert by_passage["mrr10"] == 1 / 2
     assert by_passage["lexical"]["mrr10"] == 0, "no document has the query's word"
     assert by_passage["hybrid"] == {name: by_passage[name] for name in by_passage["hybrid"]}
-    of_words = Collection(documents, {"q": "zebra"}, {"q": {"c": 1.0}}, 0)
+    of_words = Collection(contents(documents), {"q": "zebra"}, {"q": {"c": 1.0}}, 0)
     found = retrieval(of_words, lambda texts: encode(["east"] * len(texts)), near, whole)
     assert (found["mrr10"], found["lexical"]["mrr10"], found["hybrid"]["mrr10"]) == (1 / 2, 1, 1 / 2)
 
@@ -138,7 +148,7 @@ def test_a_document_without_text_is_never_found_and_counted(tmp_path: Path) -> N
 
 def test_vectors_without_a_direction_are_counted_and_ranked_as_cosine_0() -> None:
     documents = {"a": "nowhere", "b": "-0.5", "c": "0.5"}
-    found = dense(Collection(documents, {"q": "east"}, {"q": {"a": 1.0}}, 0), encode, encode)
+    found = dense(Collection(contents(documents), {"q": "east"}, {"q": {"a": 1.0}}, 0), encode, encode)
     assert (found["mrr10"], found["undefined"]) == (0.5, 1)
 
 
@@ -195,3 +205,31 @@ def test_a_set_without_judgements_of_a_test_split_is_refused(tmp_path: Path) -> 
     (write_collection(tmp_path) / "qrels.test.tsv.gz").unlink()
     with pytest.raises(TrainingError, match=r"has no qrels\.test\.tsv or qrels/test\.tsv, plain or as \.gz"):
         load(tmp_path)
+
+
+def test_each_part_is_searched_as_its_collection_has_learned(tmp_path: Path) -> None:
+    """The weight of hybrid search and the length of passages, as the service takes them from the manifest."""
+    documents = contents({"a": "-0.9 0.7", "b": "0.3", "c": "0.1 zebra"})
+    both = {f"{part}{name}": content for part in "xy" for name, content in documents.items()}
+    queries = {"xq": "zebra", "yq": "zebra"}
+    within = {name: name[0] for name in (*both, *queries)}
+    asked = Collection(both, queries, {name: {f"{name[0]}c": 1.0} for name in queries}, 0, within)
+    lengths: list[int | None] = []
+
+    def split(content: Content, passage_tokens: int | None) -> list[str]:
+        lengths.append(passage_tokens)
+        return (
+            [part.replace("zebra", "0") for part in content.text.split()]
+            if passage_tokens
+            else [content.text.split()[0]]
+        )
+
+    def east(texts: list[str]) -> Vectors:
+        return encode(["east"] * len(texts))
+
+    learned = {"y": SearchDefaults(mode="hybrid", weight=1.0, passage_tokens=16)}
+    lists, _ = search(asked, east, encode, split, learned)
+    of_x, of_y = ([name[1:] for name in ranked] for ranked in lists["hybrid"])
+    assert of_x == ["c", "b", "a"], "the word, and then the heads"
+    assert of_y == ["a", "b", "c"], "the best passages alone"
+    assert lengths == [None] * 3 + [16] * 3

@@ -35,3 +35,13 @@ def test_a_heading_asks_for_its_document() -> None:
 def test_what_several_documents_say_names_none_of_them() -> None:
     documents = [("News", TEXT), ("news", "open the window"), ("Letter", TEXT.upper())]
     assert [query.text for query in queries_of(documents)] == ["Letter"]
+
+
+def test_each_passage_of_a_long_document_asks_for_its_rest() -> None:
+    sentences = [f"the {word} is here with the river now." for word in ("red", "green", "blue", "old")]
+    long = " ".join(sentence for sentence in sentences for _ in range(16))  # 8 words each, 128 of a kind
+    found = queries_of([("", long)])
+    whole = [f"{sentence}." for sentence in long.rstrip(".").split(". ")]
+    passages = [whole[at : at + 18] for at in range(18, len(whole), 18)]  # 144 words
+    assert found[1:] == [Query(first, 0, " ".join(others)) for first, *others in passages]
+    assert [query.text for query in found] == sentences

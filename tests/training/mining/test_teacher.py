@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from models.search.content import Content
 from tests.training.evaluation.pairs import encode
 from training.errors import NothingToLearn
 from training.evaluation.encoding import Encode, Vectors
@@ -22,7 +23,9 @@ DOCUMENTS = [f"{word} and {WORDS[at - 1]}" for at, word in enumerate(WORDS)]
 
 
 def scorable(queries: Encode, documents: Encode) -> Scorable:
-    return Scorable(None, None, None, queries, queries, documents, lambda text: text.split(" | "))
+    return Scorable(
+        None, None, None, queries, queries, documents, lambda content, _: content.text.split(" | ")
+    )
 
 
 def cosines(of: dict[str, float], otherwise: float = 0.0) -> Scorable:
@@ -80,7 +83,7 @@ def test_what_people_asked_is_ranked_as_the_service_ranks_it() -> None:
 
     model = scorable(vectors, vectors)
     with WordIndex(documents) as words:
-        passages = passages_of(documents, model.split, vectors)
+        passages = passages_of([Content(text) for text in documents], model.split, vectors)
         expected = [[*each.hybrid] for each in find(queries, vectors(queries), passages, words, DEPTH)]
     found = list(lists(documents, [Query(query) for query in queries], model))
     for each, ranked in zip(found, expected, strict=True):

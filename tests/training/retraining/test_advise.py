@@ -25,12 +25,12 @@ from training.retraining.one import Job
 def test_a_choice_has_its_reason_its_gain_and_its_minutes(choice: Choice, minutes: float) -> None:
     [line] = advice(Material(4000, 300, 2000, ""), [choice], 10.0)
     assert line.startswith(f"1. {choice.recipe}, because {choice.why}. It gained {choice.gained}. ")
-    assert line.endswith(f"About {minutes:.0f} minutes of training here.")
+    assert line.endswith(f"About {minutes:.0f} minutes here.")
 
 
 def test_less_than_a_minute_is_one() -> None:
     [line] = advice(Material(400, 30, 200, ""), [TRIPLES], 1e6)
-    assert line.endswith("About 1 minutes of training here.")
+    assert line.endswith("About 1 minutes here.")
 
 
 def test_a_service_is_advised_and_nothing_is_trained(
@@ -48,14 +48,24 @@ def test_a_service_is_advised_and_nothing_is_trained(
     assert [manifest.version for manifest in job.store.versions()] == before
 
 
-@pytest.mark.parametrize("count", [260, 30])
 def test_a_file_that_teaches_nothing_ends_with_status_4(
-    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _advise(job, tmp_path, KOREAN, count) == 4
+    assert _advise(job, tmp_path, KOREAN, 30) == 4
+    assert "are too few" in capsys.readouterr().out
+    assert _advise(job, tmp_path, KOREAN, 150, gate="off") == 4
     said = capsys.readouterr().out
     assert said.startswith("Nothing to learn: ")
-    assert ("are too few" if count == 30 else "It takes 1,000 documents to learn tokens from") in said
+    assert "It takes 1,000 documents to learn tokens from" in said
+
+
+def test_where_nothing_can_be_trained_the_search_may_still_be_set(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _advise(job, tmp_path, KOREAN, 420) == 0
+    said = capsys.readouterr().out
+    assert "\n1. search, because words, vectors and passages may be set better" in said
+    assert "About 1 minutes here." in said
 
 
 def test_text_that_cannot_be_read_is_advised_to_be_learned(
@@ -68,9 +78,11 @@ def test_text_that_cannot_be_read_is_advised_to_be_learned(
     assert "\n1. adapt, because the model cannot read the text" in said
 
 
-def _advise(job: Job, folder: Path, words: list[str], count: int) -> int:
+def _advise(job: Job, folder: Path, words: list[str], count: int, gate: str = "on") -> int:
     lines = "".join(f"{each['title']}\t{each['text']}\n" for each in documents(words, count))
     (folder / "documents.tsv").write_text("title\ttext\n" + lines, encoding="utf-8")
-    text = f'[corpus]\nfile = "documents.tsv"\n[folders]\nmodels = "{job.store.root}"\n'
+    text = (
+        f'[corpus]\nfile = "documents.tsv"\n[folders]\nmodels = "{job.store.root}"\n[gate]\nmode = "{gate}"\n'
+    )
     (folder / "retrain.toml").write_text(text, encoding="utf-8")
     return main(["advise", "--config", str(folder / "retrain.toml")])

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from models.search.content import Content
 from training.evaluation.retrieval import Collection
 from training.retraining.changed import MOST, changed
 
 DOCUMENTS = {"right": "the  right\none " + "x" * 200, "wrong": "the wrong one"}
 QUERIES = {f"q{at}": f"question {at}" for at in range(40)}
-ASKED = {"judged": Collection(DOCUMENTS, QUERIES, {name: {"right": 1.0} for name in QUERIES}, 0)}
+ASKED = {
+    "judged": Collection(
+        {id: Content(text) for id, text in DOCUMENTS.items()},
+        QUERIES,
+        {name: {"right": 1.0} for name in QUERIES},
+        0,
+    )
+}
 
 
 def scores(each: list[float], hits: list[list[str]]) -> dict[str, Any]:
@@ -33,7 +41,7 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
 def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents() -> None:
     same = scores([0.5] * 40, [["wrong"]] * 40)
     assert changed(ASKED, same, same) == {"gained": [], "lost": []}
-    titles = {"titles": Collection({"a\0text": "A text"}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
+    titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
     before, after = ({"titles": {"each": [each], "hits": [["a\0text"]]}} for each in (0.0, 1.0))
     [row] = changed(titles, before, after)["gained"]
     assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "text": "A text"}])

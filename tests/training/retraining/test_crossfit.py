@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from models.manifest import REPORT
+from models.search.content import Content
 from tests.training.conftest import WORDS
 from tests.training.jobs import tiny_config
 from training.__main__ import main
@@ -37,7 +38,10 @@ def test_both_halves_are_one_search_in_which_each_query_counts_once() -> None:
 
 
 def test_the_queries_of_both_halves_keep_their_order() -> None:
-    halves = [Collection({"d": "x", name: "y"}, {name: name}, {name: {name: 1.0}}, 0) for name in "ba"]
+    halves = [
+        Collection({"d": Content("x"), name: Content("y")}, {name: name}, {name: {name: 1.0}}, 0)
+        for name in "ba"
+    ]
     corpus = Corpus.of(["a text"], "a text")
     assert list(asked([Fold(corpus, {"judged": half}, {}) for half in halves])["judged"].queries) == [
         "b",

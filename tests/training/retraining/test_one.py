@@ -64,9 +64,9 @@ def test_queries_of_folds_judge_alone_where_nothing_else_is_held_out(job: Job) -
     """No evaluation sets and no other search: the scores of both sides begin empty."""
     fold = Fold(job.corpus, {}, {})
     store, version = job.store, str(job.store.wanted())
-    assert one._scores(replace(job, data=None, folds=(fold,)), store, version, print) == {}
+    assert one._scores(replace(job, data=None, folds=(fold,)), store, version, {}, print) == {}
     with pytest.raises(TrainingError, match="needs evaluation sets"):
-        one._scores(replace(job, data=None), store, version, print)
+        one._scores(replace(job, data=None), store, version, {}, print)
 
 
 def test_a_candidate_keeps_the_search_that_was_learned_for_the_collections(job: Job) -> None:

@@ -17,7 +17,7 @@ from training.retraining.config import Config, CorpusTable, GateTable, Judgement
 from training.retraining.gathered import gather
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import retune
+from training.retraining.retune import USUAL, retune, setting_of
 
 Retune = Callable[..., Outcome]
 
@@ -53,8 +53,8 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
     assert served.search == {}
     chosen = made.search["default"]
     report = json.loads((job.store.folder(version) / REPORT).read_bytes())
-    means = {float(weight): mean for weight, mean in report["meta"]["tuned"]["default"].items()}
-    assert means[chosen.weight] > means[1.0] + 0.1, "vectors alone are worse by far"
+    means = report["meta"]["tuned"]["default"]
+    assert means[str(setting_of(chosen))] > means[str(USUAL)] + 0.1, "vectors alone are worse by far"
     assert chosen.mode == ("lexical" if chosen.weight == 0 else "hybrid")
     assert {row["name"] for row in report["rows"]} == {"own titles served", "own known served"}
     [titles] = [gain for gain in report["gains"] if gain["name"] == "own titles"]
@@ -77,7 +77,7 @@ def test_a_version_of_the_same_model_searches_by_words(job: Job, tuned: Retune, 
 def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> None:
     assert tuned().published
     before = [manifest.version for manifest in job.store.versions()]
-    with pytest.raises(NothingToLearn, match="no other weight of words against vectors is better"):
+    with pytest.raises(NothingToLearn, match="no other weight of words against vectors, and no other length"):
         tuned()
     assert [manifest.version for manifest in job.store.versions()] == before
 

@@ -7,6 +7,7 @@ import pytest
 
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.encoding import Encode
+from training.evaluation.modes import whole
 from training.evaluation.scorable import Scorable
 from training.retraining.documents import Document
 from training.retraining.rows import corpus_of
@@ -25,7 +26,7 @@ def never() -> Scorable:
 
 
 def model(queries: Encode, documents: Encode, fingerprint: str = "one") -> Scorable:
-    return Scorable(None, fingerprint, None, queries, queries, documents, lambda text: [text])
+    return Scorable(None, fingerprint, None, queries, queries, documents, whole)
 
 
 def test_texts_are_the_documents() -> None:
@@ -148,6 +149,26 @@ def test_lists_are_queries_of_the_text_with_documents_of_their_collection() -> N
     assert again.digest == corpus.digest
     assert corpus.digest != made({"two is of a garden.", "one is of a paper. paper again"}, "two").digest
     assert made(set()).digest != made(set(), "two").digest != corpus.digest
+
+
+def test_queries_that_people_asked_get_lists_of_their_collection_unless_they_judge() -> None:
+    documents = [
+        Document(f"{part}{at}", "", f"{part} {word}", part)
+        for part in ("one", "two")
+        for at, word in enumerate("river stone market letter engine garden bridge paper".split())
+    ]
+    rng = np.random.default_rng(1)
+
+    def somehow(texts: list[str]) -> np.ndarray:
+        return rng.normal(size=(len(texts), 8)).astype(np.float32)
+
+    asked = {"two": ["where is the bridge", "Held  out"], "gone": ["nobody"]}
+    corpus = corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"}, asked=asked)
+    assert corpus.texts[0] == "where is the bridge"
+    assert len(corpus.texts) == 9
+    assert {text.split()[0] for text in corpus.texts[1:]} == {"two"}
+    with pytest.raises(NothingToLearn):
+        corpus_of(LISTS, documents, {}, lambda: model(somehow, somehow), 1, {"held out"})
 
 
 def test_without_a_query_or_documents_enough_there_is_no_list() -> None:

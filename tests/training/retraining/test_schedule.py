@@ -52,7 +52,7 @@ def started(schedule: Schedule) -> Iterator[Schedule]:
         schedule.stop()
 
 
-def until(true: Callable[[], object], seconds: float = 60) -> None:
+def until(true: Callable[[], object], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline

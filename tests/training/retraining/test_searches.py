@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from models.search.content import Content
 from training.evaluation.modes import whole
 from training.retraining.documents import Document
 from training.retraining.heldout import Split
@@ -36,7 +37,7 @@ def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
     titles = collections(SPLIT, {}, 1000)["titles"]
     assert titles.queries["h3"] == "Title 3"
     assert titles.relevant["h3"] == {"h3\0text": 1.0}
-    assert titles.documents["h3\0text"].startswith("The text of h3")
+    assert titles.documents["h3\0text"].text.startswith("The text of h3")
     assert len(titles.queries) == LEAST_QUERIES
     assert len(titles.documents) == LEAST_QUERIES + 30
 
@@ -49,14 +50,14 @@ def test_a_title_that_several_have_or_that_is_the_text_asks_nothing() -> None:
 def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
     held = (*HELD, document("x", "Fuel cells", "Fuel cells: they make power."))
     titles = collections(SPLIT._replace(held=held), {}, 1000)["titles"]
-    assert titles.documents["x\0text"] == "they make power."
+    assert titles.documents["x\0text"] == Content("they make power.")
 
 
 def test_a_sentence_finds_the_one_behind_it() -> None:
     held = (*HELD, document("x", "", "One two three four. Short. Five six seven eight!"))
     found = collections(SPLIT._replace(held=held), {}, 1000)["neighbours"]
     assert found.queries["x"] == "One two three four."
-    assert found.documents["x\0next"] == "Five six seven eight!"
+    assert found.documents["x\0next"] == Content("Five six seven eight!")
     assert found.relevant["x"] == {"x\0next": 1.0}
     assert "x" not in collections(SPLIT, {}, 1000)["neighbours"].queries
 
@@ -124,7 +125,7 @@ def test_rare_words_of_a_document_ask_for_it() -> None:
     assert {"giraffe3x", "number3x", "lion3x", "tiger3x"} & {*words}
     assert [each for each in held[3].text.split() if each in words] == words, "in the order of the text"
     assert found.relevant["h3"] == {"h3\0whole": 1.0}
-    assert found.documents["h3\0whole"].startswith("T 3\n")
+    assert found.documents["h3\0whole"].whole.startswith("T 3\n")
     assert found == collections(SPLIT._replace(held=held[::-1]), {}, 1000)["known"]._replace(
         documents=found.documents
     )

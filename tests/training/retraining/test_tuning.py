@@ -1,27 +1,35 @@
-"""The learned weight of hybrid search: values by hand, and queries that one of both rankings answers."""
+"""The learned search: values by hand, and queries that one ranking, or short passages, answer."""
 
 import numpy as np
 import pytest
 
+from models.manifest import SearchDefaults
+from models.search.content import Content
 from models.search.fusion import DENSE_WEIGHT
+from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.retraining.tuning import LEAST_QUERIES, WEIGHTS, choose, parts, tune
+from training.retraining.tuning import LEAST_QUERIES, LENGTHS, SETTINGS, WEIGHTS, Setting, choose, parts, tune
 
 rng = np.random.default_rng(5)
 
 
-def _scores(means: dict[float, float], spread: float, queries: int) -> np.ndarray:
-    """(q, weights): each query has its own level, and noise of `spread` of its own at each weight."""
+def _scores(means: dict[float, float], spread: float, queries: int, shorter: float = -0.2) -> np.ndarray:
+    """(q, settings): each query has its own level, and noise of `spread` of its own at each setting.
+
+    shorter: what passages of another length than the usual add.
+    """
     level = rng.uniform(0.2, 0.4, (queries, 1))
-    return np.array([[means[weight] for weight in WEIGHTS]]) + level + rng.normal(0, spread, (queries, 11))
+    of_settings = [means[weight] + (shorter if tokens else 0.0) for weight, tokens in SETTINGS]
+    return np.array([of_settings]) + level + rng.normal(0, spread, (queries, len(SETTINGS)))
 
 
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
     means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
-    assert choose(_scores(means, 0.2, 40)).chosen.weight == pytest.approx(DENSE_WEIGHT, abs=0.21)
-    same = np.repeat(rng.uniform(0, 1, (30, 1)), len(WEIGHTS), axis=1)
-    assert choose(same).chosen.weight == DENSE_WEIGHT
+    chosen = [choose(_scores(means, 0.2, 40)).chosen.weight for _ in range(100)]
+    assert sum(abs(weight - DENSE_WEIGHT) < 0.21 for weight in chosen) > 60
+    same = np.repeat(rng.uniform(0, 1, (30, 1)), len(SETTINGS), axis=1)
+    assert choose(same).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
     assert choose(same[:1]).chosen.weight == DENSE_WEIGHT, "one query has no spread, and shows nothing"
 
 
@@ -32,7 +40,15 @@ def test_a_clear_difference_is_followed(best: float, mode: str) -> None:
     assert found.chosen.mode == mode
     assert found.chosen.weight == best
     assert found.queries == 200
-    assert max(found.ndcg10, key=lambda weight: found.ndcg10[weight]) == best
+    assert max(found.ndcg10, key=lambda setting: found.ndcg10[setting]) == str(Setting(best))
+
+
+def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
+    means = dict.fromkeys(WEIGHTS, 0.3)
+    clear = [choose(_scores(means, 0.1, 200, shorter=0.1)).chosen.passage_tokens for _ in range(50)]
+    assert clear.count(128) > 40, "the longer of both"
+    luck = [choose(_scores(means, 0.3, 40, shorter=0.01)).chosen.passage_tokens for _ in range(50)]
+    assert luck.count(None) > 35
 
 
 # Documents n are on a circle; a query's vector points at `near`, its words are those of `worded`.
@@ -42,7 +58,7 @@ def _model(vectors: dict[str, np.ndarray]) -> Scorable:
     def encode(texts: list[str]) -> np.ndarray:
         return np.array([vectors[text] for text in texts], np.float32)
 
-    return Scorable(None, None, None, encode, encode, encode, lambda text: [text])
+    return Scorable(None, None, None, encode, encode, encode, whole)
 
 
 def _angle(at: int) -> np.ndarray:
@@ -51,12 +67,12 @@ def _angle(at: int) -> np.ndarray:
 
 def _search(answer: str) -> tuple[Collection, Scorable]:
     """Each query's vector is that of document n, and its word that of document n + 30, of 60."""
-    documents = {f"d{at}": f"word{at} other" for at in range(60)}
+    documents = {f"d{at}": Content(f"word{at} other") for at in range(60)}
     queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(LEAST_QUERIES)}
     right = {
         f"q{at}": {f"d{at if answer == 'dense' else (at + 30) % 60}": 1.0} for at in range(LEAST_QUERIES)
     }
-    vectors = {text: _angle(int(id[1:])) for id, text in documents.items()}
+    vectors = {content.text: _angle(int(id[1:])) for id, content in documents.items()}
     vectors |= {text: _angle(int(id[1:])) for id, text in queries.items()} | {"word1": _angle(31)}
     return Collection(documents, queries, right, 0), _model(vectors)
 
@@ -66,8 +82,8 @@ def test_the_ranking_that_answers_is_found(answer: str) -> None:
     search, model = _search(answer)
     found = tune([search], model)["default"]
     good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
-    assert found.ndcg10[good] == found.ndcg10[found.chosen.weight] == 1.0
-    assert found.ndcg10[bad] < 0.7
+    assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
+    assert found.ndcg10[str(Setting(bad))] < 0.7
     assert (found.chosen.weight == DENSE_WEIGHT) == (answer == "dense"), "the nearest of those that are right"
     assert found.queries == LEAST_QUERIES
 
@@ -77,7 +93,7 @@ def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing(
     within = dict.fromkeys((*dense.documents, *dense.queries), "a")
     few = {f"few{at}": "word1" for at in range(LEAST_QUERIES - 1)}
     both = dense._replace(
-        documents=dense.documents | {"x": "word1 other"},
+        documents=dense.documents | {"x": Content("word1 other")},
         queries=dense.queries | few,
         relevant=dense.relevant | {name: {"x": 1.0} for name in few},
         within=within | {"x": "b"} | dict.fromkeys(few, "b"),
@@ -85,3 +101,21 @@ def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing(
     assert [name for name, _ in parts(both)] == ["a", "b"]
     assert {name: [*part.documents] for name, part in parts(both)}["b"] == ["x"]
     assert set(tune([both], model)) == {"a"}
+
+
+def test_passages_of_a_length_are_asked_for_and_searched() -> None:
+    """An answer in the middle of a text that only short passages show; words find nothing."""
+    documents = {f"d{at}": Content(f"start{at} {at}") for at in range(60)}
+    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
+    right = {f"q{at}": {f"d{at}": 1.0} for at in range(LEAST_QUERIES)}
+    vectors = {content.text: _angle(at + 31) for at, content in enumerate(documents.values())}
+    vectors |= {str(at): _angle(at) for at in range(60)}
+    vectors |= {query: _angle(int(id[1:])) for id, query in queries.items()}
+
+    def split(content: Content, passage_tokens: int | None) -> list[str]:
+        return content.text.split()[1:] if passage_tokens == LENGTHS[-1] else [content.text]
+
+    found = tune([Collection(documents, queries, right, 0)], _model(vectors)._replace(split=split))["default"]
+    assert found.chosen.passage_tokens == LENGTHS[-1]
+    assert found.ndcg10[str(Setting(DENSE_WEIGHT, LENGTHS[-1]))] == 1.0
+    assert found.ndcg10[str(Setting(DENSE_WEIGHT))] < 0.5

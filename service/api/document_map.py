@@ -1,0 +1,71 @@
+"""`GET /map`: the places of documents in the plane, as `python -m service map` made them."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+from starlette.responses import FileResponse, Response
+
+from models.manifest import is_version
+from service.api.body import parameters
+from service.api.collections import existing
+from service.api.contract import Role, describe
+from service.api.inference import runtime_of
+from service.errors import NotFound, Storage
+from service.http.routing import Direct
+
+router = APIRouter(route_class=Direct, tags=["documents"])
+
+_COMMAND = "Make one: python -m service map"
+
+
+class MapParameters(BaseModel):
+    version: str | None = Field(None, description="Absent: the live one's map, else the latest that was made")
+
+
+class Group(BaseModel):
+    words: list[str] = Field(description="That name it, most telling first")
+    x: int
+    y: int
+    size: int
+
+
+class Colouring(BaseModel):
+    values: list[Any]
+    of: list[int] = Field(description="For each document the place of its value, -1 for none")
+
+
+class Map(BaseModel):
+    version: str
+    collection: str
+    made: str
+    aligned_to: str | None = Field(description="The version whose map it was laid over; null: none")
+    ids: list[str]
+    x: list[int] = Field(description="From 0 to 65535, one for each id; so is y")
+    y: list[int]
+    cluster: list[int] = Field(description="For each id the place of its group in clusters")
+    clusters: list[Group]
+    fields: dict[str, Colouring] = Field(description="Metadata fields of few values")
+    strays: list[int] = Field(description="Places in ids of documents that are near to no other")
+    copies: list[tuple[int, int]] = Field(description="Places in ids of pairs that nearly repeat")
+
+
+@router.get("/map", **describe(Role.READ, None, Map, query=MapParameters, raises=[NotFound, Storage]))
+async def read_map(request: Request) -> Response:
+    """The places of a collection's documents in the plane, as they were when the map was made.
+
+    A map belongs to a version. Documents that came later are not on it, and deleted ones still are.
+    """
+    runtime = runtime_of(request)
+    asked = parameters(request, MapParameters)
+    collection = await existing(request, runtime)
+    maps = runtime.settings.maps_dir
+    version = asked.version or runtime.live.generation.version
+    if is_version(version):
+        file = maps / version / f"{collection}.json"
+        made = [] if asked.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
+        for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
+            if await asyncio.to_thread(found.is_file):
+                return FileResponse(found, media_type="application/json")
+    raise NotFound(f"There is no map of {version[:100]} in the collection {collection!r}. {_COMMAND}.")

@@ -1,0 +1,97 @@
+"""`GET /ui/`: the web page, files of service/ui/ as they stand. `GET /` leads a browser there.
+
+The page is a client like any other: it reads and changes nothing but through the routes of the API, with the
+key that its user gives it. So its own files need no key.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import NamedTuple
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.responses import RedirectResponse, Response
+
+from service.api.contract import describe
+from service.api.responses import json_response
+from service.errors import NotFound
+from service.http.routing import Direct
+
+FOLDER = Path(__file__).resolve().parent.parent / "ui"
+INDEX = "index.html"
+# No other host, no script or style in the page itself, no frame around it, no form that sends.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+router = APIRouter(route_class=Direct, tags=["operation"])
+
+
+class Links(BaseModel):
+    ui: str
+    docs: str
+    openapi: str
+
+
+class Root(BaseModel):
+    name: str
+    version: str
+    links: Links
+
+
+class PageFile(NamedTuple):
+    content: bytes
+    headers: Mapping[str, str]
+
+
+def _read() -> dict[str, PageFile]:
+    """Every file of the page by its path below `/ui/`; the page itself is the empty path."""
+    found = {}
+    for path in FOLDER.rglob("*"):
+        if path.suffix in _KINDS:
+            content = path.read_bytes()
+            headers = {
+                "content-type": f"{_KINDS[path.suffix]}; charset=utf-8",
+                "content-security-policy": PAGE_POLICY,
+                "referrer-policy": "no-referrer",
+                "cache-control": "no-cache",  # asked for again each time, and mostly answered 304
+                "etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
+            }
+            name = path.relative_to(FOLDER).as_posix()
+            found["" if name == INDEX else name] = PageFile(content, headers)
+    return found
+
+
+_files = _read()
+
+
+@router.get("/", **describe(None, None, Root, statuses=(200, 307), also=["text/html"]))
+async def root(request: Request) -> Response:
+    """The name, the version and the entrances of the service; a browser is led to the page (307)."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("ui/")
+    links = {"ui": "/ui/", "docs": "/docs", "openapi": "/openapi.json"}
+    return json_response({"name": "Simile", "version": package_version("simile"), "links": links})
+
+
+@router.get("/ui", include_in_schema=False, **describe(None, also=["text/html"]))
+async def page_without_slash(request: Request) -> Response:
+    """Lead on: the page's files have addresses relative to `/ui/`, also below a path of a proxy's."""
+    return RedirectResponse("ui/")
+
+
+@router.get(
+    "/ui/{file:path}", include_in_schema=False, **describe(None, raises=[NotFound], also=["text/html"])
+)
+async def page_file(request: Request) -> Response:
+    name = request.path_params["file"]
+    if name not in _files:
+        raise NotFound(f"The page has no file {name[:100]!r}. It begins at /ui/.")
+    content, headers = _files[name]
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=dict(headers))
+    return Response(content, headers=dict(headers))

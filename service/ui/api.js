@@ -1,0 +1,79 @@
+// The service's API, and nothing else of it: whatever the page does, another client can do.
+
+export const ROOT = new URL("..", import.meta.url);
+const KEY = "simile-key";
+
+/** A refusal in the service's own words; status 0: it was not reached. */
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** The key is kept while this tab is open. It goes into a header, never into a cookie or an address. */
+export const key = {
+  get: () => sessionStorage.getItem(KEY),
+  set: (value) => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
+};
+
+/**
+ * The answer's JSON.
+ *
+ * query: parameters; those that are null or "" are left out. body: sent as JSON, or as NDJSON if it is a string.
+ * version: the published version that is to answer. signal: aborts.
+ */
+export async function call(method, path, { query = {}, body, version, signal } = {}) {
+  const answer = await fetched(method, path, { query, body, version, signal });
+  return answer.json();
+}
+
+export const get = (path, query, options) => call("GET", path, { ...options, query });
+export const post = (path, body, options) => call("POST", path, { ...options, body });
+export const remove = (path, query) => call("DELETE", path, { query });
+
+/** The answer as text, such as metrics. */
+export async function text(path, signal) {
+  return (await fetched("GET", path, { signal })).text();
+}
+
+async function fetched(method, path, { query = {}, body, version, signal }) {
+  const address = addressOf(path, query);
+  const headers = {};
+  if (key.get()) headers.authorization = `Bearer ${key.get()}`;
+  if (version) headers["x-model-version"] = version;
+  if (body !== undefined) headers["content-type"] = typeof body === "string" ? "application/x-ndjson" : "application/json";
+  let answer;
+  try {
+    const content = body === undefined || typeof body === "string" ? body : JSON.stringify(body);
+    answer = await fetch(address, { method, headers, body: content, signal, credentials: "omit", cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    document.dispatchEvent(new Event("unreachable"));
+    throw new Refused(0, "The service cannot be reached.");
+  }
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => ({}));
+  if (answer.status === 401) document.dispatchEvent(new Event("key-needed"));
+  throw new Refused(answer.status, said.error ?? `The service answered ${answer.status}.`);
+}
+
+/** The address of a route; parameters that are null or "" are left out. */
+export function addressOf(path, query = {}) {
+  const address = new URL(path, ROOT);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") address.searchParams.set(name, value);
+  }
+  return address;
+}
+
+/** A route of a collection. */
+export function within(collection, path) {
+  return collection === "default" ? path : `collections/${encodeURIComponent(collection)}/${path}`;
+}
+
+/** The path of a document. */
+export function pathOf(collection, id) {
+  return within(collection, `documents/${encodeURIComponent(id)}`);
+}

@@ -1,0 +1,140 @@
+// The frame of the page: which view is shown, whose key is used, and whether the service answers.
+//
+// A view is a module with `show(main, place)`. It fills `main`, and stops what it began when `place.signal` is
+// aborted. `place.params` are those of its address, #/view?name=value; `place.keep` changes them without
+// drawing the view again, `place.go` with.
+
+import { get, key, Refused } from "./api.js";
+import { h, say, select } from "./dom.js";
+import { forget as forgetJudgements } from "./judgements.js";
+import { askForKey } from "./key.js";
+import { session } from "./session.js";
+
+const VIEWS = {
+  search: "Search",
+  compare: "Compare",
+  judge: "Judge",
+  documents: "Documents",
+  map: "Map",
+  versions: "Versions",
+  health: "Health",
+};
+const WITHIN = { document: "documents" }; // views that are reached through another one
+const STATUS_EVERY = 10_000;
+const RETRY_EVERY = 2_000;
+
+const main = document.getElementById("main");
+const banner = document.getElementById("banner");
+let leaving = new AbortController();
+
+/** Draw the view that the address names. */
+async function show() {
+  leaving.abort();
+  leaving = new AbortController();
+  const { view, params } = address();
+  const shown = WITHIN[view] ?? view;
+  drawViews(shown);
+  document.title = `${VIEWS[shown]} · Simile`;
+  const { signal } = leaving;
+  try {
+    await session.load();
+    const { show: draw } = await import(`./views/${view}.js`);
+    if (signal.aborted) return;
+    main.replaceChildren(h("h1", { class: "unseen" }, VIEWS[shown]));
+    await draw(main, { params, signal, go, keep: (changed) => history.replaceState(null, "", hash(view, changed)) });
+  } catch (error) {
+    if (!signal.aborted) tell(error);
+  }
+}
+
+function address() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const known = Object.hasOwn(VIEWS, path) || Object.hasOwn(WITHIN, path);
+  return { view: known ? path : "search", params: new URLSearchParams(query) };
+}
+
+function hash(view, params) {
+  const kept = Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const query = new URLSearchParams(kept).toString();
+  return `#/${view}${query ? `?${query}` : ""}`;
+}
+
+/** Open a view. */
+function go(view, params = {}) {
+  const next = hash(view, params);
+  if (location.hash === next) show();
+  else location.hash = next;
+}
+
+function tell(error) {
+  if (!(error instanceof Refused)) console.error(error);
+  if (error.status === 401) return;
+  main.append(h("p", { class: "problem", role: "alert" }, error instanceof Refused ? error.message : "This view failed. The browser's console says why."));
+}
+
+function drawViews(shown) {
+  const links = Object.entries(VIEWS).map(([view, title]) =>
+    h("a", { href: `#/${view}`, "aria-current": view === shown ? "page" : null }, title));
+  const views = document.getElementById("views");
+  views.replaceChildren(...links);
+  const current = views.querySelector("[aria-current]");
+  views.scrollLeft = current.offsetLeft - (views.clientWidth - current.offsetWidth) / 2;
+}
+
+/** At the top on the right: documents, version, collection, key. Every view keeps it fresh. */
+async function drawStatus() {
+  const [info, { collections }] = await Promise.all([get("info"), get("collections")]);
+  session.version = info.model_version;
+  const total = collections.find(({ name }) => name === session.collection)?.documents ?? 0;
+  const names = [...new Set(["default", session.collection, ...collections.map(({ name }) => name)])];
+  const choose = (name) => { session.collection = name; forgetJudgements(); show(); drawStatus(); };
+  const status = document.getElementById("status");
+  if (status.contains(document.activeElement)) return;
+  status.replaceChildren(
+    h("span", { class: "dot", "aria-hidden": "true" }),
+    h("span", {}, `${total.toLocaleString("en")} documents`),
+    names.length > 1 ? select("Collection", names, session.collection, choose) : "",
+    h("a", { href: "#/versions", class: "version", title: "The version that answers" }, info.model_version),
+    session.name ? h("button", { type: "button", class: "quiet", onclick: leave }, `${session.name} (${session.role}): forget key`) : "");
+}
+
+function leave() {
+  key.forget();
+  session.forget();
+  forgetJudgements();
+  show();
+}
+
+/** While the service does not answer, say so and try again; then draw the view again. */
+let waiting = false;
+async function waitUntilReached() {
+  if (waiting) return;
+  waiting = true;
+  banner.textContent = "The service does not answer. This page tries again every two seconds.";
+  banner.hidden = false;
+  do {
+    await new Promise((resolve) => setTimeout(resolve, RETRY_EVERY));
+  } while (!(await fetch(new URL("../health", import.meta.url)).catch(() => null)));
+  banner.hidden = true;
+  waiting = false;
+  say("The service answers again.");
+  refresh();
+  show();
+}
+
+function refresh() {
+  if (!document.hidden && !waiting && session.known) drawStatus().catch(() => {});
+}
+
+document.addEventListener("unreachable", waitUntilReached);
+document.addEventListener("changed", refresh); // a view stored or deleted something
+document.addEventListener("key-needed", () => {
+  session.forget();
+  leaving.abort();
+  askForKey(main, () => { refresh(); show(); });
+});
+window.addEventListener("hashchange", () => { show(); main.focus(); });
+setInterval(refresh, STATUS_EVERY);
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+await show();
+refresh();

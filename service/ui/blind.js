@@ -1,0 +1,54 @@
+// Comparing blindly: columns in random order and without names, a tally of what was preferred, and a sign test.
+
+import { h } from "./dom.js";
+
+/** The chance that `more` or more of `number` fall to one side by luck alone, counted on both sides. */
+export function signTest(more, number) {
+  let sum = 0;
+  for (let at = more; at <= number; at += 1) sum += choose(number, at);
+  return Math.min(1, (2 * sum) / 2 ** number);
+}
+
+function choose(number, taken) {
+  let ways = 1;
+  for (let at = 1; at <= taken; at += 1) ways *= (number - taken + at) / at;
+  return ways;
+}
+
+export class Blind {
+  on = false;
+  #orders = new Map(); // query -> names of the columns from the left
+  #preferred = new Map(); // query -> "a", "b" or "neither"
+
+  order(query) {
+    if (!this.on) return ["a", "b"];
+    if (!this.#orders.has(query)) this.#orders.set(query, Math.random() < 0.5 ? ["a", "b"] : ["b", "a"]);
+    return this.#orders.get(query);
+  }
+
+  /** The question which column is better, or what was answered; `then` runs after an answer. */
+  question({ q, a, amode, b, bmode }, then) {
+    const order = this.#orders.get(q);
+    const answer = this.#preferred.get(q);
+    const prefer = (which) => { this.#preferred.set(q, which); then(); };
+    if (answer === undefined) {
+      return h("div", { class: "card verdict row center" },
+        h("span", {}, "Which is better?"),
+        h("button", { type: "button", onclick: () => prefer(order[0]) }, "Left"),
+        h("button", { type: "button", onclick: () => prefer("neither") }, "Neither"),
+        h("button", { type: "button", onclick: () => prefer(order[1]) }, "Right"));
+    }
+    const names = { a: `A (${a}, ${amode})`, b: `B (${b}, ${bmode})` };
+    return h("div", { class: "card verdict", role: "status" },
+      h("p", {}, `Left was ${names[order[0]]}, right ${names[order[1]]}. ${answer === "neither" ? "You preferred neither." : `You preferred ${answer.toUpperCase()}.`}`),
+      h("p", { class: "note" }, this.#tally()));
+  }
+
+  #tally() {
+    const votes = [...this.#preferred.values()];
+    const [a, b] = ["a", "b"].map((name) => votes.filter((vote) => vote === name).length);
+    const chance = signTest(Math.max(a, b), a + b);
+    const certain = a + b === 0 ? "" : chance < 0.05 ? ` Luck alone would do this ${(100 * chance).toFixed(1)} times in 100.` : " That may still be luck.";
+    return `So far: A ${a}, B ${b}, neither ${votes.length - a - b}.${certain}`;
+  }
+}

@@ -1,0 +1,83 @@
+// A filter as chips and as JSON: conditions of one field each, joined by AND.
+
+import { foreign, h, iconButton, select } from "./dom.js";
+import { get, within } from "./api.js";
+import { session } from "./session.js";
+
+const SAMPLE = 100; // documents whose fields are offered
+const MOST_VALUES = 30;
+
+/** A bar with the filter `text` (JSON, or ""); `onchange` is called with the next one. */
+export function filterBar(text, onchange) {
+  const bar = h("div", { class: "filter" });
+  let current = text;
+
+  const set = (next) => { current = next; draw(); onchange(next); };
+
+  function draw() {
+    const conditions = Object.entries(parsed(current) ?? {});
+    const field = h("input", { id: "filter-json", value: current, placeholder: '{"topic": "support"}', spellcheck: "false", dir: "auto", onchange: () => set(field.value.trim()) });
+    bar.replaceChildren(
+      ...conditions.map(([name, value]) => h("span", { class: "chip active" },
+        foreign("span", {}, `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`),
+        iconButton("close", `Remove the condition on ${name}`, { onclick: () => set(without(current, name)) }))),
+      h("details", {},
+        h("summary", {}, conditions.length ? "Edit filter" : "Filter"),
+        h("div", { class: "row" }, offered, h("label", { for: "filter-json", class: "note" }, "As JSON"), field)));
+  }
+
+  const offered = h("span", { class: "row" });
+  offer(offered, (name, value) => set(adding(current, name, value)));
+  draw();
+  return { element: bar, add: (name, value) => set(adding(current, name, value)) };
+}
+
+/** Choices of a field and of its values, as they are in the first documents. */
+async function offer(place, onchoice) {
+  const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE }).catch(() => ({ documents: [] }));
+  const fields = new Map();
+  for (const { metadata } of documents) {
+    for (const [name, value] of Object.entries(metadata)) {
+      for (const one of Array.isArray(value) ? value : [value]) {
+        if (one !== null && typeof one !== "object" && !name.includes(".") && !name.startsWith("$")) {
+          if (!fields.has(name)) fields.set(name, new Set());
+          fields.get(name).add(one);
+        }
+      }
+    }
+  }
+  if (!fields.size) return;
+  const values = h("span");
+  const choose = (name) => {
+    const known = name === "" ? [] : [...fields.get(name)].sort().slice(0, MOST_VALUES);
+    const pick = (at) => at !== "" && onchoice(name, known[at]);
+    values.replaceChildren(name === "" ? "" : select("Value", [["", "value …"], ...known.map((value, at) => [String(at), String(value).slice(0, 60)])], "", pick));
+  };
+  place.append(select("Field", [["", "field …"], ...[...fields.keys()].sort().map((name) => [name, name])], "", choose), values);
+}
+
+/** The conditions of a filter; null when it is no JSON object. */
+export function parsed(text) {
+  if (!text) return {};
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+/** The filter `text` with one condition more. A second value of a field is an alternative to the first. */
+export function adding(text, name, value) {
+  const conditions = parsed(text) ?? {};
+  const before = conditions[name];
+  let next = value;
+  if (before !== undefined && before !== value && typeof before !== "object") next = { $in: [before, value] };
+  else if (Array.isArray(before?.$in)) next = { $in: [...new Set([...before.$in, value])] };
+  return JSON.stringify({ ...conditions, [name]: next });
+}
+
+function without(text, name) {
+  const { [name]: _, ...others } = parsed(text) ?? {};
+  return Object.keys(others).length ? JSON.stringify(others) : "";
+}

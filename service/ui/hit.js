@@ -1,0 +1,87 @@
+// A hit as a card: search and comparison show the same one.
+
+import { foreign, h, iconButton, say } from "./dom.js";
+import { judge } from "./judgements.js";
+import { session } from "./session.js";
+import { excerpt, headlineOf, marked, placeOf } from "./text.js";
+
+const SHOWN = 320; // characters of a text
+
+/**
+ * hit: as /search answers. query: whose words are marked, and to which a thumb belongs; "" for none.
+ * heading: the element of the title. own: id -> relevant, as judgements.js has them. score: of 1, for the bar; null draws none.
+ * onfilter: called with a field and a value. notes: more elements below the text.
+ */
+export function hitCard({ hit, rank, query, words, own, heading = "h3", score = null, onfilter = null, notes = [], onjudged = () => {} }) {
+  const { headline, rest } = headlineOf(hit);
+  const address = `#/document?${new URLSearchParams({ id: hit.id, ...(hit.passage?.end ? { passage: `${hit.passage.start}-${hit.passage.end}` } : {}) })}`;
+  return h("li", { class: "card hit", "data-id": hit.id },
+    h("span", { class: "rank", "aria-label": `Rank ${rank}` }, String(rank)),
+    h("div", { class: "body" },
+      h(heading, { class: "title" }, foreign("a", { href: address }, inWords(headline, words))),
+      hit.text === undefined ? "" : textOf(hit, rest, words),
+      h("p", { class: "meta" },
+        score === null ? "" : bar(score),
+        hit.score === undefined ? "" : h("span", { class: "score" }, hit.score.toFixed(3)),
+        foreign("span", { class: "id" }, hit.id),
+        ...notes),
+      onfilter ? chips(hit.metadata ?? {}, onfilter) : ""),
+    query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
+}
+
+/** The passage that matched, with some of the text around it where it is short. */
+function textOf(hit, rest, words) {
+  if (!hit.passage?.end) return foreign("p", { class: "text" }, inWords(excerpt(rest, SHOWN), words));
+  const start = placeOf(hit.text, hit.passage.start);
+  const end = placeOf(hit.text, hit.passage.end);
+  const from = Math.max(0, start - Math.max(0, SHOWN - (end - start)) / 2) | 0;
+  const until = Math.max(Math.min(end, start + SHOWN), from + SHOWN);
+  return foreign("p", { class: "text" },
+    from > 0 ? "… " : "", hit.text.slice(from, start),
+    h("mark", { class: "passage", title: "The passage that matched" }, inWords(hit.text.slice(start, Math.min(end, until)), words)),
+    hit.text.slice(end, Math.max(end, until)), until < hit.text.length ? " …" : "");
+}
+
+function inWords(text, words) {
+  return marked(text, words).map(([piece, is]) => (is ? h("mark", {}, piece) : piece));
+}
+
+function bar(share) {
+  const meter = h("span", { class: "bar", "aria-hidden": "true" }, h("span"));
+  meter.firstChild.style.width = `${Math.max(2, Math.min(100, 100 * share))}%`;
+  return meter;
+}
+
+/** The scalar values of the metadata, each a button that filters by it. */
+function chips(metadata, onfilter) {
+  const values = Object.entries(metadata).flatMap(([field, value]) =>
+    (Array.isArray(value) ? value : [value]).filter((one) => one !== null && typeof one !== "object").map((one) => [field, one]));
+  if (!values.length) return "";
+  return h("p", { class: "chips" }, values.slice(0, 8).map(([field, value]) =>
+    foreign("button", { type: "button", class: "chip", title: "Filter by this", onclick: () => onfilter(field, value) },
+      h("span", {}, `${field} `), String(value).slice(0, 60))));
+}
+
+function thumbs(query, id, own, onjudged) {
+  const buttons = [[true, "up", "Relevant"], [false, "down", "Not relevant"]].map(([relevant, picture, label]) => {
+    const press = async () => {
+      const wanted = own.get(id) === relevant ? null : relevant;
+      try {
+        await judge(query, id, wanted);
+        if (wanted === null) own.delete(id);
+        else own.set(id, wanted);
+        say(wanted === null ? "Judgement taken back." : `Stored: ${label.toLowerCase()}.`);
+      } catch (error) {
+        say(error.message);
+        box.append(h("span", { class: "problem" }, error.message));
+      }
+      draw();
+      onjudged();
+    };
+    return [relevant, iconButton(picture, label, { onclick: press, class: `icon thumb ${picture}` })];
+  });
+  const draw = () => buttons.forEach(([relevant, button]) => button.setAttribute("aria-pressed", String(own.get(id) === relevant)));
+  draw();
+  const box = h("div", { class: "thumbs", role: "group", "aria-label": "Is this an answer?" }, buttons.map(([, button]) => button));
+  return box;
+}

@@ -1,0 +1,66 @@
+// The report of a promotion gate, drawn: the verdict first, then how certain it is, then every figure.
+
+import { foreign, h, svg } from "./dom.js";
+import { moment } from "./text.js";
+
+const WIDTH = 640;
+const ROW = 34;
+const LEFT = 10;
+
+/** Elements for the report that `GET /models/{version}/report` answers. */
+export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, meta = {} }) {
+  return [
+    h("p", { class: "lead" }, headline ?? ""),
+    h("ul", {}, [...reasons, ...summary].map((sentence) => foreign("li", {}, sentence))),
+    gains.length ? forest(gains) : "",
+    meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the version then live"}.`) : "",
+    ...["gained", "lost"].flatMap((word) => changes(word, changed[word] ?? [])),
+    rows.length ? figures(rows) : "",
+  ];
+}
+
+/** One line per measure: the interval of candidate minus active, in points, and its middle. */
+function forest(gains) {
+  const most = Math.max(0.01, ...gains.flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)])) * 1.1;
+  const x = (value) => LEFT + ((value + most) / (2 * most)) * (WIDTH - 2 * LEFT);
+  const height = gains.length * ROW + 28;
+  const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
+  const sentence = gains.map(({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`).join(". ");
+  const lines = gains.flatMap(({ title, difference, low, high, shown }, at) => {
+    const y = at * ROW + 24;
+    const kind = shown ? "better" : high < 0 ? "worse" : "open";
+    return [
+      svg("text", { x: LEFT, y: y - 6, class: "label" }, `${title}: ${points(difference)} (${points(low)} to ${points(high)})`),
+      svg("line", { x1: x(low), x2: x(high), y1: y + 4, y2: y + 4, class: `interval ${kind}` }),
+      svg("circle", { cx: x(difference), cy: y + 4, r: 4, class: `middle ${kind}` }),
+    ];
+  });
+  return h("figure", {},
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence, class: "forest" },
+      svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - 20, class: "zero" }),
+      svg("text", { x: x(0), y: height - 4, class: "axis" }, "the same"),
+      lines),
+    h("figcaption", { class: "note" }, "Candidate minus active, in points. A gain is shown when its whole line is right of the middle."));
+}
+
+function changes(word, rows) {
+  if (!rows.length) return [];
+  const hits = (found) => h("ol", {}, found.slice(0, 3).map(({ id, text }) => foreign("li", {}, text || id)));
+  return [h("details", {}, h("summary", {}, `Queries that ${word} most`),
+    scrolling(`Queries that ${word} most`, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, active, candidate }) =>
+      [foreign("span", {}, query), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)])))];
+}
+
+function figures(rows) {
+  const figure = (value) => (value === null ? "none" : value.toFixed(4));
+  return h("details", {}, h("summary", {}, "Every figure"),
+    scrolling("Every figure", ["", "Measure", "Live version", "Candidate", "Difference", "Verdict"], rows.map((row) =>
+      [row.title, row.measure, figure(row.active), figure(row.candidate), figure(row.difference), row.passed ? "passed" : "refused"])));
+}
+
+/** A wide table, in a box that can be scrolled by keys too. */
+function scrolling(name, header, rows) {
+  return h("div", { class: "scrolling", tabindex: "0", role: "region", "aria-label": name }, h("table", {},
+    h("thead", {}, h("tr", {}, header.map((cell) => h("th", { scope: "col" }, cell)))),
+    h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell)))))));
+}

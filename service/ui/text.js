@@ -1,0 +1,64 @@
+// The parts of a document that are shown, and numbers in words.
+
+const LONGEST_HEADLINE = 110;
+
+/** The title of a document, or how its text begins; `rest`: the text without what the headline took of it. */
+export function headlineOf({ title, text = "" }) {
+  if (title) return { headline: title, rest: text };
+  const sentence = text.slice(0, LONGEST_HEADLINE + 1).match(/^[^\n]*?[.!?](?=\s)|^[^\n]+/)?.[0] ?? text;
+  if (sentence.length <= LONGEST_HEADLINE) return { headline: sentence, rest: text.slice(sentence.length).trim() };
+  const cut = sentence.slice(0, LONGEST_HEADLINE).replace(/\s+\S*$/, "");
+  return { headline: `${cut}…`, rest: text };
+}
+
+/** The first `length` characters of a text, to the end of a word, with dots where something is left out. */
+export function excerpt(text, length) {
+  return text.length <= length ? text : `${text.slice(0, length).replace(/\s+\S{0,30}$/, "")} …`;
+}
+
+/** The place in a string of its nth Unicode code point: the API counts those, JavaScript counts UTF-16 units. */
+export function placeOf(text, codePoints) {
+  if (!/[\ud800-\udfff]/.test(text)) return codePoints;
+  let place = 0;
+  for (let passed = 0; passed < codePoints && place < text.length; passed += 1) {
+    place += text.codePointAt(place) > 0xffff ? 2 : 1;
+  }
+  return place;
+}
+
+/** `text` in pieces: [piece, true when it is one of the words of `query`]. */
+export function marked(text, query) {
+  const words = (query.toLowerCase().match(/[\p{L}\p{N}]{2,}/gu) ?? []).map(stem);
+  if (!words.length) return [[text, false]];
+  return text.split(/([\p{L}\p{N}]+)/u).map((piece) => [piece, piece.length > 1 && words.includes(stem(piece.toLowerCase()))]);
+}
+
+/** Near enough to what the service does to words, to mark them. */
+function stem(word) {
+  return word.replace(/(ings?|ed|es|s)$/, "");
+}
+
+export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+
+export const percent = (share) => `${Math.round(100 * share)} %`;
+
+export function bytes(number) {
+  if (!Number.isFinite(number)) return "unknown";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const at = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(number, 1)) / 10)));
+  return `${(number / 1024 ** at).toPrecision(3)} ${units[at]}`;
+}
+
+/** A length of time, such as 3 min. */
+export function duration(seconds) {
+  if (!Number.isFinite(seconds)) return "unknown";
+  if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+/** A moment, in the reader's own time zone. */
+export function moment(iso) {
+  const date = new Date(iso);
+  return Number.isNaN(date.getTime()) ? "at an unknown time" : date.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+}

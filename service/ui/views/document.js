@@ -1,0 +1,99 @@
+// One document: its text, its metadata, what was judged about it, and what is like it.
+
+import { get, pathOf, post, remove, within } from "../api.js";
+import { confirmed, foreign, h, say } from "../dom.js";
+import { hitCard } from "../hit.js";
+import { judged } from "../judgements.js";
+import { session } from "../session.js";
+import { placeOf } from "../text.js";
+
+const SHOWN = 20_000; // characters of a text, until all of it is asked for
+const LIKE = 5;
+
+export async function show(main, { params, go }) {
+  const id = params.get("id");
+  const { documents: [one] } = await get(within(session.collection, "documents"), { id });
+  if (one === undefined) {
+    main.append(h("p", { class: "problem" }, "There is no such document: never stored, or deleted."));
+    return;
+  }
+  const body = h("div", {}, textOf(one.text, params.get("passage")));
+  main.append(
+    h("p", {}, h("a", { href: "#/documents" }, "Documents")),
+    h("article", { class: "card whole" },
+      foreign("h2", {}, one.title || one.id),
+      one.title ? foreign("p", { class: "meta id" }, one.id) : "",
+      body,
+      table(one.metadata),
+      session.may("write") ? h("div", { class: "row end" },
+        h("button", { type: "button", onclick: () => body.replaceChildren(editor(one, () => go("document", { id }))) }, "Edit"),
+        h("button", { type: "button", class: "danger", onclick: () => removeThis(id, go) }, "Delete")) : ""));
+  await Promise.all([addJudgements(main, id), addLike(main, id)]);
+}
+
+function textOf(text, passage) {
+  const [start, end] = (passage ?? "0-0").split("-").map((point) => placeOf(text, Number(point)));
+  const all = h("div", { class: "fulltext", tabindex: "0", role: "region", "aria-label": "Text" });
+  const draw = (until) => {
+    const from = Math.min(start, until);
+    const to = Math.min(end, until);
+    const rest = text.length - until;
+    all.replaceChildren(
+      foreign("div", {}, text.slice(0, from), to > from ? h("mark", { class: "passage" }, text.slice(from, to)) : "", text.slice(to, until)),
+      rest > 0 ? h("button", { type: "button", onclick: () => draw(text.length) }, `Show ${rest.toLocaleString("en")} characters more`) : "");
+  };
+  draw(Math.min(text.length, Math.max(SHOWN, end)));
+  return all;
+}
+
+function table(metadata) {
+  const rows = Object.entries(metadata);
+  if (!rows.length) return "";
+  return h("table", { class: "facts" }, h("caption", {}, "Metadata"), h("tbody", {}, rows.map(([name, value]) =>
+    h("tr", {}, foreign("th", { scope: "row" }, name), foreign("td", {}, typeof value === "object" ? JSON.stringify(value) : String(value))))));
+}
+
+function editor(one, then) {
+  const title = h("input", { id: "edit-title", value: one.title ?? "", dir: "auto" });
+  const text = h("textarea", { id: "edit-text", rows: "12", dir: "auto", value: one.text });
+  const metadata = h("textarea", { id: "edit-metadata", rows: "5", spellcheck: "false", value: JSON.stringify(one.metadata, null, 2) });
+  const problem = h("p", { class: "problem", role: "alert" });
+  const save = async (event) => {
+    event.preventDefault();
+    try {
+      const changed = { id: one.id, text: text.value, metadata: JSON.parse(metadata.value), ...(title.value ? { title: title.value } : {}) };
+      await post(within(session.collection, "documents"), { documents: [changed] });
+      say("Stored.");
+      then();
+    } catch (error) {
+      problem.textContent = error instanceof SyntaxError ? "The metadata is no JSON. Mend it and store again." : error.message;
+    }
+  };
+  return h("form", { onsubmit: save },
+    h("label", { for: "edit-title" }, "Title"), title,
+    h("label", { for: "edit-text" }, "Text"), text,
+    h("label", { for: "edit-metadata" }, "Metadata, as JSON"), metadata,
+    problem,
+    h("button", { class: "primary" }, "Store"));
+}
+
+async function removeThis(id, go) {
+  if (!(await confirmed("Delete this document?", `${id} is gone for good, and with it what was judged about it.`, "Delete"))) return;
+  await remove(pathOf(session.collection, id));
+  document.dispatchEvent(new Event("changed"));
+  go("documents");
+}
+
+async function addJudgements(main, id) {
+  const queries = [...await judged()].filter(([, own]) => own.has(id));
+  if (!queries.length) return;
+  main.append(h("section", {}, h("h2", {}, "Your judgements of it"), h("ul", { class: "plain" }, queries.map(([query, own]) =>
+    h("li", {}, own.get(id) ? "relevant to " : "not relevant to ", foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query))))));
+}
+
+async function addLike(main, id) {
+  const { hits } = await get(within(session.collection, "search"), { id, k: LIKE }).catch(() => ({ hits: [] }));
+  if (!hits.length) return;
+  main.append(h("section", {}, h("h2", {}, "The nearest to it"), h("ol", { class: "hits" }, hits.map((hit, at) =>
+    hitCard({ hit, rank: at + 1, query: "", words: "", own: new Map(), score: hit.score })))));
+}

@@ -1,0 +1,100 @@
+// Judging query by query: what the loaded versions find for it, and has no judgement yet, comes first.
+
+import { get, post, within } from "../api.js";
+import { foreign, h, say } from "../dom.js";
+import { hitCard } from "../hit.js";
+import { judged } from "../judgements.js";
+import { recent } from "../recent.js";
+import { session } from "../session.js";
+import { count } from "../text.js";
+
+const K = 10;
+const ENOUGH = 20; // different queries from which on the gate judges by them (docs/RETRAINING.md)
+
+export async function show(main, { params, signal, keep }) {
+  if (!session.may("write")) {
+    main.append(h("p", { class: "problem" }, "Judging needs a key of role write; this one may only read."));
+    return;
+  }
+  const asked = { q: params.get("q") ?? "" };
+  const progress = h("div", { class: "card", role: "status" });
+  const queue = h("textarea", { id: "queue", rows: "3", dir: "auto", placeholder: "One query per line" });
+  const pool = h("div");
+  const next = h("button", { type: "button", onclick: () => begin(waiting()) }, "Next query");
+  main.append(progress,
+    h("details", { open: !asked.q },
+      h("summary", {}, "Queries to judge"),
+      h("label", { for: "queue" }, "Real queries are best: from a log, or from people who know the texts."), queue),
+    h("div", { class: "row" }, next,
+      h("button", { type: "button", onclick: () => download() }, "Download judgements as TSV"),
+      h("label", { class: "button", for: "tsv" }, "Upload TSV"),
+      h("input", { type: "file", id: "tsv", class: "unseen", accept: ".tsv,.txt", onchange: (event) => upload(event.target) })),
+    pool);
+  queue.value = recent.all().join("\n");
+  await tell();
+  if (asked.q) await begin(asked.q);
+
+  async function tell() {
+    const { queries, answered, judgements } = await get(within(session.collection, "feedback/summary"), {}, { signal });
+    const left = Math.max(0, ENOUGH - answered);
+    progress.replaceChildren(
+      h("progress", { max: ENOUGH, value: Math.min(answered, ENOUGH), "aria-label": "Queries with a relevant document" }),
+      ` ${count(judgements, "judgement")} of ${count(queries, "different query").replace("querys", "queries")}, ${answered} with a relevant document. `,
+      left ? `${left} more, and a retraining can be judged by them.` : "A retraining can be judged by them; more make it more certain.");
+  }
+
+  /** The first query of the list that has no judgement. */
+  async function waiting() {
+    const own = await judged();
+    return queue.value.split("\n").map((line) => line.trim()).find((line) => line && line !== asked.q && !own.has(line)) ?? "";
+  }
+
+  async function begin(query) {
+    asked.q = await query;
+    keep(asked);
+    if (!asked.q) {
+      pool.replaceChildren(h("p", {}, "Every query of the list is judged. Add more above."));
+      return;
+    }
+    const own = (await judged()).get(asked.q) ?? new Map();
+    const found = await pooled(asked.q, signal);
+    found.sort((one, other) => own.has(one.id) - own.has(other.id));
+    say(`${count(found.length, "document")} to judge.`);
+    pool.replaceChildren(
+      foreign("h2", {}, asked.q),
+      h("p", { class: "note" }, "From every loaded version, by meaning and by words, in no telling order; those without a judgement first."),
+      h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, words: asked.q, own, onjudged: tell }))));
+  }
+
+  async function download() {
+    const lines = [...await judged()].flatMap(([query, own]) => [...own].map(([id, relevant]) => `${[query, id].map(flat).join("\t")}\t${Number(relevant)}\n`));
+    const link = h("a", { href: URL.createObjectURL(new Blob(["query\tid\trelevant\n", ...lines])), download: "judgements.tsv" });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+
+  async function upload(field) {
+    const lines = (await field.files[0].text()).split(/\r?\n/).slice(1).filter(Boolean).map((line) => line.split("\t"));
+    const feedback = lines.map(([query, id, relevant]) => ({ query, id, relevant: relevant === "1" }));
+    try {
+      const { stored, refused = [] } = await post(within(session.collection, "feedback"), { feedback });
+      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgement")} stored.`), h("ul", {}, refused.slice(0, 20).map(({ index, error }) => foreign("li", { class: "problem" }, `Line ${index + 2}: ${error}`))));
+    } catch (error) {
+      pool.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+    }
+    field.value = "";
+    await tell();
+  }
+}
+
+const flat = (text) => text.replace(/[\t\r\n]+/g, " ");
+
+/** The first hits of every loaded version in two modes, each document once, in the order of its id. */
+async function pooled(query, signal) {
+  const { models } = await get("models", {}, { signal });
+  const versions = models.filter(({ loaded }) => loaded).map(({ version }) => version);
+  const answers = await Promise.all(versions.flatMap((version) => ["dense", "lexical"].map((mode) =>
+    get(within(session.collection, "search"), { q: query, k: K, mode }, { version, signal }).catch(() => ({ hits: [] })))));
+  const hits = new Map(answers.flatMap(({ hits: found }) => found).map((hit) => [hit.id, { ...hit, passage: undefined, score: undefined }]));
+  return [...hits.values()].sort((one, other) => (one.id < other.id ? -1 : 1));
+}

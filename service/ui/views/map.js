@@ -1,0 +1,165 @@
+// Every document as a point: like beside like, as far as two dimensions can say it.
+
+import { get, within } from "../api.js";
+import { foreign, h, iconButton, say, select } from "../dom.js";
+import { Plane } from "../plane.js";
+import { handle } from "../pointer.js";
+import { coloursOf } from "../palette.js";
+import { session } from "../session.js";
+import { count, headlineOf, moment, percent } from "../text.js";
+
+const HITS = 20;
+const LISTED = 20;
+const CHARACTERISTIC = 4; // values of fields that are offered as filters
+const DWELL = 120; // milliseconds over a point before its title is asked for
+
+export async function show(main, { params, signal, go, keep }) {
+  const map = await get(within(session.collection, "map"), {}, { signal }).catch((error) => {
+    if (error.status !== 404) throw error;
+    main.append(h("div", { class: "card empty" }, h("h2", {}, "There is no map yet"), h("p", {}, error.message)));
+    return null;
+  });
+  if (map === null) return;
+  const asked = { q: params.get("q") ?? "", colour: params.get("colour") ?? "" };
+  const at = new Map(map.ids.map((id, index) => [id, index]));
+  const canvas = h("canvas", { class: "plane", tabindex: "0", role: "img", "aria-label": `A map of ${count(map.ids.length, "document")} in ${map.clusters.length} groups. Arrow keys move it, plus and minus zoom. The groups are listed beside it.` });
+  const tip = h("div", { class: "tip", hidden: true });
+  const panel = h("aside", { class: "panel", "aria-label": "Of the map" });
+  const box = h("input", { type: "search", value: asked.q, dir: "auto", "aria-label": "Light up the hits of a query", placeholder: "Light up the hits of a query" });
+  const lasso = iconButton("lasso", "Draw a line around documents", { "aria-pressed": "false", onclick: () => lasso.setAttribute("aria-pressed", String(lasso.ariaPressed !== "true")) });
+  const fields = [["", "by group"], ...Object.keys(map.fields).map((name) => [name, `by ${name}`])];
+  main.append(
+    h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); asked.q = box.value; keep(asked); lightUp(); } },
+      box, select("Colour", fields, asked.colour, (name) => { asked.colour = name; keep(asked); paint(); }),
+      lasso, h("button", { type: "button", onclick: () => plane.zoom(1.5), "aria-label": "Zoom in" }, "+"), h("button", { type: "button", onclick: () => plane.zoom(1 / 1.5), "aria-label": "Zoom out" }, "−"), h("button", { type: "button", onclick: () => plane.reset() }, "Whole map")),
+    h("div", { class: "map" }, h("div", { class: "stage" }, canvas, tip), panel),
+    h("p", { class: "note" }, `${count(map.ids.length, "document")} as ${map.version} saw them ${moment(map.made)}. A flat sketch: near points are alike, but distances deceive.`));
+
+  const { colours, palette, legend } = coloursOf(map, asked.colour);
+  const plane = new Plane(canvas, { x: Uint16Array.from(map.x), y: Uint16Array.from(map.y), colours, palette });
+  plane.over = (context) => { drawWords(context); drawHits(context); pointer.drawLine(context); };
+  let hits = []; // [index, score]
+  panel.append(groups(legend));
+  const pointer = handle(plane, { signal, tip, lasso, onhover: hover, onpick: (index) => go("document", { id: map.ids[index] }), onlasso: listInside });
+  new ResizeObserver(() => plane.reset()).observe(canvas);
+  signal.addEventListener("abort", () => cancelAnimationFrame(plane.frame));
+  if (map.aligned_to) main.append(await slider());
+  if (asked.q) await lightUp();
+
+  function paint() {
+    const painted = coloursOf(map, asked.colour);
+    plane.paint(painted.colours, painted.palette);
+    plane.draw();
+    panel.replaceChildren(groups(painted.legend));
+  }
+
+  /** Names of the colours; a group of documents can be looked at from here, also by keyboard. */
+  function groups(legend) {
+    return h("div", {}, h("h2", {}, asked.colour || "Groups"), h("ul", { class: "plain legend" }, legend.map(({ name, colour, members }) => {
+      const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
+      swatch.style.backgroundColor = `rgb(${colour.join(" ")})`;
+      return h("li", {}, foreign("button", { type: "button", class: "quiet", onclick: () => list(members(), name) }, swatch, name), h("span", { class: "note" }, members().length.toLocaleString("en")));
+    })));
+  }
+
+  async function lightUp() {
+    if (!asked.q.trim()) { hits = []; plane.draw(); return; }
+    const found = await get(within(session.collection, "search"), { q: asked.q, k: HITS, fields: "title" }, { signal });
+    hits = found.hits.filter(({ id }) => at.has(id)).map(({ id, score }) => [at.get(id), Math.max(score, 1e-6)]);
+    plane.draw();
+    await list(hits.map(([index]) => index), `Hits of “${asked.q}”`);
+  }
+
+  /** The hits, and where the query would lie: a star in their middle, each weighed by its score. */
+  function drawHits(context) {
+    if (!hits.length) return;
+    const ink = getComputedStyle(canvas).color;
+    const places = hits.map(([index]) => plane.place(index));
+    const total = hits.reduce((sum, [, score]) => sum + score, 0);
+    const [sx, sy] = [0, 1].map((axis) => places.reduce((sum, place, rank) => sum + (place[axis] * hits[rank][1]) / total, 0));
+    Object.assign(context, { strokeStyle: ink, fillStyle: ink, lineWidth: 1, globalAlpha: 0.5 });
+    context.beginPath();
+    for (const [px, py] of places) { context.moveTo(sx, sy); context.lineTo(px, py); }
+    context.stroke();
+    context.globalAlpha = 1;
+    for (const [px, py] of places) { context.beginPath(); context.arc(px, py, 5, 0, 7); context.lineWidth = 2; context.stroke(); }
+    context.font = "26px sans-serif";
+    context.textAlign = "center";
+    context.fillText("★", sx, sy + 9);
+  }
+
+  function drawWords(context) {
+    const style = getComputedStyle(canvas);
+    Object.assign(context, { font: "600 13px system-ui, sans-serif", textAlign: "center", lineJoin: "round", lineWidth: 4, strokeStyle: style.backgroundColor, fillStyle: style.color, globalAlpha: 0.9 });
+    const taken = [];
+    for (const { x, y, words } of map.clusters) {
+      const [px, py] = [plane.left + x * plane.scale, plane.top + y * plane.scale];
+      const text = words.slice(0, 2).join(" · ");
+      if (taken.some(([ox, oy]) => Math.abs(ox - px) < 130 && Math.abs(oy - py) < 18)) continue;
+      taken.push([px, py]);
+      context.strokeText(text, px, py);
+      context.fillText(text, px, py);
+    }
+    context.globalAlpha = 1;
+  }
+
+  let dwelling;
+  function hover(index, x, y) {
+    clearTimeout(dwelling);
+    tip.hidden = true;
+    if (index === null) return;
+    dwelling = setTimeout(async () => {
+      const { documents: [one] } = await get(within(session.collection, "documents"), { id: map.ids[index] }, { signal });
+      tip.replaceChildren(foreign("b", {}, one ? headlineOf(one).headline : "Deleted since the map was made"), foreign("span", { class: "id" }, map.ids[index]));
+      tip.style.transform = `translate(${Math.min(x + 12, canvas.clientWidth - 260)}px, ${y + 12}px)`;
+      tip.hidden = false;
+    }, DWELL);
+  }
+
+  function listInside(line) {
+    const found = plane.inside(line);
+    say(`${count(found.length, "document")} inside the line.`);
+    return list(found, "Inside the line");
+  }
+
+  async function list(indices, title) {
+    const shown = await Promise.all(indices.slice(0, LISTED).map((index) => get(within(session.collection, "documents"), { id: map.ids[index] }, { signal })));
+    panel.replaceChildren(
+      h("button", { type: "button", class: "quiet", onclick: paint }, "← groups"),
+      foreign("h2", {}, `${title} (${indices.length.toLocaleString("en")})`),
+      filters(indices),
+      h("ol", {}, shown.flatMap(({ documents }) => documents).map((one) =>
+        h("li", {}, foreign("a", { href: `#/document?${new URLSearchParams({ id: one.id })}` }, headlineOf(one).headline)))));
+  }
+
+  /** What most sets these documents apart, as filters of a search. */
+  function filters(indices) {
+    const found = Object.entries(map.fields).flatMap(([field, { values, of }]) => {
+      const [inside, everywhere] = [indices, of.keys()].map((some) => {
+        const counts = new Float64Array(values.length);
+        for (const index of some) if (of[index] >= 0) counts[of[index]] += 1;
+        return counts;
+      });
+      return values.map((value, index) => ({ field, value, share: inside[index] / indices.length, lift: (inside[index] / indices.length) / (everywhere[index] / of.length) }));
+    }).filter(({ share, lift }) => share >= 0.3 && lift > 1.2).sort((one, other) => other.share * other.lift - one.share * one.lift).slice(0, CHARACTERISTIC);
+    if (!found.length) return "";
+    return h("p", { class: "chips" }, found.map(({ field, value, share }) =>
+      foreign("a", { class: "chip", title: "Search with this filter", href: `#/search?${new URLSearchParams({ q: asked.q, filter: JSON.stringify({ [field]: value }) })}` }, h("span", {}, `${field} `), `${value}: ${percent(share)}`)));
+  }
+
+  /** Between this map and the one of the version before, which it was aligned to. */
+  async function slider() {
+    const before = await get(within(session.collection, "map"), { version: map.aligned_to }, { signal }).catch(() => null);
+    if (before === null) return "";
+    const there = new Map(before.ids.map((id, index) => [id, index]));
+    const range = h("input", { type: "range", min: 0, max: 100, value: 100, id: "between", oninput: () => {
+      const share = range.value / 100;
+      const between = (axis) => Uint16Array.from(map[axis], (value, index) => {
+        const old = there.get(map.ids[index]);
+        return old === undefined ? value : share * value + (1 - share) * before[axis][old];
+      });
+      plane.move(between("x"), between("y"));
+    } });
+    return h("p", { class: "row" }, h("label", { for: "between" }, `Before (${map.aligned_to})`), range, "after");
+  }
+}

@@ -1,0 +1,113 @@
+// One box: results while you type, by meaning, by words or by both.
+
+import { addressOf, get, key, within } from "../api.js";
+import { foreign, h, icon, say, select } from "../dom.js";
+import { filterBar } from "../filter.js";
+import { hitCard } from "../hit.js";
+import { judged } from "../judgements.js";
+import { session } from "../session.js";
+import { count } from "../text.js";
+import { recent } from "../recent.js";
+
+const REST = 150; // milliseconds without a key press before a search begins
+export const MODES = [["", "automatic"], ["dense", "by meaning"], ["lexical", "by words"], ["hybrid", "by both"]];
+
+export async function show(main, { params, signal, go, keep }) {
+  const asked = { q: params.get("q") ?? "", id: params.get("id") ?? "", mode: params.get("mode") ?? "", k: params.get("k") ?? "10", filter: params.get("filter") ?? "" };
+  const results = h("div", { "aria-busy": "false" });
+  let running = new AbortController();
+  let resting;
+
+  const box = h("input", { type: "search", id: "q", class: "big", value: asked.q, placeholder: "What are you looking for?", dir: "auto", autocomplete: "off", "aria-label": "Search",
+    oninput: () => { asked.q = box.value; asked.id = ""; clearTimeout(resting); resting = setTimeout(search, REST); } });
+  const filter = filterBar(asked.filter, (text) => { asked.filter = text; search(); });
+  signal.addEventListener("abort", () => { running.abort(); clearTimeout(resting); });
+
+  async function search() {
+    running.abort();
+    running = new AbortController();
+    const { signal: current } = running;
+    keep(asked);
+    if (!asked.q.trim() && !asked.id) {
+      results.replaceChildren(await welcome());
+      return;
+    }
+    results.setAttribute("aria-busy", "true");
+    try {
+      const query = asked.id ? { ...asked, q: "", mode: "" } : { ...asked, id: "" };
+      const [found, own] = await Promise.all([get(within(session.collection, "search"), query, { signal: current }), judged()]);
+      if (asked.q) recent.add(asked.q);
+      draw(found, own.get(asked.q) ?? new Map());
+    } catch (error) {
+      if (!current.aborted) results.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+    }
+    if (!current.aborted) results.setAttribute("aria-busy", "false");
+  }
+
+  function draw({ hits, mode, took_ms: took, id }, own) {
+    const best = Math.max(mode === "dense" ? 1 : 0, ...hits.map(({ score }) => score));
+    const words = mode === "dense" ? "" : asked.q;
+    say(`${count(hits.length, "hit")}.`);
+    results.replaceChildren(
+      h("p", { class: "note" },
+        id === undefined ? "" : foreign("span", {}, `Like ${id}: `),
+        hits.length ? `${count(hits.length, "hit")} in ${took.toFixed(0)} ms, ${MODES.find(([name]) => name === mode)[1]}` : "Nothing was found.",
+        hits.length || !asked.filter ? "" : " Remove a condition of the filter to see more."),
+      h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
+        hit, rank: at + 1, query: asked.q, words, own, heading: "h2", score: hit.score / best, onfilter: filter.add,
+        notes: [h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, icon("like"), "more like this")],
+      }))),
+      asSnippets(asked, mode));
+  }
+
+  main.append(
+    h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); clearTimeout(resting); search(); } },
+      box,
+      select("Mode", MODES, asked.mode, (mode) => { asked.mode = mode; search(); }),
+      select("Hits", ["5", "10", "20", "50"], asked.k, (k) => { asked.k = k; search(); })),
+    filter.element,
+    results);
+  if (!asked.id) box.focus();
+  await search();
+
+  async function welcome() {
+    const { count: stored } = await get(within(session.collection, "documents/count"));
+    if (!stored) {
+      return h("div", { class: "card empty" },
+        h("h2", {}, "Nothing is stored yet"),
+        h("p", {}, "Simile searches your own texts. Paste some, or upload a file, and come back."),
+        h("a", { class: "button primary", href: "#/documents?add=1" }, "Add documents"));
+    }
+    const queries = recent.all();
+    return h("div", { class: "empty" },
+      h("p", { class: "note" }, `${count(stored, "document")} can be searched. Results come while you type.`),
+      queries.length ? h("h2", {}, "Your last searches") : "",
+      h("ul", { class: "plain" }, queries.map((query) => h("li", {}, foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query)))));
+  }
+}
+
+/** The same search for a shell and for Python. */
+function asSnippets(asked, mode) {
+  const query = asked.id ? { id: asked.id, k: asked.k, filter: asked.filter } : { ...asked, id: "", mode };
+  const address = addressOf(within(session.collection, "search"), query);
+  const header = key.get() ? ` -H "Authorization: Bearer $KEY"` : "";
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const options = [
+    JSON.stringify(asked.q), `k=${Number(asked.k)}`, `mode=${JSON.stringify(mode)}`,
+    asked.filter ? `filter=json.loads(${JSON.stringify(asked.filter)})` : "",
+    session.collection === "default" ? "" : `collection=${JSON.stringify(session.collection)}`,
+  ].filter(Boolean);
+  const python = `${asked.filter ? "import json\n" : ""}from simile_client import Client\n\n` +
+    `with Client(${JSON.stringify(addressOf("").href.replace(/\/$/, ""))}${key.get() ? ", key=KEY" : ""}) as client:\n    print(client.search(${options.join(", ")}))`;
+  return h("details", { class: "snippets" },
+    h("summary", {}, "Copy as curl or Python"),
+    snippet("curl", `curl ${quoted(address.href)}${header}`),
+    asked.id ? "" : snippet("Python", python));
+}
+
+function snippet(name, code) {
+  const copy = async () => { await navigator.clipboard.writeText(code); say(`Copied as ${name}.`); };
+  return h("div", { class: "snippet" },
+    h("pre", { tabindex: "0", "aria-label": name }, code),
+    navigator.clipboard ? h("button", { type: "button", onclick: copy }, `Copy ${name}`) : "");
+}

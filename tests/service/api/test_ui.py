@@ -1,0 +1,85 @@
+"""`/ui/` and `/`: the page's files, under a policy that lets nothing else in; and `/me`. Views: tests/ui."""
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.api.ui import FOLDER, PAGE_POLICY
+from tests.service.conftest import new_settings, serving
+from tests.service.keyed import KEYS, ROLES, bearer, keys_file
+
+FILES = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+FIRST_LOAD = 150_000  # bytes
+MOST_LINES = 2_600
+
+
+def test_a_browser_is_led_to_the_page_and_a_program_is_told_where_it_is(client: TestClient) -> None:
+    for path in ("/", "/ui"):
+        led = client.get(path, headers=BROWSER, follow_redirects=False)
+        assert (led.status_code, led.headers["location"]) == (307, "ui/")
+    said = client.get("/", headers={"accept": "application/json"}).json()
+    assert said["links"] == {"ui": "/ui/", "docs": "/docs", "openapi": "/openapi.json"}
+    assert client.head("/").status_code == 200
+    assert client.head("/ui/").status_code == 200
+    for path in said["links"].values():
+        assert client.get(path).status_code == 200
+    assert client.post("/", json={"inputs": "red river"}).status_code == 200
+
+
+@pytest.mark.parametrize("file", ["", *FILES])
+def test_every_file_is_served_under_the_policy(client: TestClient, file: str) -> None:
+    if file == "index.html":
+        pytest.skip("the page itself is /ui/")
+    answer = client.get(f"/ui/{file}")
+    assert answer.content == (FOLDER / (file or "index.html")).read_bytes()
+    assert answer.headers["content-security-policy"] == PAGE_POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    again = client.get(f"/ui/{file}", headers={"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "file", ["../app.py", "%2e%2e/app.py", "nothing.js", "views", "views/", "index.html"]
+)
+def test_there_is_no_other_file(client: TestClient, file: str) -> None:
+    assert client.get(f"/ui/{file}").status_code == 404
+
+
+def test_the_page_makes_no_html_of_text_and_names_no_other_host() -> None:
+    for file in FILES:
+        source = (FOLDER / file).read_text(encoding="utf-8")
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|srcdoc|\.cookie", source
+        )
+        assert not found, f"{file}: {found}"
+        addresses = set(re.findall(r"https?://[^\s\"'`]*", source)) - {"http://www.w3.org/2000/svg"}
+        assert not addresses, f"{file}: {addresses}"
+
+
+def test_the_page_stays_small() -> None:
+    sources = [(FOLDER / file).read_bytes() for file in FILES]
+    assert sum(map(len, sources)) < FIRST_LOAD  # of all views together: a first load is less
+    assert sum(source.count(b"\n") for source in sources) <= MOST_LINES
+    assert max(source.count(b"\n") for source in sources) <= 300
+
+
+def test_without_the_page_the_service_is_as_it_was(tmp_path: Path, tiny_models_dir: Path) -> None:
+    with serving(new_settings(tmp_path, tiny_models_dir, ui=False)) as client:
+        assert client.get("/", headers=BROWSER).status_code == 405
+        for path in ("/ui", "/ui/", "/ui/app.js"):
+            assert client.get(path).status_code == 404
+        assert "get" not in client.get("/openapi.json").json()["paths"]["/"]
+        assert client.post("/", json={"inputs": "red river"}).status_code == 200
+
+
+def test_me_names_the_key_and_its_role(client: TestClient, tmp_path: Path, tiny_models_dir: Path) -> None:
+    assert client.get("/me").json() == {"name": None, "role": "admin"}
+    settings = new_settings(tmp_path, tiny_models_dir, api_keys_file=keys_file(tmp_path))
+    with serving(settings) as keyed:
+        assert keyed.get("/ui/").status_code == 200
+        assert keyed.get("/me").status_code == 401
+        for name, key in KEYS.items():
+            assert keyed.get("/me", headers=bearer(key)).json() == {"name": name, "role": ROLES[name]}

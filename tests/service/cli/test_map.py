@@ -1,0 +1,158 @@
+"""`python -m service map` on a real store, and `GET /map` of what it wrote."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from service.__main__ import parser
+from service.cli.commands import map_documents, map_groups, map_layout
+from service.errors import CommandError
+from service.index.neighbours import nearest_rows
+from service.settings import Settings
+from tests.service.conftest import new_settings, serving
+
+SUBJECTS: dict[str, str] = {
+    "rivers": "red river bridge harbour",
+    "gardens": "green garden forest market",
+    "pets": "cat dog animal sleeps",
+}
+DOCUMENTS = [
+    {"id": f"{name}-{at}", "text": f"{words} {at}", "metadata": {"subject": name, "at": at}}
+    for name, words in SUBJECTS.items()
+    for at in range(30)
+]
+
+
+class Circle:
+    """In place of UMAP where it is not installed: the first two components of the vectors."""
+
+    def UMAP(self, **options: object) -> "Circle":  # noqa: N802
+        return self
+
+    def fit_transform(self, rows: map_layout.Plane) -> map_layout.Plane:
+        return np.asarray(rows[:, :2])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Path) -> Settings:
+    settings = new_settings(tmp_path_factory.mktemp("map"), tiny_models_dir)
+    with serving(settings) as client:
+        assert client.post("/documents", json={"documents": DOCUMENTS}).status_code == 200
+        few = {"documents": [{"text": "red river"}]}
+        assert client.post("/collections/few/documents", json=few).status_code == 200
+    return settings
+
+
+def make(settings: Settings, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
+    monkeypatch.setattr(map_layout, "require_umap", Circle)
+    said = map_documents.run(parser().parse_args(["map", *options]), settings)
+    content: dict[str, Any] = json.loads(Path(said.partition("): ")[2]).read_bytes())
+    return content
+
+
+def test_every_document_has_a_place_a_group_and_its_fields(
+    stored: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(stored, monkeypatch)
+    ids, of = made["ids"], made["fields"]["subject"]["of"]
+    assert sorted(ids) == sorted(str(one["id"]) for one in DOCUMENTS)
+    assert len(made["x"]) == len(made["y"]) == len(made["cluster"]) == len(of) == 90
+    values = made["fields"]["subject"]["values"]
+    assert [values[value] for value in of] == [id.partition("-")[0] for id in ids]
+    assert "at" in made["fields"]
+    sizes = np.bincount(made["cluster"])
+    assert [group["size"] for group in made["clusters"]] == sizes.tolist()
+    assert {word for group in made["clusters"] for word in group["words"]} <= set(
+        " ".join(SUBJECTS.values()).split()
+    )
+
+
+def test_the_route_answers_with_the_map_of_the_live_version(
+    stored: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(stored, monkeypatch, "--points", "60")
+    assert len(made["ids"]) == 60
+    with serving(stored) as client:
+        assert client.get("/map").json() == made
+        assert client.get("/map", params={"version": made["version"]}).json() == made
+        refused(client, "/map?version=20260101T000000-none-00000000")
+        refused(client, "/map?version=..%2F..")
+        refused(client, "/collections/few/map")
+        refused(client, "/collections/none/map")
+
+
+def refused(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.json()["error_type"]) == (404, "NotFound")
+
+
+def test_what_cannot_be_mapped_is_told_in_a_sentence(
+    stored: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
+        make(stored, monkeypatch, "--collection", "few")
+    monkeypatch.undo()
+    monkeypatch.setattr(map_layout, "LIBRARY", "no_such_library")
+    with pytest.raises(CommandError, match=r"pip install 'simile\[map\]'"):
+        map_layout.require_umap()
+
+
+def test_neighbours_are_those_of_numpy() -> None:
+    rows = np.random.default_rng(0).normal(size=(2100, 8)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    told: list[int] = []
+    found, cosines = nearest_rows(rows, 5, told.append)
+    expected = np.sort(rows @ rows.T, axis=1)[:, ::-1][:, :5]
+    np.testing.assert_allclose(cosines, expected, atol=1e-5)
+    assert (found[:, 0] == np.arange(len(rows))).all()
+    assert told == [1024, 2048, 2100]
+
+
+def test_a_turned_map_is_laid_over_the_earlier_one() -> None:
+    chance = np.random.default_rng(0)
+    places = chance.uniform(20_000, 40_000, (100, 2))
+    ids = [str(at) for at in range(100)]
+    before = {id: (int(x), int(y)) for id, (x, y) in zip(ids, places, strict=True)}
+    angle = 1.1
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    moved = (0.003 * (places * [1, -1]) @ turn + [7, -3]).astype(
+        np.float32
+    )  # turned, mirrored, scaled, moved
+    np.testing.assert_allclose(map_layout.aligned(moved, ids, before), places, atol=20)
+
+
+def test_a_new_document_begins_where_its_nearest_old_one_lay() -> None:
+    rows = np.eye(40, 8, dtype=np.float32) + 0.01
+    rows[39] = rows[0]
+    before = {str(at): (at * 1000, 0) for at in range(39)}
+    start = map_layout.begun_from(before, [str(at) for at in range(40)], rows)
+    assert start is not None
+    np.testing.assert_allclose(start[39], start[0], atol=0.1)
+    assert map_layout.begun_from({"0": (1, 1)}, [str(at) for at in range(40)], rows) is None
+
+
+def test_odd_documents_and_copies_are_found() -> None:
+    rows = np.eye(6, dtype=np.float32)
+    rows[1] = rows[0]
+    rows[2] = (rows[0] + rows[2]) / np.sqrt(2)
+    found, cosines = nearest_rows(rows, 3, lambda done: None)
+    odd = map_groups.odd(found, cosines)
+    assert odd["copies"] == [(0, 1)]
+    assert set(odd["strays"][:3]) == {3, 4, 5}
+
+
+def test_umap_keeps_groups_together(stored: Settings) -> None:
+    pytest.importorskip("umap", reason="needs the extra map")
+    said = map_documents.run(parser().parse_args(["map"]), stored)
+    made = json.loads(Path(said.partition("): ")[2]).read_bytes())
+    places = np.array([made["x"], made["y"]], float).T
+    subject = np.array(made["fields"]["subject"]["of"])
+    assert places.min() >= 0
+    assert places.max() <= map_layout.SIDE
+    middles = np.array([places[subject == value].mean(axis=0) for value in range(3)])
+    nearest = np.argmin(np.linalg.norm(places[:, None] - middles, axis=2), axis=1)
+    assert (nearest == subject).mean() > 0.9

@@ -1,0 +1,78 @@
+"""The page in a real Chromium: `make test-ui`, in an environment of its own.
+
+In the project's own environment, which has no playwright, these tests are one skip; so they are where there
+is no Chromium.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+INSTALLED = find_spec("playwright") is not None
+
+
+class Absent(pytest.Module):
+    """A file of tests that cannot be imported here."""
+
+    def collect(self) -> list[pytest.Item]:
+        pytest.skip("the page's tests have an environment of their own: `make test-ui` runs these")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return None if INSTALLED else Absent.from_parent(parent, path=module_path)
+
+
+if INSTALLED:
+    from tests.ui.browsing import CHROMIUM, Browsing, Watched
+    from tests.ui.made_map import write_map
+    from tests.ui.service import HOSTILE, LONG_LINE, Service, corpus, prepared
+
+    @pytest.fixture(scope="session")
+    def browsing() -> Iterator[Browsing]:
+        if CHROMIUM is None:
+            pytest.skip("needs Chromium (Debian: apt-get install chromium)")
+        with Browsing() as browsing:
+            yield browsing
+
+    @pytest.fixture(scope="session")
+    def service(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Service]:
+        """5,000 documents, hostile ones among them, two versions that can be asked, and a refused one."""
+        folder = tmp_path_factory.mktemp("ui")
+        second = prepared(folder, "tiny")
+        # Without passages, so that a busy machine embeds 5,000 abstracts twice within a minute.
+        with Service(folder, SIMILE_GRACE_SECONDS="86400", SIMILE_PASSAGES="0") as service:
+            for start in range(0, 5000, 1000):
+                service.put(corpus()[start : start + 1000])
+            service.put(
+                [
+                    {"id": f"hostile-{at}", "text": text, "metadata": {text: text}}
+                    for at, text in enumerate(HOSTILE)
+                ]
+            )
+            service.put([{"id": "long-line", "text": LONG_LINE}])
+            first = service.get("/models")["active"]
+            service.activate(second)
+            ids = [one["id"] for one in corpus()]
+            write_map(folder / "data", first, ids)
+            write_map(folder / "data", second, ids, aligned_to=first)
+            yield service
+
+    @pytest.fixture(scope="session")
+    def keyed(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Service]:
+        """A few documents behind keys."""
+        folder = tmp_path_factory.mktemp("keyed")
+        prepared(folder, "tiny")
+        with Service(folder, keys=True) as service:
+            split = f"blue bridge {'stone ' * 200}"  # longer than the model reads
+            service.put([{"id": "a", "text": "red river"}, {"id": "b", "text": split}])
+            yield service
+
+    @pytest.fixture
+    def page(browsing: Browsing, service: Service) -> Iterator[Watched]:
+        """A page that must end without an error, and without a request to another host."""
+        with browsing.page(service.url) as page:
+            yield page

@@ -1,0 +1,68 @@
+"""Times of the map with 100,000 documents: `python -m tests.ui.measure` in the page's environment.
+
+First paint: from the navigation to the first frame with points. Frames: gaps between frames while the map is
+dragged for ten seconds, and the time that drawing takes of each.
+"""
+
+import tempfile
+from pathlib import Path
+
+from tests.ui.browsing import Browsing
+from tests.ui.made_map import write_map
+from tests.ui.service import Service, prepared
+
+POINTS = 100_000
+RUNS = 3
+FIRST_PAINT = """() => new Promise((done) => {
+  const look = () => {
+    const canvas = document.querySelector("canvas");
+    const middle = [0, (canvas?.height ?? 0) >> 1, canvas?.width, 1];
+    const drawn = canvas?.width && canvas.getContext("2d").getImageData(...middle).data.some(Boolean);
+    if (drawn) done(performance.now());
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+DRAG = """() => new Promise((done) => {
+  const canvas = document.querySelector("canvas");
+  const event = (kind, x) => canvas.dispatchEvent(
+    new PointerEvent(kind, { pointerId: 1, clientX: 400 + x, clientY: 400 + x / 2, bubbles: true }));
+  canvas.setPointerCapture = () => {};
+  event("pointerdown", 0);
+  const gaps = [];
+  let before = performance.now();
+  const begin = before;
+  const frame = (now) => {
+    gaps.push(now - before);
+    before = now;
+    event("pointermove", 150 * Math.sin((now - begin) / 300));
+    if (now - begin < 10000) requestAnimationFrame(frame);
+    else { event("pointerup", 0); done(gaps.slice(5)); }
+  };
+  requestAnimationFrame(frame);
+})"""
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name, Browsing() as browsing:
+        folder = Path(name)
+        prepared(folder, "tiny")
+        with Service(folder) as service:
+            service.put([{"id": "a", "text": "red river"}])
+            write_map(
+                folder / "data", service.get("/info")["model_version"], [f"n{at}" for at in range(POINTS)]
+            )
+            for run in range(RUNS):
+                with browsing.page(service.url) as page:
+                    page.page.goto(f"{service.url}/ui/#/map")
+                    painted = page.page.evaluate(FIRST_PAINT)
+                    gaps = sorted(page.page.evaluate(DRAG))
+                    p50, p95, p99 = (gaps[int(share * len(gaps))] for share in (0.5, 0.95, 0.99))
+                    print(
+                        f"run {run + 1}: first paint {painted / 1000:.2f} s; {len(gaps)} frames, "
+                        f"p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms"
+                    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A models folder for the page's tests: two versions that answer, and one that a gate refused.
+
+    python -m tests.ui.prepare FOLDER tiny|default        with the Python that runs the service
+
+FOLDER/models is made. Prints the version that is to be activated second.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from models.manifest import REPORT, Gate, Manifest
+from models.publishing.default import default_source
+from models.publishing.publish import publish
+from models.store import Store
+from tests.tiny import tiny_source
+
+REASON = "search for a text by its title fell by 6.1 points, more than the 2.0 allowed"
+GAINS = [
+    ("Search on your judged queries", 0.022, -0.003, 0.047, False),
+    ("Search for a text by its title", -0.061, -0.090, -0.032, False),
+    ("Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
+]
+SUMMARY = (
+    "Search on your judged queries: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
+    "points: not certain; about 135 judged queries would settle a gain of this size, you have 106."
+)
+HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
+
+
+def main() -> None:
+    folder, model = Path(sys.argv[1]), sys.argv[2]
+    store = Store(folder / "models")
+    if model == "tiny":
+        sources = [tiny_source(folder / f"source-{seed}", seed=seed) for seed in (0, 1)]
+    else:
+        sources = [folder / "source-0", folder / "source-1"]
+        with default_source() as source:
+            for copy in sources:
+                shutil.copytree(source, copy)
+        _pool_first_token(sources[1])
+    first, second = (publish(store, source, origin=f"made for tests, {source.name}") for source in sources)
+    store.want(first.version)
+    store.publish(lambda into: _refused(into, store.folder(first.version), first))
+    print(second.version)
+
+
+def _pool_first_token(source: Path) -> None:
+    """Another space from the same weights, so that two versions answer differently."""
+    config = {
+        "word_embedding_dimension": 384,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": False,
+    }
+    (source / "1_Pooling" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def _refused(into: Path, source: Path, manifest: Manifest) -> Manifest:
+    """A copy of a version with another fingerprint, a verdict and a report."""
+    shutil.copytree(source, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+    (into / REPORT).write_text(json.dumps(_report(manifest.version)), encoding="utf-8")
+    changed = {
+        "version": f"{manifest.version[:-8]}{'0' * 8}",
+        "fingerprint": "0" * 64,
+        "parent": manifest.version,
+        "gate": Gate(mode="on", verdict="refused", reason=REASON),
+        "scores": {"own": {"judged": {"ndcg_at_10": 0.344}}},
+        "files": {},
+    }
+    return manifest.model_copy(update=changed)
+
+
+def _report(active: str) -> dict[str, object]:
+    """As training/retraining/gate/words.py makes one."""
+    gains = [
+        {"name": title, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
+        for title, difference, low, high, shown in GAINS
+    ]
+    changed = {
+        "query": f"how do I get my money back {HOSTILE}",
+        "difference": 0.41,
+        "relevant": ["support-refund-window"],
+        "active": [{"id": "a", "text": "The invoice came twice."}],
+        "candidate": [{"id": "b", "text": HOSTILE}],
+    }
+    row = {
+        "name": "own titles",
+        "title": "Search for a text by its title, dense",
+        "measure": "nDCG@10",
+        "active": 0.812,
+        "candidate": 0.751,
+        "difference": -0.061,
+        "allowed": -0.02,
+        "passed": False,
+    }
+    return {
+        "accepted": False,
+        "headline": "Refused.",
+        "reasons": [REASON],
+        "summary": [SUMMARY],
+        "gains": gains,
+        "rows": [row],
+        "changed": {"gained": [changed], "lost": []},
+        "meta": {
+            "date": "2026-11-20T02:11:00+00:00",
+            "recipe": "pairs",
+            "texts": 5183,
+            "active": {"version": active},
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Pictures of every view, at two widths, light and dark: `make screenshots`.
+
+    python -m tests.ui.screenshots FOLDER
+
+On a service of its own with the default model, a second version of it, and the example texts. docs/page/ has
+two of the pictures, which the README shows.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.ui.browsing import CHROMIUM, Browsing
+from tests.ui.made_map import write_map
+from tests.ui.service import PYTHON, Service, prepared
+
+QUERY = "how+do+I+get+my+money+back"
+VIEWS = {
+    "search": f"search?q={QUERY}&mode=hybrid",
+    "start": "search",
+    "compare": f"compare?q={QUERY}",
+    "judge": f"judge?q={QUERY}",
+    "documents": "documents?add=1",
+    "document": "document?id=support-refund-window",
+    "map": f"map?q={QUERY}",
+    "versions": "versions",
+    "health": "health",
+}
+SIZES = (1280, 390)
+JUDGED = {"support-refund-window": True, "support-card-declined": False}
+
+
+def main() -> None:
+    pictures = Path(sys.argv[1])
+    pictures.mkdir(parents=True, exist_ok=True)
+    if CHROMIUM is None:
+        sys.exit("Chromium is missing. On Debian: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as name, Browsing() as browsing:
+        folder = Path(name)
+        second = prepared(folder, "default")
+        with Service(folder, SIMILE_EXAMPLES="1", SIMILE_GRACE_SECONDS="86400") as service:
+            service.activate(second)
+            first = next(
+                one["version"] for one in service.get("/models")["models"] if one["state"] == "retired"
+            )
+            service.activate(first)  # the better one is live
+            _judge(service)
+            _map(service, first)
+            for width in SIZES:
+                for scheme in ("light", "dark"):
+                    _take(browsing, service, pictures, width, scheme)
+    print(f"{len(VIEWS) * 4} pictures are in {pictures}.")
+
+
+def _judge(service: Service) -> None:
+    there = {one["id"] for one in service.get("/documents", limit=1000)["documents"]}
+    query = QUERY.replace("+", " ")
+    said = [
+        {"query": query, "id": id, "relevant": relevant} for id, relevant in JUDGED.items() if id in there
+    ]
+    service.post("/feedback", {"feedback": said})
+
+
+def _map(service: Service, version: str) -> None:
+    """By UMAP where the service's Python has it, else of made-up places."""
+    try:
+        service.command("map")
+    except subprocess.CalledProcessError as error:
+        print(f"The map is made up, since {PYTHON} has no umap-learn ({error}).")
+        ids = [one["id"] for one in service.get("/documents", limit=1000)["documents"]]
+        write_map(service.folder / "data", version, ids)
+
+
+def _take(browsing: Browsing, service: Service, pictures: Path, width: int, scheme: str) -> None:
+    with browsing.page(service.url, width, scheme) as page:
+        for name, view in VIEWS.items():
+            page.open(view)
+            expect(page.the("#status .dot")).to_be_visible()
+            page.page.wait_for_load_state("networkidle")
+            if name == "versions":
+                page.the(".version-card:has(.pill.refused) summary", has_text="report").click()
+                expect(page.the("svg.forest")).to_be_visible()
+            if name == "health":
+                expect(page.the(".tile path").first).to_have_attribute("d", re.compile("L.*L.*L"))
+            page.page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png")
+
+
+if __name__ == "__main__":
+    main()

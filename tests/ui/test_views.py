@@ -1,0 +1,271 @@
+"""Every view, clicked through on 5,000 documents, two versions and a refused candidate."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.ui.browsing import Browsing, Watched
+from tests.ui.service import QUERY, Service
+
+VIEWS = [
+    *("search", "search?q=bone+density", "compare?q=bone+density", "documents", "documents?add=1"),
+    *("document?id=hostile-0", "versions", "health", "map?q=bone+density", "judge?q=bone+density"),
+]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280, 2560])
+def test_every_view_fits_and_is_accessible(
+    browsing: Browsing, service: Service, width: int, scheme: str
+) -> None:
+    with browsing.page(service.url, width, scheme) as page:
+        for view in VIEWS:
+            page.open(view)
+            expect(page.the("#status .version")).to_be_attached()
+            page.page.wait_for_load_state("networkidle")
+            page.check_fits()
+            page.check_accessible()
+
+
+def test_the_root_leads_to_the_page(page: Watched) -> None:
+    page.page.goto(page.url)
+    expect(page.page).to_have_url(re.compile(r"/ui/(#/search.*)?$"))
+    expect(page.the("header .name")).to_have_text("Simile")
+
+
+def test_a_search_begins_while_one_types_and_a_thumb_is_stored_until_it_is_taken_back(
+    page: Watched, service: Service
+) -> None:
+    page.open("search")
+    page.the("#q").press_sequentially(QUERY, delay=5)
+    expect(page.the("li.hit")).to_have_count(10)
+    expected = [hit["id"] for hit in service.get("/search", q=QUERY)["hits"]]
+    expect(page.the("main p.note").first).to_contain_text("10 hits in")
+    assert [one.get_attribute("data-id") for one in page.the("li.hit").all()] == expected
+    up = page.the("li.hit").nth(2).get_by_role("button", name="Relevant", exact=True)
+    up.click()
+    expect(up).to_have_attribute("aria-pressed", "true")
+    [stored] = service.get("/feedback")["feedback"]
+    assert (stored["query"], stored["id"], stored["relevant"]) == (QUERY, expected[2], True)
+    page.page.reload()
+    expect(up).to_have_attribute("aria-pressed", "true")
+    up.click()
+    expect(up).to_have_attribute("aria-pressed", "false")
+    assert service.get("/feedback")["feedback"] == []
+
+
+def test_a_chip_of_the_metadata_becomes_a_filter(page: Watched, service: Service) -> None:
+    page.open("search?q=cells&mode=lexical")
+    expect(page.the("li.hit mark").first).to_have_text(re.compile("cell", re.IGNORECASE))
+    chip = page.the("li.hit .chip", has_text="kind").first
+    kind = chip.inner_text().removeprefix("kind").strip()
+    chip.click()
+    expect(page.the(".chip.active")).to_have_count(1)
+    expect(page.page).to_have_url(re.compile("filter="))
+    expected = service.get("/search", q="cells", mode="lexical", filter=json.dumps({"kind": kind}))["hits"]
+    expect(page.the("li.hit").last).to_have_attribute("data-id", expected[-1]["id"])
+    page.button("Remove the condition on kind").click()
+    expect(page.the(".chip.active")).to_have_count(0)
+
+
+def test_documents_are_added_edited_and_deleted(page: Watched, service: Service, tmp_path: Path) -> None:
+    before = service.get("/documents/count")["count"]
+    table = tmp_path / "tickets.csv"
+    table.write_text('id,body,"team, of"\nt-1,"Two\nlines, one text",red\nt-2,,blue\n', encoding="utf-8")
+    page.open("documents")
+    page.button("Add documents").click()
+    page.the("#add-files").set_input_files(table)
+    page.the("select[aria-label='Column of the text']").select_option("body")
+    page.button("Upload").click()
+    expect(page.the(".add [role=status]")).to_contain_text("1 document stored, 1 refused.")
+    expect(page.the(".refused")).to_contain_text("Line 4: ")
+    stored = service.get("/documents/t-1")
+    assert (stored["text"], stored["metadata"]) == ("Two\nlines, one text", {"team, of": "red"})
+    page.open("document?id=t-1")
+    page.button("Edit").click()
+    page.the("#edit-text").fill("Another text")
+    page.button("Store").click()
+    expect(page.the(".fulltext")).to_have_text("Another text")
+    page.button("Delete").click()
+    page.the("dialog").get_by_role("button", name="Cancel").click()
+    assert service.get("/documents/count")["count"] == before + 1
+    page.button("Delete").click()
+    page.the("dialog").get_by_role("button", name="Delete").click()
+    expect(page.page).to_have_url(re.compile("#/documents"))
+    assert service.get("/documents/count")["count"] == before
+
+
+def test_a_filter_selects_documents_and_they_are_downloaded(page: Watched, service: Service) -> None:
+    page.open('documents?filter={"year":1999,"kind":"trial"}')
+    count = service.get("/documents/count", filter='{"year":1999,"kind":"trial"}')["count"]
+    expect(page.the("main")).to_contain_text(f"{count} documents pass the filter")
+    with page.page.expect_download() as waiting:
+        page.button("Download as JSON lines").click()
+    lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
+    assert len(lines) == count
+    assert all(json.loads(line)["metadata"]["year"] == 1999 for line in lines)
+
+
+def test_versions_say_what_became_of_them(page: Watched, service: Service) -> None:
+    page.open("versions")
+    expect(page.the(".version-card")).to_have_count(3)
+    expect(page.the(".pill.active")).to_have_count(1)
+    refused = page.the(".version-card:has(.pill.refused)")
+    expect(refused.locator(".reason")).to_contain_text("fell by 6.1 points")
+    refused.locator("summary", has_text="The gate's report").click()
+    expect(refused.locator(".lead")).to_have_text("Refused.")
+    expect(refused.locator("svg .interval")).to_have_count(3)
+    page.page.wait_for_timeout(2500)  # it is drawn anew meanwhile, and stays open
+    expect(refused.locator("svg .interval")).to_have_count(3)
+    page.check_accessible()
+
+
+def test_an_admin_rolls_back_and_activates_again(page: Watched, service: Service) -> None:
+    active = service.get("/models")["active"]
+    page.open("versions")
+    page.button("Roll back …").click()
+    expect(page.the("dialog")).to_contain_text("the version before")
+    page.the("dialog").get_by_role("button", name="Roll back").click()
+    expect(page.the(f".version-card:has(.pill.active) .version:not(:text('{active}'))")).to_be_visible()
+    again = page.the(".version-card", has=page.page.locator(f"h2 .version:text('{active}')"))
+    again.get_by_role("button", name="Activate …").click()
+    expect(page.the("dialog")).to_contain_text("first pages")
+    page.the("dialog").get_by_role("button", name="Activate").click()
+    expect(again.locator(".pill")).to_have_text("live")
+
+
+def test_two_versions_answer_side_by_side(page: Watched, service: Service) -> None:
+    models = service.get("/models")
+    page.open(f"compare?q={QUERY}")
+    expect(page.the(".column")).to_have_count(2)
+    expect(page.the(".column li.hit")).to_have_count(20)
+    expected = {}
+    for name, version in (("a", models["active"]), ("b", page.the("select").nth(2).input_value())):
+        found = service.client.get(
+            "/search", params={"q": QUERY}, headers={"x-model-version": version}
+        ).json()
+        expected[name] = [hit["id"] for hit in found["hits"]]
+        shown = page.the(f".column.{name} li.hit")
+        assert [one.get_attribute("data-id") for one in shown.all()] == expected[name]
+    common = set(expected["a"]) & set(expected["b"])
+    expect(page.the("main > .row [role=status]")).to_have_text(f"{len(common)} of 10 answers are the same.")
+    expect(page.the(".column.a .only")).to_have_count(10 - len(common))
+    page.button("Find queries that differ").click()
+    expect(page.the(".differing li").first).to_be_visible()
+    shares = [int(text.split()[0]) for text in page.the(".differing .note").all_inner_texts()]
+    assert shares == sorted(shares)
+    assert len(shares) >= 50
+    first = page.the(".differing button").first
+    query = first.inner_text()
+    first.click()
+    expect(page.the("main input[type=search]")).to_have_value(query)
+
+
+def test_blind_comparison_hides_names_until_it_is_judged(page: Watched) -> None:
+    page.open(f"compare?q={QUERY}")
+    expect(page.the(".column.a")).to_be_visible()
+    page.page.get_by_label("Blind:").check()
+    expect(page.the(".column.a")).to_have_count(0)
+    expect(page.the(".sides")).to_be_hidden()
+    assert "A" not in page.the(".column h2").all_inner_texts()
+    page.button("Left").click()
+    expect(page.the(".verdict")).to_contain_text("You preferred")
+    expect(page.the(".verdict")).to_contain_text("So far: ")
+
+
+def test_health_is_drawn_from_the_metrics(page: Watched, service: Service) -> None:
+    page.open("health")
+    expect(page.the(".verdicts")).to_contain_text("Healthy")
+    expect(page.the(".verdicts")).to_contain_text("Ready")
+    for _ in range(30):
+        service.get("/search", q=QUERY)
+    requests = page.the(".tile", has_text="Answered in a second")
+    expect(requests.locator(".figure")).to_have_text(re.compile(r"^[0-9.]+ /s"))
+    expect(requests.locator("path")).to_have_attribute("d", re.compile("L"))
+    memory = page.the(".tile", has_text="Of this process")
+    expect(memory).to_contain_text(" % of ")
+
+
+def test_the_map_lights_up_hits_and_a_line_becomes_a_list_and_a_filter(
+    page: Watched, service: Service
+) -> None:
+    page.open("map")
+    canvas = page.the("canvas")
+    expect(page.the(".legend li")).to_have_count(16)
+    page.the("main input[type=search]").fill(QUERY)
+    page.the("main input[type=search]").press("Enter")
+    hits = service.get("/search", q=QUERY, k=20)["hits"]
+    on_map = [hit["id"] for hit in hits if not hit["id"].startswith(("hostile", "long"))]
+    expect(page.the(".panel h2")).to_have_text(f"Hits of “{QUERY}” ({len(on_map)})")
+    expect(page.the(".panel li").first).to_be_visible()
+    page.button("Draw a line around documents").click()
+    box = canvas.bounding_box()
+    assert box is not None
+    corners = [(0.02, 0.02), (0.98, 0.02), (0.98, 0.98), (0.02, 0.98)]
+    mouse = page.page.mouse
+    mouse.move(box["x"] + 5, box["y"] + 5)
+    mouse.down()
+    for across, down in corners:
+        mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"], steps=3)
+    mouse.up()
+    expect(page.the(".panel h2")).to_have_text("Inside the line (5,000)")
+    page.button("← groups").click()
+    page.the("select[aria-label=Colour]").select_option("kind")
+    expect(page.the(".legend li")).to_have_count(3)
+    page.the(".legend button", has_text="review").click()
+    page.the(".panel a.chip", has_text="kind review: 100 %").click()
+    expect(page.page).to_have_url(re.compile("#/search.*filter="))
+
+
+def test_the_map_is_moved_by_keys_and_by_hand_and_names_what_is_under_the_pointer(page: Watched) -> None:
+    page.open("map")
+    canvas = page.the("canvas")
+    expect(page.the(".legend li").first).to_be_visible()
+    drawn = """canvas => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
+        .data.reduce((sum, value, at) => sum + value * (at % 1009), 0)"""
+    canvas.focus()
+    seen = {canvas.evaluate(drawn)}
+    for key in ("+", "+", "+", "ArrowLeft", "ArrowUp"):
+        page.page.keyboard.press(key)
+        page.page.evaluate("new Promise(requestAnimationFrame)")
+        page.page.evaluate("new Promise(requestAnimationFrame)")
+        seen.add(canvas.evaluate(drawn))
+    assert len(seen) > 3
+    page.button("Whole map").click()
+    page.the("#between").fill("0")
+    box = canvas.bounding_box()
+    assert box is not None
+    mouse = page.page.mouse
+    tip = page.the(".tip")
+    for step in range(200):  # until a point is under the pointer
+        mouse.move(box["x"] + box["width"] * (0.3 + step * 0.002), box["y"] + box["height"] / 2)
+        page.page.wait_for_timeout(150)
+        if tip.is_visible():
+            break
+    expect(tip.locator(".id")).to_be_visible()
+
+
+def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Service) -> None:
+    page.open("judge")
+    page.the("#queue").fill("first query\nsecond query")
+    page.button("Next query").click()
+    expect(page.the("main h2")).to_have_text("first query")
+    page.the(".thumb.up").first.click()
+    expect(page.the("main .card[role=status]")).to_contain_text("1 judgement of 1 different query, 1 with")
+    page.button("Next query").click()
+    expect(page.the("main h2")).to_have_text("second query")
+    with page.page.expect_download() as waiting:
+        page.button("Download judgements as TSV").click()
+    header, line = waiting.value.path().read_text(encoding="utf-8").splitlines()
+    assert line.startswith("first query\t")
+    query, id, _ = line.split("\t")
+    upload = f"{header}\n{query}\t{id}\t0\nthird query\tno such document\t1\n"
+    page.the("#tsv").set_input_files({"name": "j.tsv", "mimeType": "text/plain", "buffer": upload.encode()})
+    expect(page.the("main")).to_contain_text("1 judgement stored.")
+    expect(page.the("main li.problem")).to_contain_text("Line 3: There is no document")
+    [stored] = service.get("/feedback")["feedback"]
+    assert (stored["id"], stored["relevant"]) == (id, False)
+    service.client.delete("/feedback", params={"id": id})
