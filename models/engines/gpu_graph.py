@@ -28,6 +28,7 @@ from models.graph.bert import FIRST_LAST, HIDDEN
 from models.graph.head import POOLED, SCOPE, SENTENCE
 from models.graph.nodes import Nodes
 from models.graph.packing import packs
+from models.graph.positions import DISTANCES, counted, distances, plain
 
 DOMAIN = "com.microsoft"  # ONNX Runtime's own operators
 
@@ -69,6 +70,7 @@ class _Writer:
         self._backbone = backbone
         self._tensors = {tensor.name: tensor for tensor in published.initializer}
         self._nodes = Nodes(graph, "bert.")
+        self._apart: list[str] = []  # inputs of attention that only some families have
 
     def layers(self, *, first_last: bool) -> None:
         n, backbone = self._nodes, self._backbone
@@ -83,7 +85,9 @@ class _Writer:
 
     def _embeddings(self) -> tuple[str, str]:
         """(batch, sequence, width), and how many tokens each text has: padding stands on its right."""
-        n = self._nodes
+        n, backbone = self._nodes, self._backbone
+        if not backbone.types or backbone.padding is not None or backbone.table:
+            return self._plain_embeddings()
         ids, types, mask = (
             n("Cast", name, to=TensorProto.INT32)
             for name in ("input_ids", "token_type_ids", "attention_mask")
@@ -102,10 +106,28 @@ class _Writer:
         n.graph.node[-1].output.append(lengths)
         return x, lengths
 
+    def _plain_embeddings(self) -> tuple[str, str]:
+        """The same for families that count otherwise than BERT, which alone has a kernel."""
+        n, backbone = self._nodes, self._backbone
+        x = n("Gather", self._weight("embeddings.word_embeddings"), "input_ids")
+        if backbone.types:
+            x = n("Add", x, n("Gather", self._weight("embeddings.token_type_embeddings"), "token_type_ids"))
+        places = plain(n) if backbone.padding is None else counted(n, backbone.padding)
+        x = n("Add", x, n("Gather", self._weight("embeddings.position_embeddings"), places))
+        both = self._both("embeddings.LayerNorm")
+        x = n("LayerNormalization", x, *both, axis=-1, epsilon=backbone.epsilon)
+        if backbone.table:
+            project = "embeddings_project"
+            x = n("Add", n("MatMul", x, self._weight(project)), self._bias(project))
+        if backbone.buckets:
+            self._apart = ["", distances(n, self._array(DISTANCES))]  # no past, and a bias of the scores
+        lengths = n("ReduceSum", "attention_mask", n.ints(1), keepdims=0)
+        return x, n("Cast", lengths, to=TensorProto.INT32)
+
     def _layer(self, x: str, lengths: str, at: str, out: str) -> str:
         n, heads = self._nodes, self._backbone.heads
         weight, bias = self._joined(f"{at}.attention.self")
-        mixed = n("Attention", x, weight, bias, lengths, domain=DOMAIN, num_heads=heads)
+        mixed = n("Attention", x, weight, bias, lengths, *self._apart, domain=DOMAIN, num_heads=heads)
         x = self._add_and_normalise(mixed, x, f"{at}.attention.output")
         inner = n("MatMul", x, self._weight(f"{at}.intermediate.dense"))
         inner = self._activate(inner, self._bias(f"{at}.intermediate.dense"))

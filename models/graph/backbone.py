@@ -6,8 +6,9 @@ left out.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import safetensors
 from numpy.typing import NDArray
 
 from models.errors import Unsupported
+from models.graph.aside import LARGEST
+from models.graph.kin import KIN, in_berts_words
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -30,8 +33,9 @@ _SIZES = {
     "positions": "max_position_embeddings",
     "types": "type_vocab_size",
 }
-_PREFIXES = ("bert.", "model.", "0.auto_model.", "")
-_OTHERS = "Others are published from an ONNX file in their folder, onnx/model.onnx."
+_PREFIXES = ("bert.", "roberta.", "distilbert.", "mpnet.", "electra.", "model.", "0.auto_model.", "")
+_RENAMED = [pair for kin in KIN.values() for pair in kin.tensors]
+_OTHERS = "`python -m models import` exports others by torch (extra `train`), or takes their onnx/model.onnx."
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ class Backbone:
     types: int
     activation: str  # gelu, gelu_tanh or relu
     epsilon: float
+    table: int = 0  # the width of the word table, where it is not the layers'
+    padding: int | None = None  # the id that positions do not count, and begin behind
+    buckets: int = 0  # distances of two tokens that attention tells apart, where it does
 
     @classmethod
     def knows(cls, config: Mapping[str, Any]) -> bool:
@@ -59,11 +66,11 @@ class Backbone:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Backbone:
-        family = config.get("model_type")
-        if family != "bert":
-            raise Unsupported(
-                f"Only BERT folders are published without an ONNX file, not {family!r}. {_OTHERS}"
-            )
+        found = in_berts_words(config)
+        if found is None:
+            family = config.get("model_type")
+            raise Unsupported(f"The family {family!r} has no graph here; {', '.join(KIN)} have. {_OTHERS}")
+        kin, config = found
         activation = config.get("hidden_act", "gelu")
         if activation not in _ACTIVATIONS:
             raise Unsupported(f"The activation {activation!r} is not known here. {_OTHERS}")
@@ -74,7 +81,22 @@ class Backbone:
         if sizes["width"] % sizes["heads"]:
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
         epsilon = float(config.get("layer_norm_eps", 1e-12))
-        return cls(**sizes, activation=_ACTIVATIONS[activation], epsilon=epsilon)
+        table = (kin.table and config.get(kin.table)) or sizes["width"]
+        padding = config.get(kin.padding, 1) if isinstance(kin.padding, str) else kin.padding
+        return cls(
+            **sizes,
+            activation=_ACTIVATIONS[activation],
+            epsilon=epsilon,
+            table=0 if table == sizes["width"] else int(table),
+            padding=None if padding is None else int(padding),
+            buckets=int(config.get(kin.buckets, 32)) if kin.buckets else 0,
+        )
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """For the fingerprint: fields that only some families have are there for those alone."""
+        later = {"table": 0, "padding": None, "buckets": 0}
+        return {name: value for name, value in asdict(self).items() if later.get(name, ...) != value}
 
     def shapes(self, tokens: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
         """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight.
@@ -82,12 +104,18 @@ class Backbone:
         tokens: which token vectors are pooled (head.py); `static` ones need the word table alone.
         """
         d = self.width
-        yield "embeddings.word_embeddings.weight", (self.vocabulary, d)
+        narrow = self.table or d
+        yield "embeddings.word_embeddings.weight", (self.vocabulary, narrow)
         if tokens == "static":
             return
-        yield "embeddings.position_embeddings.weight", (self.positions, d)
-        yield "embeddings.token_type_embeddings.weight", (self.types, d)
-        yield from _both("embeddings.LayerNorm", (d,), (d,))
+        yield "embeddings.position_embeddings.weight", (self.positions, narrow)
+        if self.types:
+            yield "embeddings.token_type_embeddings.weight", (self.types, narrow)
+        yield from _both("embeddings.LayerNorm", (narrow,), (narrow,))
+        if self.table:
+            yield from _both("embeddings_project", (d, narrow), (d,))
+        if self.buckets:
+            yield "encoder.relative_attention_bias.weight", (self.buckets, self.heads)
         for layer in range(self.layers):
             at = f"encoder.layer.{layer}"
             for part in ("self.query", "self.key", "self.value", "output.dense"):
@@ -100,7 +128,7 @@ class Backbone:
 
 def _size(config: Mapping[str, Any], name: str) -> int:
     size = config.get(name)
-    if not isinstance(size, int) or size < 1:
+    if not isinstance(size, int) or size < (name != _SIZES["types"]):
         raise Unsupported(f"config.json does not give {name}, or not as a number above 0.")
     return size
 
@@ -112,8 +140,11 @@ def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[t
 
 def read_backbone(files: Sequence[Path], backbone: Backbone, tokens: str = "last") -> Tensors:
     """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
-    stored = {_modern(name): tensor for file in files for name, tensor in read_safetensors(file).items()}
+    read = map_safetensors if sum(file.stat().st_size for file in files) > LARGEST else read_safetensors
+    stored = {_modern(name): tensor for file in files for name, tensor in read(file).items()}
     prefix = next((p for p in _PREFIXES if f"{p}embeddings.word_embeddings.weight" in stored), "")
+    for own, berts in _RENAMED:
+        stored = {name.replace(own, berts): tensor for name, tensor in stored.items()}
     tensors: Tensors = {}
     for name, shape in backbone.shapes(tokens):
         tensor = stored.get(prefix + name)
@@ -134,6 +165,20 @@ def read_safetensors(file: Path) -> Tensors:
     except safetensors.SafetensorError as error:
         raise Unsupported(f"{file.name} is not a whole safetensors file: {error}") from None
     return {name: _as_float32(entry) for name, entry in entries if entry["dtype"] in _DTYPES}
+
+
+def map_safetensors(file: Path) -> Tensors:
+    """The same for a large file that stays as it is: float32 is mapped, not read. Half precision is read."""
+    tensor_shapes(file)  # raises for a file that is not whole
+    mapped = np.memmap(file, np.uint8, "r")
+    size = int(mapped[:8].view("<u8")[0])
+    entries = json.loads(bytes(mapped[8 : 8 + size]))
+    found: Tensors = {}
+    for name, entry in entries.items():
+        if entry.get("dtype") in _DTYPES:
+            start, end = entry["data_offsets"]
+            found[name] = _as_float32(entry | {"data": mapped[8 + size + start : 8 + size + end]})
+    return found
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:

@@ -8,7 +8,7 @@
 
 Plain operators in an order that ONNX Runtime's own session optimiser knows: on rows (tokens, width) it joins
 each bias with its MatMul (Gemm), and makes Gelu and scaled MatMul of theirs. Nine tenths of what is left is
-matrix products (docs/PERFORMANCE.md). Not here: any other family.
+matrix products (docs/PERFORMANCE.md). The families of kin.py have these layers, too; torch exports others.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from models.graph.aside import Aside
 from models.graph.backbone import Backbone, Tensors
+from models.graph.kin import distance_buckets
 from models.graph.nodes import Nodes
 from models.graph.packing import Packing
+from models.graph.positions import counted, distances
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
@@ -40,6 +43,7 @@ def bert_graph(
     tensors: Tensors,
     tokens: str = "last",
     writer: Callable[[Backbone, Tensors, Nodes], Writer] | None = None,
+    aside: Aside | None = None,
 ) -> onnx.GraphProto:
     """The graph up to the token vectors, float32 (batch, sequence, width); `last_hidden_state` is its output.
 
@@ -48,11 +52,12 @@ def bert_graph(
     tensors: by their backbone names, as `backbone.shapes(tokens)` lists them.
     tokens: as in head.py; the value POOLED_FROM[tokens] is then in the graph.
     writer: how layers are written; as Writer does unless given.
+    aside: as of Nodes.
     """
     graph = onnx.GraphProto(name="bert")
-    for name in INPUTS[:2] if tokens == "static" else INPUTS:
+    for name in INPUTS[:2] if tokens == "static" or not backbone.types else INPUTS:
         graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
-    nodes = Nodes(graph, "bert.")
+    nodes = Nodes(graph, "bert.", aside=aside)
     written = (writer or Writer)(backbone, tensors, nodes)
     if tokens == "static":
         written.words(out=HIDDEN)
@@ -87,6 +92,8 @@ class Writer:
         """`last_hidden_state`, and the mean of the first and the last layer's output where asked for."""
         n, backbone = self._nodes, self._backbone
         mask = self._mask()
+        if backbone.buckets:
+            mask = n("Add", mask, self._distances())
         packing = Packing(n, backbone.heads, backbone.width // backbone.heads)
         x = self._embeddings(packing)
         found = []
@@ -117,9 +124,19 @@ class Writer:
         """
         n = self._nodes
         words = self.words(packing.pack("input_ids"))
-        types = n("Gather", self._weight("embeddings.token_type_embeddings"), packing.pack("token_type_ids"))
-        positions = n("Gather", self._weight("embeddings.position_embeddings"), packing.columns)
-        return self._normalise(n("Add", n("Add", words, types), positions), "embeddings.LayerNorm")
+        if self._backbone.types:
+            kinds = packing.pack("token_type_ids")
+            words = n("Add", words, n("Gather", self._weight("embeddings.token_type_embeddings"), kinds))
+        padding = self._backbone.padding
+        places = packing.columns if padding is None else packing.pack(counted(n, padding))
+        positions = n("Gather", self._weight("embeddings.position_embeddings"), places)
+        x = self._normalise(n("Add", words, positions), "embeddings.LayerNorm")
+        return self._linear(x, "embeddings_project") if self._backbone.table else x
+
+    def _distances(self) -> str:
+        table = self._tensors["encoder.relative_attention_bias.weight"]  # (buckets, heads)
+        buckets = distance_buckets(self._backbone.positions, self._backbone.buckets)
+        return distances(self._nodes, table[buckets].T)
 
     def _layer(self, x: str, mask: str, packing: Packing, at: str) -> str:
         n = self._nodes

@@ -9,6 +9,8 @@ import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper, numpy_helper
 
+from models.graph.aside import Aside
+
 OPSET = 17  # the first with LayerNormalization as one operator; ONNX Runtime 1.13 and OpenVINO 2022.3 read it
 IR_VERSION = 8
 CONTRIB = "com.microsoft"
@@ -20,10 +22,14 @@ class Nodes:
     Names that Nodes makes itself begin with `scope`, so they cannot meet names already in the graph.
     """
 
-    def __init__(self, graph: onnx.GraphProto, scope: str, opset: int = OPSET) -> None:
+    def __init__(
+        self, graph: onnx.GraphProto, scope: str, opset: int = OPSET, aside: Aside | None = None
+    ) -> None:
+        """aside: takes the large tensors of a graph that one file cannot hold."""
         self.graph = graph
         self._scope = scope
         self._opset = opset
+        self._aside = aside
         self._count = 0
 
     def __call__(self, operator: str, *inputs: str, out: str = "", **attributes: Any) -> str:
@@ -35,6 +41,9 @@ class Nodes:
 
     def tensor(self, value: ArrayLike, dtype: DTypeLike = np.float32, name: str = "") -> str:
         name = name or self._name("constant")
+        if self._aside is not None and self._aside.takes(value, dtype):
+            self._aside.add(self.graph, name, value, dtype)
+            return name
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         self.graph.initializer.append(numpy_helper.from_array(array, name))
         return name

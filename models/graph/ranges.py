@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.graph.backbone import Backbone, Tensors
-from models.graph.bert import INPUTS, Writer, bert_graph
+from models.graph.bert import Writer, bert_graph
 from models.graph.nodes import Nodes, model_of
 from models.words.progress import Progress
 
@@ -50,10 +50,11 @@ def find_spans(
     )
     found: dict[str, Vector] = {}
     names = [output.name for output in session.get_outputs()]
+    inputs = [given.name for given in session.get_inputs()]
     ordered = sorted(rows, key=len)
     for start in range(0, len(ordered), _ROWS):
         batch = ordered[start : start + _ROWS]
-        values = session.run(names, _feed(batch))
+        values = session.run(names, _feed(batch, inputs))
         progress.add(len(batch))
         for name, value in zip(names, values, strict=True):
             choose = np.minimum if name.endswith(Span._fields[0]) else np.maximum
@@ -77,9 +78,9 @@ def _output(at: str, kind: str) -> str:
     return f"{at}.{kind}"
 
 
-def _feed(rows: Sequence[Sequence[int]]) -> dict[str, NDArray[np.int64]]:
+def _feed(rows: Sequence[Sequence[int]], inputs: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     shape = (len(rows), max(map(len, rows)))
-    feed = {name: np.zeros(shape, np.int64) for name in INPUTS}
+    feed = {name: np.zeros(shape, np.int64) for name in inputs}
     for at, row in enumerate(rows):
         feed["input_ids"][at, : len(row)] = row
         feed["attention_mask"][at, : len(row)] = 1

@@ -7,7 +7,9 @@ Shapes: T tokens of one text, N tokens of all texts in a row, D width, H heads, 
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,15 +74,28 @@ def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows)
 def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends: Array) -> list[Array]:
     """The output of every layer, (N, D)."""
     places = tensors["embeddings.position_embeddings.weight"][
-        np.concatenate([np.arange(len(row)) for row in rows])
+        np.concatenate([_places(row, backbone.padding) for row in rows])
     ]
-    kind = tensors["embeddings.token_type_embeddings.weight"][0]
+    kind = tensors["embeddings.token_type_embeddings.weight"][0] if backbone.types else 0
     x_ND = _norm(words + places + kind, backbone, tensors, "embeddings.LayerNorm")
+    if backbone.table:
+        x_ND = _linear(x_ND, tensors, "embeddings_project")
     outputs = []
     for layer in range(backbone.layers):
         x_ND = _layer(x_ND, ends, backbone, tensors, f"encoder.layer.{layer}")
         outputs.append(x_ND)
     return outputs
+
+
+def _places(row: Sequence[int], padding: int | None) -> Array:
+    """Of each token; where there is a padding id, it has its own place and is not counted."""
+    if padding is None:
+        return np.arange(len(row))
+    found, count = [], padding
+    for id in row:
+        count += id != padding
+        found.append(padding if id == padding else count)
+    return np.array(found)
 
 
 def _skipped(row: Sequence[int], left_out: Sequence[Prompt]) -> int:
@@ -105,7 +120,8 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
         _linear(x_ND, tensors, f"{at}.attention.self.{part}") for part in ("query", "key", "value")
     )
     texts = zip(np.split(q_ND, ends), np.split(k_ND, ends), np.split(v_ND, ends), strict=True)
-    mixed_ND = np.concatenate([_attend(*text, heads=backbone.heads) for text in texts])
+    bias = partial(_distances, tensors, backbone) if backbone.buckets else lambda _: 0
+    mixed_ND = np.concatenate([_attend(*text, heads=backbone.heads, bias=bias) for text in texts])
     attended_ND = _linear(mixed_ND, tensors, f"{at}.attention.output.dense")
     x_ND = _norm(x_ND + attended_ND, backbone, tensors, f"{at}.attention.output.LayerNorm")
     inner = _ACTIVATE[backbone.activation](_linear(x_ND, tensors, f"{at}.intermediate.dense"))
@@ -114,9 +130,26 @@ def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: s
     )
 
 
-def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int) -> Array:
+def _distances(tensors: Tensors, backbone: Backbone, length: int) -> Array:
+    """(heads, T, T): MPNet's bias by the distance from query to key, bucket by bucket."""
+    half = backbone.buckets // 2
+    exact = half // 2
+    bucket_TT = np.zeros((length, length), int)
+    for query in range(length):
+        for key in range(length):
+            far = abs(key - query)
+            if far >= exact:
+                share = math.log(far / exact) / math.log(128 / exact)
+                far = min(exact + int(share * (half - exact) + 1e-6), half - 1)
+            bucket_TT[query, key] = far + (half if key > query else 0)
+    bias: Array = tensors["encoder.relative_attention_bias.weight"][bucket_TT].transpose(2, 0, 1)
+    return bias
+
+
+def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int, bias: Callable[[int], Any]) -> Array:
     q_THd, k_THd, v_THd = (x_TD.reshape(len(x_TD), heads, -1) for x_TD in (q_TD, k_TD, v_TD))
     scores_HTT = np.einsum("thd,shd->hts", q_THd, k_THd, optimize=True) / np.sqrt(q_THd.shape[-1])
+    scores_HTT += bias(len(q_TD))
     weights_HTT = np.exp(scores_HTT - scores_HTT.max(-1, keepdims=True))
     weights_HTT /= weights_HTT.sum(-1, keepdims=True)
     mixed_TD: Array = np.einsum("hts,shd->thd", weights_HTT, v_THd, optimize=True).reshape(q_TD.shape)

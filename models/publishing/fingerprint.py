@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def space_of(source: Source, tensors: str, backbone: Backbone | None, dimension:
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
     return left_out | {
         "tensors": tensors,
-        "backbone": asdict(backbone) if backbone and source.head.tokens != "static" else {},
+        "backbone": backbone.said if backbone and source.head.tokens != "static" else {},
         "tokenizer": hash_tokenizer(source.tokenizer),
         "pooling": "+".join(source.head.names),
         "head": [hash_layer(layer) for layer in source.head.layers],

@@ -53,7 +53,7 @@ def write_backbone(source: Source, folder: Path) -> None:
     for name in (*_FROM_BACKBONE, _TOKENIZER_CONFIG):
         if (source.backbone / name).is_file():
             shutil.copyfile(source.backbone / name, folder / name)
-    shutil.copyfile(source.backbone / TOKENIZER, folder / TOKENIZER)
+    _write(folder / TOKENIZER, source.tokenizer)
 
 
 def published_tokenizer(tokenizer: dict[str, Any], max_length: int) -> dict[str, Any]:

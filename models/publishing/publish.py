@@ -2,7 +2,8 @@
 
     source ─▶ graph ─▶ fingerprint ─▶ files ─▶ proof ─▶ Store
 
-The graph is written from a BERT's weights; of another family it is the ONNX file that the folder brings.
+The graph is written from the weights of BERT and its kin, and of a table; of another family it is the ONNX
+file that the folder brings.
 Without torch. What was trained comes through `publish_prepared` too, with torch as the reference (export.py).
 """
 
@@ -20,6 +21,7 @@ from models import cpus
 from models.encoder import ONNX, Encoder
 from models.errors import Unsupported
 from models.graph import file, reference
+from models.graph.aside import LARGEST, Aside, save
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors
 from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, bert_graph, table_graph
 from models.graph.head import append_head
@@ -44,8 +46,6 @@ from models.sources.folder import Source, read_source
 from models.store import Store
 from models.words.progress import Say, silent
 
-_LARGEST = 2_000_000_000  # bytes; one protobuf message, and so one ONNX file, cannot be larger
-
 
 class Prepared(NamedTuple):
     """A source with its graph, and the space that the graph computes."""
@@ -55,7 +55,8 @@ class Prepared(NamedTuple):
     space: Space
     reference: Reference | None  # an independent forward, where the weights are there
     computed_in: str = "numpy"  # by which library
-    weights: tuple[Backbone, Tensors] | None = None  # of a BERT
+    weights: tuple[Backbone, Tensors] | None = None  # what int8 is made from
+    aside: Aside | None = None  # the large tensors of a model that one ONNX file cannot hold
 
 
 Opened = Callable[[Path, Say], Prepared]
@@ -113,6 +114,11 @@ def prepare(source: Source) -> Prepared:
         return _from_table(source)
     if weights := _read_weights(source):  # an ONNX file beside them is left: ours leaves padding out
         return _from_weights(source, *weights)
+    return prepare_adopted(source)
+
+
+def prepare_adopted(source: Source) -> Prepared:
+    """The graph of the ONNX file that the source has."""
     if source.onnx is None:
         raise Unsupported(_no_weights(source))
     model = load_onnx(source.onnx)
@@ -122,12 +128,15 @@ def prepare(source: Source) -> Prepared:
 
 
 def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
-    graph = bert_graph(backbone, tensors, source.head.tokens)
+    large = sum(tensor.nbytes for tensor in tensors.values()) > LARGEST
+    aside = Aside() if large else None
+    graph = bert_graph(backbone, tensors, source.head.tokens, aside=aside)
     dimension = source.head.dimension(backbone.width)
     append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
     computed = partial(reference.embed, backbone, tensors, source.head)
-    return Prepared(source, model_of(graph), space, computed, weights=(backbone, tensors))
+    small = None if large else (backbone, tensors)
+    return Prepared(source, model_of(graph), space, computed, weights=small, aside=aside)
 
 
 def _from_table(source: Source) -> Prepared:
@@ -189,8 +198,6 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
 def _build(
     folder: Path, *, prepared: Prepared, manifest: Manifest, known: Vectors | None, say: Say
 ) -> Manifest:
-    if prepared.model.ByteSize() > _LARGEST:
-        raise Unsupported("The model is larger than 2 GB in float32, which one ONNX file cannot hold.")
     say("writing the ONNX file")
     write_layout(prepared.source, folder)
     metadata = {
@@ -200,7 +207,7 @@ def _build(
     del prepared.model.metadata_props[:]
     onnx.helper.set_model_props(prepared.model, metadata)
     (folder / ONNX).parent.mkdir()
-    onnx.save(prepared.model, folder / ONNX)
+    save(prepared.model, folder / ONNX, prepared.aside)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
     encoder = Encoder(folder, manifest, threads=cpus.available())
     proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)

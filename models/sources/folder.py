@@ -205,5 +205,6 @@ def _positions(config: Mapping[str, Any]) -> int | None:
         return None
     family = config.get("model_type")
     if family in _AFTER_PAD:
-        positions -= 2 if family == "mpnet" else int(config.get("pad_token_id") or 0) + 1
+        padding = 1 if family == "mpnet" else config.get("pad_token_id", 1)
+        positions -= int(padding or 0) + 1
     return positions

@@ -18,6 +18,8 @@ _WANTED = (
     "*.json",
     "*.safetensors",
     "vocab.txt",
+    "merges.txt",
+    "*.model",  # of SentencePiece, to be converted
     "README.md",
     "LICENSE*",
 )

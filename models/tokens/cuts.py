@@ -17,11 +17,9 @@ WordPiece looks at. A run of millions is cut as well.
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from models.tokens.normalize import piece_end
@@ -48,8 +46,9 @@ class Cuts:
         self._long_run = long_run
 
     @classmethod
-    def of(cls, tokenizer_file: Path) -> Cuts:
-        return _cuts(json.loads(tokenizer_file.read_bytes()))
+    def of(cls, tokenizer: Mapping[str, Any]) -> Cuts:
+        """tokenizer: the content of tokenizer.json."""
+        return _cuts(tokenizer)
 
     def split(self, text: str, size: int, left: bool) -> tuple[str, str]:
         """A piece from the start (left: from the end) of `text`, and what remains.

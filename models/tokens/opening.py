@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from models.errors import Unsupported
+
+
+def read_tokenizer(file: Path) -> dict[str, Any]:
+    """The content of a tokenizer.json. Raise Unsupported."""
+    try:
+        content: dict[str, Any] = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise Unsupported(f"{file.name} cannot be read: {error}") from None
+    return content
 
 
 def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:

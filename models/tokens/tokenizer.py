@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
 from models.errors import BadText, BadTokens, TooLong, Unsupported
 from models.tokens.cuts import Cuts
-from models.tokens.opening import affixes
+from models.tokens.opening import affixes, open_tokenizer, read_tokenizer
 
 # One thread per call: callers bring their own threads, and the library's pool would take every core.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -59,14 +58,15 @@ class Piece(NamedTuple):
 class Tokenizer:
     """Thread safe; releases the GIL while it works."""
 
-    def __init__(self, file: Path, max_length: int, vocabulary: int | None = None) -> None:
-        """vocabulary: how many ids the model knows, where that is less than the tokenizer has."""
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # noqa: BLE001  the library raises nothing narrower
-            raise Unsupported(f"{file.name} cannot be read: {error}") from None
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+    def __init__(
+        self, given: Path | Mapping[str, Any], max_length: int, vocabulary: int | None = None
+    ) -> None:
+        """given: tokenizer.json, or its content. Raise Unsupported when it cannot be read.
+
+        vocabulary: how many ids the model knows, where that is less than the tokenizer has.
+        """
+        content = read_tokenizer(given) if isinstance(given, Path) else given
+        self._tokenizer = open_tokenizer(content)
         size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.vocabulary = min(size, vocabulary or size)
         self.max_length = max_length
@@ -74,7 +74,7 @@ class Tokenizer:
         self._room = max_length - len(self._before) - len(self._after)
         if self._room < 1:
             raise Unsupported(f"A maximum of {max_length} tokens leaves no room beside the special ones.")
-        self._cuts = Cuts.of(file)
+        self._cuts = Cuts.of(content)
         self._first = min(_FIRST_PIECE * max_length, _LARGEST_PIECE)
         self._most = max(_MOST_LOOKED_AT, _FIRST_PIECE * max_length)
 

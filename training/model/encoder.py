@@ -71,7 +71,7 @@ class TrainedEncoder(nn.Module):
     def tokenizer(self, max_length: int, *, whole: bool = False) -> Tokenizer:
         """Cuts at `max_length` tokens; at what the model has room for where that is less, unless `whole`."""
         length = max_length if whole else min(max_length, self.source.max_length - self._longer)
-        return Tokenizer(self.source.backbone / TOKENIZER, length, self.source.config.get("vocab_size"))
+        return Tokenizer(self.source.tokenizer, length, self.source.config.get("vocab_size"))
 
     def forward(self, tokens: Tokens, dropout: float = 0.0) -> Encoded:
         """dropout: the probability, everywhere in the backbone; 0 evaluates."""
@@ -178,8 +178,8 @@ class TrainedEncoder(nn.Module):
 def digest_of(source: Source) -> str:
     """SHA-256 of what training starts from: the weights and how they are used."""
     digest = hashlib.sha256(f"{source.head.names} {source.max_length} {source.prompts}".encode())
-    files = [*source.weights, source.backbone / TOKENIZER, source.backbone / "config.json"]
-    for file in files:
+    beside = (source.backbone / TOKENIZER, source.backbone / "config.json")
+    for file in (*source.weights, *(file for file in beside if file.is_file())):
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     for layer in source.head.layers:

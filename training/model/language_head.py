@@ -17,26 +17,34 @@ from transformers.activations import ACT2FN
 
 from models.graph.backbone import read_safetensors
 from models.sources.folder import Source
+from training.errors import TrainingError
 
 _SPREAD = 0.02  # BERT's initializer_range
-_NAMES = (  # ours: BERT's, RoBERTa's, BERT's as it was converted from TensorFlow
-    ("dense.weight", "cls.predictions.transform.dense.weight", "lm_head.dense.weight"),
-    ("dense.bias", "cls.predictions.transform.dense.bias", "lm_head.dense.bias"),
+_NAMES = (  # ours: BERT's, RoBERTa's, BERT's as it was converted from TensorFlow, DistilBERT's
+    (
+        "dense.weight",
+        "cls.predictions.transform.dense.weight",
+        "lm_head.dense.weight",
+        "vocab_transform.weight",
+    ),
+    ("dense.bias", "cls.predictions.transform.dense.bias", "lm_head.dense.bias", "vocab_transform.bias"),
     (
         "norm.weight",
         "cls.predictions.transform.LayerNorm.weight",
         "lm_head.layer_norm.weight",
         "cls.predictions.transform.LayerNorm.gamma",
+        "vocab_layer_norm.weight",
     ),
     (
         "norm.bias",
         "cls.predictions.transform.LayerNorm.bias",
         "lm_head.layer_norm.bias",
         "cls.predictions.transform.LayerNorm.beta",
+        "vocab_layer_norm.bias",
     ),
-    ("bias", "cls.predictions.bias", "lm_head.bias"),
+    ("bias", "cls.predictions.bias", "lm_head.bias", "vocab_projector.bias"),
 )
-_ROBERTA = ("roberta", "xlm-roberta")
+_COLUMNS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2, "distilbert": -1}  # of _NAMES
 
 
 class LanguageHead(nn.Module):
@@ -55,6 +63,11 @@ class LanguageHead(nn.Module):
 def language_head(source: Source, generator: torch.Generator) -> tuple[LanguageHead, bool]:
     """The head of a base, and whether its weights were there; else it is random."""
     config = source.config
+    if source.is_table or config.get("embedding_size", source.width) != source.width:
+        raise TrainingError(
+            f"A base of the family {config.get('model_type')!r} cannot guess words: that needs layers "
+            "as wide as the word table. Train it by another recipe, as simcse-unsup."
+        )
     head = LanguageHead(
         source.width,
         int(config["vocab_size"]),
@@ -83,6 +96,6 @@ def stored_head(source: Source) -> dict[str, Tensor] | None:
 
 
 def published_head(head: LanguageHead, family: str) -> Mapping[str, Tensor]:
-    """Its weights by RoBERTa's names for its family, else by BERT's."""
-    state, column = head.state_dict(), 2 if family in _ROBERTA else 1
+    """Its weights by the names that its family has for them, else by BERT's."""
+    state, column = head.state_dict(), _COLUMNS.get(family, 1)
     return {names[column]: state[names[0]] for names in _NAMES}

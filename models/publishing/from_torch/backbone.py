@@ -13,6 +13,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from models.errors import Unsupported
 from models.graph.backbone import read_safetensors
@@ -71,6 +72,10 @@ class Table(nn.Module):
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embedding
+
+    def forward(self, input_ids: Tensor, **_: Any) -> BaseModelOutput:
+        hidden = self.embedding(input_ids)
+        return BaseModelOutput(last_hidden_state=hidden, hidden_states=(hidden,))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -21,7 +19,7 @@ from models.graph.bert import HIDDEN
 from models.graph.nodes import OPSET
 from models.manifest import Manifest
 from models.publishing.from_torch.forward import Forward
-from models.publishing.publish import Prepared, prepare, publish_prepared
+from models.publishing.publish import Prepared, prepare, prepare_adopted, publish_prepared
 from models.sources.folder import Source, read_source
 from models.store import Store
 from models.words.progress import Say, silent
@@ -52,12 +50,17 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
     forward.check_length(source.max_length)
     if source.is_table or Backbone.knows(source.config):
         prepared = prepare(replace(source, onnx=None))
-    else:
-        say("exporting the backbone from torch")
-        with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
-            file = Path(temporary) / "model.onnx"
-            onnx.save(backbone_onnx(forward.backbone), file)
-            prepared = prepare(replace(source, onnx=file))
+        return prepared._replace(reference=forward.embed, computed_in="torch")
+    return prepare_traced(source, forward, say)
+
+
+def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepared:
+    """The same by torch's exporter, whatever the family is."""
+    say("exporting the backbone from torch")
+    with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
+        file = Path(temporary) / "model.onnx"
+        export_backbone(forward.backbone, file)
+        prepared = prepare_adopted(replace(source, onnx=file))
     return prepared._replace(reference=forward.embed, computed_in="torch")
 
 
@@ -73,21 +76,20 @@ class _Hidden(nn.Module):
         return hidden
 
 
-def backbone_onnx(backbone: nn.Module) -> onnx.ModelProto:
-    """The graph up to `last_hidden_state`, by torch's tracing exporter.
+def export_backbone(backbone: nn.Module, file: Path) -> None:
+    """Write the graph up to `last_hidden_state`, by torch's tracing exporter; large weights beside it.
 
     Its newer one (dynamo=True) makes a graph that ONNX Runtime fuses less of, and needs five times as long
     (measured on MiniLM).
     """
     ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 8]])
-    target = io.BytesIO()
     with _plain_masks(), warnings.catch_warnings(), torch.no_grad():
         # It announces its own retirement, and each Python number that it takes for a constant.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             _Hidden(backbone).eval(),
             (ids, torch.ones_like(ids)),
-            target,  # type: ignore[arg-type]  # the tracing exporter takes a stream
+            file,
             input_names=["input_ids", "attention_mask"],
             output_names=[HIDDEN],
             dynamic_axes={
@@ -96,7 +98,6 @@ def backbone_onnx(backbone: nn.Module) -> onnx.ModelProto:
             opset_version=OPSET,
             dynamo=False,
         )
-    return onnx.load_from_string(target.getvalue())
 
 
 @contextlib.contextmanager

@@ -198,3 +198,17 @@ def test_what_is_added_to_a_batch_is_masked_or_a_row_again() -> None:
     np.testing.assert_array_equal(found["attention_mask"][:, 9:], 0)
     np.testing.assert_array_equal(found["input_ids"][9], found["input_ids"][8])
     np.testing.assert_array_equal(found["attention_mask"][9], found["attention_mask"][8])
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "mpnet", "electra"])
+def test_families_with_berts_layers_are_joined_too(tmp_path: Path, family: str) -> None:
+    pytest.importorskip("sentence_transformers")
+    from tests.models.families import FAMILIES, raw_source
+
+    source = read_source(raw_source(tmp_path / family, FAMILIES[family]))
+    model = prepare(source).model
+    expected = _computed(model)
+    found = joined(model, Backbone.from_config(source.config))
+    operators = Counter(node.op_type for node in found.graph.node)
+    assert operators["SkipLayerNormalization"] == 2 * operators["Attention"] == 2 * LAYERS
+    np.testing.assert_allclose(_computed(found), expected, atol=1e-6, rtol=0)

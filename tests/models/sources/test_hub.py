@@ -74,7 +74,7 @@ def test_the_onnx_file_comes_where_it_is_what_is_published(hub: Hub, why: str) -
         (hub.folder / "model.safetensors").unlink()
     else:
         config = json.loads((hub.folder / "config.json").read_bytes())
-        (hub.folder / "config.json").write_text(json.dumps(config | {"model_type": "distilbert"}))
+        (hub.folder / "config.json").write_text(json.dumps(config | {"model_type": "albert"}))
     found = _fetched(hub)
     assert "onnx/model.onnx" in found
     assert not {"onnx/model_qint8.onnx", "pytorch_model.bin", "modeling.py", "openvino/x.json"} & found

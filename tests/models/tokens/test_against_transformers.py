@@ -1,0 +1,89 @@
+"""The ids of odd texts are transformers' own, for each kind of tokenizer; and other files are converted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from models.errors import Unsupported
+from models.publishing.from_torch.backbone import quiet
+from models.publishing.from_torch.tokenizer import converted
+from models.sources.folder import read_source
+from models.tokens.tokenizer import Tokenizer
+from tests.models.families import FAMILIES, family_source, learned, raw_source
+
+ODD: list[str] = json.loads(Path(__file__).with_name("odd_texts.json").read_bytes())
+KINDS = {
+    "wordpiece": "distilbert",
+    "unigram": "xlm-roberta",
+    "byte-level": "roberta",
+    "byte-fallback": "gemma3",
+}
+
+
+def _theirs(folder: Path) -> Any:
+    with quiet():
+        return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_of_odd_texts(tmp_path: Path, kind: str) -> None:
+    folder = raw_source(tmp_path / "raw", FAMILIES[KINDS[kind]])
+    theirs = _theirs(folder)
+    ours = Tokenizer(read_source(folder).tokenizer, 4096)
+    rows = ours.tokenize(ODD)
+    for text, row in zip(ODD, rows, strict=True):
+        assert list(row.ids) == theirs(text, truncation=False)["input_ids"], text
+    for text, row in zip(ODD, Tokenizer(read_source(folder).tokenizer, 8).tokenize(ODD), strict=True):
+        assert list(row.ids) == theirs(text, truncation=True, max_length=8)["input_ids"], text
+    assert len({tuple(row.ids) for row in rows}) > len(ODD) / 2
+
+
+def test_a_table_takes_the_words_alone(tmp_path: Path) -> None:
+    source = read_source(family_source(tmp_path / "static", "static"))
+    ids = [list(row.ids) for row in Tokenizer(source.tokenizer, 4096).tokenize(ODD)]
+    plain = learned("wordpiece")
+    plain.no_truncation()
+    plain.no_padding()
+    assert ids == [encoding.ids for encoding in plain.encode_batch(ODD, add_special_tokens=False)]
+
+
+def test_a_vocabulary_of_wordpiece_is_converted(tmp_path: Path) -> None:
+    vocabulary = learned("wordpiece").get_vocab()
+    words = sorted(vocabulary, key=lambda word: vocabulary[word])
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": len(words)}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    _same_as_theirs(tmp_path)
+
+
+def test_a_vocabulary_and_merges_of_byte_pairs_are_converted(tmp_path: Path) -> None:
+    learned("byte-level").model.save(str(tmp_path))
+    assert {file.name for file in tmp_path.iterdir()} == {"vocab.json", "merges.txt"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta"}))
+    config = {"tokenizer_class": "RobertaTokenizer", "bos_token": "[CLS]", "eos_token": "[SEP]"}
+    config |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    _same_as_theirs(tmp_path)
+
+
+def _same_as_theirs(folder: Path) -> None:
+    theirs, ours = _theirs(folder), Tokenizer(converted(folder), 4096)
+    rows = [list(row.ids) for row in ours.tokenize(ODD)]
+    assert rows == [theirs(text)["input_ids"] for text in ODD]
+    assert len({tuple(row) for row in rows}) > len(ODD) / 2
+
+
+def test_what_transformers_cannot_convert_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(Unsupported, match=r"has no tokenizer: neither tokenizer\.json nor vocab\.txt"):
+        converted(tmp_path)
+    (tmp_path / "spiece.model").write_bytes(b"nothing that anybody reads")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer"}))
+    with pytest.raises(Unsupported, match=r"no tokenizer\.json, and transformers makes none of") as raised:
+        converted(tmp_path)
+    assert "\n" not in str(raised.value)
