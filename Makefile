@@ -81,7 +81,7 @@ setup: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Make .venv with all that deve
 
 docs: $(DOCS)/.installed  ## Make the docs into a site in build/site, with a search
 	@rm -rf build/pages && mkdir -p build/pages
-	@cp --parents *.md docs/*.md docs/*.svg docs/notebooks/*.ipynb docs/decisions/*.md docker/README.md training/RESULTS.md build/pages
+	@cp --parents *.md docs/*.md docs/*.svg docs/page/*.png docs/notebooks/*.ipynb docs/decisions/*.md docker/README.md training/RESULTS.md build/pages
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 	@echo "build/site/index.html is the docs."
 

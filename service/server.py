@@ -153,6 +153,7 @@ def _welcome(runtime: Runtime, port: int) -> None:
     if settings.log_format == "json":  # whoever reads stdout as JSON gets nothing else
         log.info("Simile is ready at %s, serving %s", address, runtime.live.generation.version)
         return
+    page = f"Its page: {address}/ui/. " if settings.ui else ""
     # In the caller's shell; the service has no key to show.
     key = "" if settings.api_keys_file is None else ' -H "Authorization: Bearer $KEY"'
     json = f"-H 'Content-Type: application/json'{key}"
@@ -165,7 +166,7 @@ def _welcome(runtime: Runtime, port: int) -> None:
     )
     print(
         f"""
-Simile is ready at {address}, serving {runtime.live.generation.version}. Its API: {address}/docs. Try:
+Simile is ready at {address}, serving {runtime.live.generation.version}. {page}Its API: {address}/docs. Try:
 
   curl {address}/embed {json} -d '{{"inputs": "A first sentence."}}'
   curl {address}/similarity {json} -d '{{"pairs": [["How old are you?", "What is your age?"]]}}'{store}

@@ -35,7 +35,7 @@ function forest(gains) {
       svg("circle", { cx: x(difference), cy: y + 4, r: 4, class: `middle ${kind}` }),
     ];
   });
-  return h("figure", {},
+  return h("figure", { tabindex: "0", "aria-label": "Intervals" },
     svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": sentence, class: "forest" },
       svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height - 20, class: "zero" }),
       svg("text", { x: x(0), y: height - 4, class: "axis" }, "the same"),

@@ -8,7 +8,7 @@ export function headlineOf({ title, text = "" }) {
   const sentence = text.slice(0, LONGEST_HEADLINE + 1).match(/^[^\n]*?[.!?](?=\s)|^[^\n]+/)?.[0] ?? text;
   if (sentence.length <= LONGEST_HEADLINE) return { headline: sentence, rest: text.slice(sentence.length).trim() };
   const cut = sentence.slice(0, LONGEST_HEADLINE).replace(/\s+\S*$/, "");
-  return { headline: `${cut}…`, rest: text };
+  return { headline: `${cut} …`, rest: `… ${text.slice(cut.length).trim()}` };
 }
 
 /** The first `length` characters of a text, to the end of a word, with dots where something is left out. */

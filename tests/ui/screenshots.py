@@ -30,6 +30,18 @@ VIEWS = {
     "versions": "versions",
     "health": "health",
 }
+# What is on the screen once a view is drawn.
+DRAWN = {
+    "search": "li.hit",
+    "start": "main p.note",
+    "compare": ".column li.hit",
+    "judge": "li.hit",
+    "documents": "li.document",
+    "document": "li.hit",
+    "map": ".panel li",
+    "versions": ".pill.active",
+    "health": ".verdict-line",
+}
 SIZES = (1280, 390)
 JUDGED = {"support-refund-window": True, "support-card-declined": False}
 
@@ -80,6 +92,7 @@ def _take(browsing: Browsing, service: Service, pictures: Path, width: int, sche
         for name, view in VIEWS.items():
             page.open(view)
             expect(page.the("#status .dot")).to_be_visible()
+            expect(page.the(DRAWN[name]).first).to_be_visible()
             page.page.wait_for_load_state("networkidle")
             if name == "versions":
                 page.the(".version-card:has(.pill.refused) summary", has_text="report").click()

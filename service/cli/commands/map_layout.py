@@ -81,10 +81,13 @@ def aligned(places: Plane, ids: Sequence[str], before: Mapping[str, tuple[int, i
     ours = places[known].astype(np.float64)
     theirs = np.array([before[ids[at]] for at in known], np.float64)
     centre, other = ours.mean(axis=0), theirs.mean(axis=0)
-    left, sizes, right = np.linalg.svd((ours - centre).T @ (theirs - other))
-    scale = sizes.sum() / max(1e-12, float(((ours - centre) ** 2).sum()))
-    moved = (places - centre) @ (left @ right) * scale + other
-    return np.asarray(np.clip(moved, 0, SIDE), np.float32)
+    left, _, right = np.linalg.svd((ours - centre).T @ (theirs - other))
+    # To the same size: the least-squares scale would shrink maps that agree little.
+    scale = np.linalg.norm(theirs - other) / max(1e-12, float(np.linalg.norm(ours - centre)))
+    turned = (places - centre) @ (left @ right)
+    room = np.where(turned > 0, SIDE - other, other) / np.maximum(np.abs(turned), 1e-12)
+    moved = turned * min(scale, float(room.min())) + other
+    return np.asarray(moved, np.float32)
 
 
 def fitted(places: Plane) -> Plane:

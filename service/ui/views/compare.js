@@ -43,7 +43,7 @@ export async function show(main, { params, signal, keep }) {
     sides,
     versions.length > 1 ? "" : h("p", { class: "note" }, "Only the live version is loaded, so its modes are compared. Another one can be asked while it is built or ready (SIMILE_ACTIVATE=manual keeps it there), and after a swap for as long as SIMILE_GRACE_SECONDS says."),
     h("div", { class: "row between" }, summary,
-      h("div", { class: "row" }, hide, h("label", { for: "blind" }, "Blind: shuffle the columns, hide their names"))),
+      h("div", { class: "row blind" }, hide, h("label", { for: "blind" }, "Blind: shuffle the columns, hide their names"))),
     columns,
     h("section", {}, h("h2", {}, "Where the two differ most"), h("p", { class: "note" }, "Your judged and recent queries, and beginnings of documents, are answered twice; those with the fewest common hits come first."),
       h("button", { type: "button", onclick: (event) => findDiffering(event.target) }, "Find queries that differ"), differing));
@@ -134,7 +134,7 @@ function moved(at, there) {
 async function overlaps(asked) {
   const own = [...(await judged()).keys()];
   const { documents } = await get(within(session.collection, "documents"), { limit: MOST_QUERIES });
-  const beginnings = documents.map((one) => headlineOf(one).headline.replace(/…$/, "")).filter((text) => text.length > 3);
+  const beginnings = documents.map((one) => headlineOf(one).headline.replace(/ …$/, "")).filter((text) => text.length > 3);
   const queries = [...new Set([...own, ...recent.all(), ...beginnings])].slice(0, MOST_QUERIES);
   if (!queries.length) return [];
   const [a, b] = await Promise.all(["a", "b"].map((name) =>

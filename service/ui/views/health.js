@@ -7,7 +7,7 @@ import { bytes, count, duration, percent } from "../text.js";
 
 const WIDTH = 240;
 const HEIGHT = 48;
-const SPAN = 15 * 60_000;
+const LEAST_SPAN = 60_000; // milliseconds that a drawing covers; more as time goes by
 const STEP = 5; // moments between the two of a rate: fifteen seconds
 
 const refusal = ({ status }) => status >= "400" && status !== "499";
@@ -67,8 +67,9 @@ function draw(tiles) {
 function line(name, points, limit) {
   const known = points.filter(([, value]) => Number.isFinite(value));
   const most = Number.isFinite(limit) ? limit : Math.max(...known.map(([, value]) => value), 1e-9);
-  const now = performance.now();
-  const x = (at) => WIDTH - ((now - at) / SPAN) * WIDTH;
+  const now = points.at(-1)[0];
+  const span = Math.max(LEAST_SPAN, now - points[0][0]);
+  const x = (at) => WIDTH - ((now - at) / span) * WIDTH;
   const y = (value) => HEIGHT - 2 - (value / most) * (HEIGHT - 6);
   const path = known.map(([at, value], place) => `${place ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "spark", role: "img", "aria-label": `Course of ${name}`, preserveAspectRatio: "none" },
