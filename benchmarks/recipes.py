@@ -39,6 +39,7 @@ from training.text.lines import read_records
 from training.text.service_collections import DEFAULT
 
 SIDES = ("before", "after")
+_MODES = ("dense", "hybrid", "served")
 # A name, the recipe, what is changed, and what of the judgements it may learn from.
 CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "crops": ("crops", {}, "none"),
@@ -218,7 +219,7 @@ def _number(name: str) -> int:
 
 def summary(row: dict[str, Any]) -> str:
     """A candidate in one line."""
-    moved = ", ".join(f"{mode} {_moved(row, mode)}" for mode in ("dense", "hybrid", "served"))
+    moved = ", ".join(f"{mode} {_moved(row, mode)}" for mode in _MODES)
     said = f"{row['verdict']}; {moved}. {row.get('reason', '')}"
     return f"{row['set']}, {row['recipe']}, seed {row['seed']}: {said}"
 
@@ -230,7 +231,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         sides = " | ".join(
             " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in SIDES), _moved(row, mode)])
-            for mode in ("dense", "hybrid", "served")
+            for mode in _MODES
         )
         minutes = f"{row['minutes']:.1f}" if "minutes" in row else ""
         yield f"| {row['set']} | {row['recipe']} | {row['seed']} | {minutes} | {row['verdict']} | {sides} |"
@@ -254,7 +255,7 @@ def _moved(row: dict[str, Any], mode: str) -> str:
 
 def _truth_of(row: dict[str, Any]) -> str:
     """Worse where a mode's interval is below zero; better where one is above zero, and none below."""
-    intervals = [_interval(row, mode) for mode in ("dense", "hybrid")]
+    intervals = [_interval(row, mode) for mode in _MODES]
     if any(high < 0 for _, high in intervals):
         return "worse"
     return "better" if any(low > 0 for low, _ in intervals) else "no different"
