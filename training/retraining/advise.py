@@ -83,7 +83,7 @@ def advice(material: Material, found: Sequence[Choice], pace: float) -> list[str
     """A line for each choice. pace: texts of a second, of the active model on this machine."""
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {_minutes(choice.recipe, material, pace):.0f} minutes here."
+        f"About {_minutes(choice.recipe, material, pace):.0f} min here."
         for number, choice in enumerate(found, 1)
     ]
 

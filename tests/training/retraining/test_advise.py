@@ -25,12 +25,12 @@ from training.retraining.one import Job
 def test_a_choice_has_its_reason_its_gain_and_its_minutes(choice: Choice, minutes: float) -> None:
     [line] = advice(Material(4000, 300, 2000, ""), [choice], 10.0)
     assert line.startswith(f"1. {choice.recipe}, because {choice.why}. It gained {choice.gained}. ")
-    assert line.endswith(f"About {minutes:.0f} minutes here.")
+    assert line.endswith(f"About {minutes:.0f} min here.")
 
 
 def test_less_than_a_minute_is_one() -> None:
     [line] = advice(Material(400, 30, 200, ""), [TRIPLES], 1e6)
-    assert line.endswith("About 1 minutes here.")
+    assert line.endswith("About 1 min here.")
 
 
 def test_a_service_is_advised_and_nothing_is_trained(
@@ -65,7 +65,7 @@ def test_where_nothing_can_be_trained_the_search_may_still_be_set(
     assert _advise(job, tmp_path, KOREAN, 420) == 0
     said = capsys.readouterr().out
     assert "\n1. search, because words, vectors and passages may be set better" in said
-    assert "About 1 minutes here." in said
+    assert "About 1 min here." in said
 
 
 def test_text_that_cannot_be_read_is_advised_to_be_learned(
