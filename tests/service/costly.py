@@ -197,6 +197,9 @@ def others() -> Iterator[Case]:
     for route, (path, *statuses) in {
         "GET /v1/models": ("/v1/models", 200),
         "GET /models": ("/models", 200),
+        "GET /": ("/", 200),
+        "GET /me": ("/me", 422),
+        "GET /map": ("/map", 422),
         "GET /info": ("/info", 200),
         "GET /health": ("/health", 200),
         "GET /ready": ("/ready", 200),

@@ -234,6 +234,7 @@ def judgements() -> Iterator[Case]:
     yield posted(route, "empty objects", lambda: filled(b'{"feedback":[', b"{}", b"]}"), expected=REFUSED)
     yield got("GET /feedback", "all that a page holds", "/feedback?limit=1000")
     yield got("GET /feedback/count", "it", "/feedback/count")
+    yield got("GET /feedback/summary", "it", "/feedback/summary")
     longest = quote(of(UNITS["marks"], MAX_QUERY_CHARACTERS), safe="")
     yield got("DELETE /feedback", "a query of marks", f"/feedback?id=d-1&query={longest}")
 
@@ -288,7 +289,10 @@ def _in_a_collection(plain: list[Case]) -> Iterator[Case]:
     seen: set[str] = set()
     for case in plain:
         method, path = case.route.split()
-        if path.startswith(("/search", "/documents", "/feedback", "/events")) and case.route not in seen:
+        if (
+            path.startswith(("/search", "/documents", "/feedback", "/events", "/map"))
+            and case.route not in seen
+        ):
             seen.add(case.route)
             route = f"{method} {COLLECTION}{path}"
             yield case._replace(route=route, make=_placed(case.make), at=PLACE)
