@@ -241,7 +241,7 @@ class AsyncClient(_Options):
 
 
 def _sent(call: Call[T]) -> dict[str, Any]:
-    """What goes with a request."""
+    """Body, parameters and headers of a request."""
     named = {} if call.version is None else {"x-model-version": call.version}
     return {"json": call.body, "params": call.params, "headers": named}
 

@@ -182,7 +182,7 @@ def map_safetensors(file: Path) -> Tensors:
 
 
 def tensor_shapes(file: Path) -> dict[str, list[int]]:
-    """Of every tensor of a file, by its header alone. Raise Unsupported."""
+    """The shape of every tensor of a file, by its header alone. Raise Unsupported."""
     try:
         with safetensors.safe_open(file, "np") as opened:
             return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  no dict

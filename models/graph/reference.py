@@ -88,7 +88,7 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
 
 
 def _places(row: Sequence[int], padding: int | None) -> Array:
-    """Of each token; where there is a padding id, it has its own place and is not counted."""
+    """The place of each token; a padding id has its own place and is not counted."""
     if padding is None:
         return np.arange(len(row))
     found, count = [], padding

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.encoder import Encoder
+from models.manifest import SearchDefaults
 from models.search.content import Content
 from models.tokens.sentences import sentence_ends
 
@@ -39,6 +40,11 @@ LEAST_ROOM = 8  # tokens; a prompt that leaves less makes no sense of a text
 LEAST, USUAL, MOST = 1 / 16, 1 / 8, 1 / 4
 SHORTEST = 1 / 2  # of a passage that ends with a sentence rather than with the last token that fits
 SPARE_TOKENS = 2  # a passage cut out of a text may begin with other tokens than it has within the text
+
+
+def length_of(learned: SearchDefaults | None) -> int | None:
+    """Tokens of a passage in a collection; None: as many as the model reads."""
+    return learned.passage_tokens if learned else None
 
 
 class Span(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from models.search.content import Content
-from models.search.passages import Split, split
+from models.search.passages import Split, length_of, split
 from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Answer, Lane
@@ -63,7 +63,7 @@ class DocumentEncoder:
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
         ]
         if self.passages:
-            sizes = [_passage_tokens(generation, name) for name in collections]
+            sizes = [length_of(generation.manifest.search.get(name)) for name in collections]
             long = {
                 at: size
                 for at, (embedding, size) in enumerate(zip(found, sizes, strict=True))
@@ -131,8 +131,3 @@ class DocumentEncoder:
 
     async def _forward(self, generation: Generation, texts: Sequence[str], lane: Lane) -> Answer:
         return await self._batcher.embed(generation.encoder, texts, lane=lane)
-
-
-def _passage_tokens(generation: Generation, collection: str) -> int | None:
-    learned = generation.manifest.search.get(collection)
-    return learned.passage_tokens if learned else None

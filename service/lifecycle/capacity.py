@@ -11,6 +11,7 @@ from pathlib import Path
 
 from models.encoder import ONNX
 from models.manifest import Manifest
+from models.search.passages import length_of
 from service.index.ivf import training_bytes
 from service.index.merge_policy import BASE_ROWS
 from service.live import Generation
@@ -82,8 +83,7 @@ def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[
 
 def passage_tokens(manifest: Manifest, collection: str) -> int:
     """Tokens of a passage in that collection."""
-    learned = manifest.search.get(collection)
-    return (learned and learned.passage_tokens) or manifest.max_length
+    return length_of(manifest.search.get(collection)) or manifest.max_length
 
 
 def _index(rows: int, dimension: int) -> float:

@@ -210,7 +210,7 @@ def records(
 
 
 def unembedded(connection: sqlite3.Connection, revisions: Sequence[int]) -> dict[int, Unembedded]:
-    """What there is to embed of those of `revisions` that are current."""
+    """Titles and texts to embed, of those of `revisions` that are current."""
     rows = connection.execute(
         "SELECT revision, collection, id, text, title FROM documents "
         "WHERE revision IN (SELECT value FROM json_each(?))",

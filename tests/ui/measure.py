@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def quantiles(times: list[float]) -> str:
-    """Of milliseconds."""
+    """The median, p95 and p99 of milliseconds."""
     ordered = sorted(times)
     return ", ".join(f"p{share} {ordered[share * len(ordered) // 100]:.1f} ms" for share in (50, 95, 99))
 

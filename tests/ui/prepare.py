@@ -72,7 +72,7 @@ def _refused(into: Path, source: Path, manifest: Manifest) -> Manifest:
 
 
 def _report(active: str) -> dict[str, object]:
-    """As training/retraining/gate/words.py makes one."""
+    """A report as training/retraining/gate/words.py makes one."""
     gains = [
         {"name": title, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
         for title, difference, low, high, shown in GAINS

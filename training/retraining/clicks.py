@@ -106,7 +106,7 @@ def _add(session: Session, id: str, kind: str, position: int | None, page: Seque
 
 
 class Use(NamedTuple):
-    """What the events of a service say."""
+    """Judgements and queries from the events of a service."""
 
     judgements: list[Judgement]
     line: str

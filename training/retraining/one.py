@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from models import cpus
 from models.errors import Damaged, ProofFailed
-from models.manifest import ANCHOR, Gate, SearchDefaults
+from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults
 from models.sources.folder import read_source
 from models.store import Store
 from models.words.progress import Say, silent
@@ -98,7 +98,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         new_line = base.version is None or job.staged is not None  # of another model, or of other tokens
         anchor = None if new_line else anchor_of(job.store, str(base.version))
         _check_new(job, active, base)
-        learned = job.store.verify(active).search
+        learned = Manifest.read(job.store.folder(active)).search
         before = _scores(job, job.store, active, learned, say) if job.mode == "on" else {}
         place = job.work / _name(job, base)
         if job.sweep:
@@ -106,7 +106,7 @@ def retrain(job: Job, say: Say = silent) -> Outcome:
         crossed: Scores = {}
         try:
             if job.folds and job.mode == "on":
-                judged_before, crossed = _crossed(job, active, base, place, say)
+                judged_before, crossed = _crossed(job, active, learned, base, place, say)
                 before["own"] = {**before.get("own", {}), JUDGED: judged_before}
             artifacts, candidate = _artifact(job, job.corpus, base, place, say, anchor)
         except ProofFailed as error:  # it does not compute what was trained: nobody shall have it
@@ -128,12 +128,11 @@ def judge(
     before: the scores of the active version on the same data; not looked at with the gate off. crossed: those
     of judged queries by the models of the folds, where there are any.
     """
+    served = job.store.verify(active)
     try:
         manifest = artifacts.verify(candidate)
-        served = job.store.verify(active)
-        if (
-            not job.staged
-        ):  # which reads what the active version cannot: what was learned for that one is void
+        # Stages read what the active version cannot: what was learned for that one is void.
+        if not job.staged:
             manifest = manifest.model_copy(update={"search": served.search})
         after = _scores(job, artifacts, candidate, manifest.search, say) if job.mode == "on" else {}
         if crossed:
@@ -246,11 +245,12 @@ def _scores(
     return scores_of(store, version, threads, job.data, job.searches, job.evidence, learned, say)
 
 
-def _crossed(job: Job, active: str, base: Base, place: Path, say: Say) -> tuple[Scores, Scores]:
+def _crossed(
+    job: Job, active: str, learned: Mapping[str, SearchDefaults], base: Base, place: Path, say: Say
+) -> tuple[Scores, Scores]:
     """The judged queries of both halves, as the active version and as the model of the other half answers."""
     sides: tuple[list[Scores], list[Scores]] = ([], [])
     threads = job.options.threads or cpus.available()
-    learned = job.store.verify(active).search
     for number, fold in enumerate(job.folds, 1):
         say(f"training without half of the judged queries, {number} of {len(job.folds)}")
         store, version = _artifact(job, fold.corpus, base, place / f"fold-{number}", say)

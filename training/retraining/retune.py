@@ -17,6 +17,7 @@ from typing import Any, Literal
 from models import cpus
 from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
 from models.search.fusion import weight_of
+from models.search.passages import length_of
 from models.store import Store
 from models.words.progress import Say
 from training.errors import NothingToLearn
@@ -149,7 +150,7 @@ def _mean(each: list[float]) -> dict[str, Any]:
 
 def modes(learned: SearchDefaults | None) -> tuple[Setting, ...]:
     """The settings of each of _MODES."""
-    tokens = learned.passage_tokens if learned else None
+    tokens = length_of(learned)
     return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned)
 
 

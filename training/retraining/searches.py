@@ -23,6 +23,7 @@ from typing import Any
 
 from models.manifest import SearchDefaults
 from models.search.content import Content
+from models.search.passages import length_of
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.modes import DENSE
 from training.evaluation.modes import Split as Passages
@@ -106,7 +107,7 @@ def score(
     """
     passages = cache(split)
     found = (
-        (content, of_part.passage_tokens if (of_part := learned.get(part)) else None)
+        (content, length_of(learned.get(part)))
         for collection in made.values()
         for part, content in _in_parts(collection)
     )

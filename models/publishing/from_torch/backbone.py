@@ -57,7 +57,7 @@ def load_backbone(folder: Path, attention: str | None = "eager") -> nn.Module:
 
 
 def _class(folder: Path) -> Any:
-    """Of a model with a decoder the encoder alone."""
+    """The class to open; of a model with a decoder, the encoder alone."""
     config = read_json(folder / "config.json")
     whole = config.get("is_encoder_decoder") or config.get("model_type") in ("t5", "mt5", "umt5")
     return transformers.AutoModelForTextEncoding if whole else transformers.AutoModel
