@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from models import cpus
+from models.errors import ModelError
 from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
 from models.search.fusion import weight_of
 from models.search.passages import length_of
@@ -50,8 +51,10 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     try:
         model = scorable_of(encoder)
         say("weighing words against vectors, and trying shorter passages")
-        judged = [dev[JUDGED]] if JUDGED in dev else []
-        tuned = tune(judged, model) if judged else tune([*dev.values()], model, OF_TEXT_ALONE)
+        tuned = tune([dev[JUDGED]], model) if JUDGED in dev else {}
+        if not tuned:
+            made = [search for name, search in dev.items() if name != JUDGED]
+            tuned = tune(made, model, OF_TEXT_ALONE)
         chosen = {name: each.chosen for name, each in tuned.items()}
         usual = {
             name for name, each in chosen.items() if setting_of(each) == USUAL and name not in served.search
@@ -73,7 +76,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
     manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
-    if before_it is not None and verdict.accepted:  # refused once, for too few queries; there are more now
+    if before_it is not None and verdict.accepted and not _makes_room(store, before_it):
         return want(store, active, before_it.version, verdict)
     about = {
         "candidate": about_of(manifest),
@@ -106,11 +109,14 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
 def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], dict[str, Collection]]:
     """The searches that choose, and those that judge. Without both, nothing can be learned.
 
-    Queries to train on choose as well, unless the active version was trained on judgements: those that a
-    model has learned show vectors in too good a light.
+    No query chooses that rests on one key beyond the bounds of those that judge: where few queries judge,
+    text does, and hardly contradicts. Queries to train on choose as well, unless the active version was
+    trained on judgements: those that a model has learned show vectors in too good a light.
     """
     split, found, candidates = gathered.split, gathered.found, config.corpus.candidates
-    choosing = found.dev if gathered.learned else found.train | found.dev
+    choosing = {query: ids for query, ids in found.dev.items() if query not in found.keys}
+    if not gathered.learned:
+        choosing |= found.crossed
     dev = own.dev_collections(split, choosing, candidates)
     judging = own.collections(split, found.held, candidates)
     # Nobody types a sentence to find the one behind it. On MLQA these searches ask for vectors alone (70
@@ -160,6 +166,17 @@ def setting_of(learned: SearchDefaults | None) -> Setting:
         return USUAL
     weights = {"dense": 1.0, "hybrid": learned.weight, "lexical": 0.0}
     return Setting(weights[learned.mode], learned.passage_tokens)
+
+
+def _makes_room(store: Store, before_it: Manifest) -> bool:
+    """True where a version that was refused, for too few queries, is gone: what is published says more."""
+    if before_it.gate is None or before_it.gate.verdict != "refused":
+        return False
+    try:
+        store.prune(before_it.version)
+    except ModelError:  # somebody serves it all the same
+        return False
+    return True
 
 
 def _manifest(store: Store, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:

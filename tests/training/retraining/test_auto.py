@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import signal
@@ -146,6 +147,31 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
     again = capsys.readouterr().out
     assert again.count("came of this very text by this recipe") == 2, "another search makes no other model"
     assert "search: no other weight of words against vectors" in again
+
+
+@pytest.mark.long
+def test_what_was_published_stays_where_its_search_cannot_be_and_is_set_where_it_can(
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service answers with the version of before all the while."""
+    live, found = str(job.store.wanted()), documents(WORDS, 420)
+    job.store.write_state({"live": live})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(auto, "retune", full)
+        assert retrain(found) == 0
+    published = str(job.store.wanted())
+    said = capsys.readouterr()
+    assert f"search failed, and {published} keeps the one that it has: " in said.err
+    assert f"{published} is published and wanted" in said.out
+    assert retrain(found, train="steps = 3") == 0
+    wanted = job.store.verify(str(job.store.wanted()))
+    made = job.store.verify(str(wanted.parent))
+    assert wanted.search
+    assert (made.origin, made.lineage["steps"]) == ("distil-hybrid", 3)
 
 
 @pytest.mark.long

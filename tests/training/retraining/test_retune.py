@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from models.manifest import REPORT, REPORT_PAGE
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
+from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from training.errors import NothingToLearn
 from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
+from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import USUAL, retune, setting_of
+from training.retraining.retune import USUAL, retune, setting_of, sides
+from training.retraining.searches import LEAST_DEV_QUERIES
+from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE
 
 Retune = Callable[..., Outcome]
 
@@ -27,15 +31,17 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     """retune on documents whose titles are their first words, which the tiny model knows nothing of."""
     found = documents(WORDS, 420)
 
-    def run(count: int = 420, titled: bool = True) -> Outcome:
+    def run(count: int = 420, titled: bool = True, active: str = "", judged: Path | None = None) -> Outcome:
+        """active: other than the one in service."""
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
         (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         config = Config(
             corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20),
-            judgements=JudgementsTable(),
+            judgements=JudgementsTable(file=judged),
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
+        gathered = gathered._replace(active=active or gathered.active)
         return retune(gathered, config, job.store, lambda _: None)
 
     return run
@@ -85,6 +91,81 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
     assert [manifest.version for manifest in job.store.versions()] == before
 
 
+def test_a_search_that_was_refused_once_is_published_with_the_report_that_accepts_it(
+    job: Job, tuned: Retune
+) -> None:
+    active = str(job.store.wanted())
+    first = str(tuned().version)
+    refused = job.store.verify(first).model_copy(update={"gate": Gate(mode="on", verdict="refused")})
+    (job.store.folder(first) / FILE_NAME).write_text(refused.model_dump_json(), encoding="utf-8")
+    job.store.want(active)
+    (job.store.root / first).rename(job.store.root / (earlier := first.replace("202", "201", 1)))
+    named = refused.model_copy(update={"version": earlier})
+    (job.store.folder(earlier) / FILE_NAME).write_text(named.model_dump_json(), encoding="utf-8")
+    outcome = tuned()
+    assert outcome.published, outcome.reason
+    made = job.store.verify(str(outcome.version))
+    assert made.gate is not None
+    assert made.gate.verdict == "accepted"
+    assert earlier not in job.store.names()
+
+
+def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Retune, tmp_path: Path) -> None:
+    rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(documents(WORDS, 24))]
+    (tmp_path / "judged.tsv").write_text("\n".join(["query\tid", *rows]), encoding="utf-8")
+    outcome = tuned(judged=tmp_path / "judged.tsv")
+    assert outcome.published, outcome.reason
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    counts = report["meta"]["documents"]
+    choosing = counts["queries_trained_on"] + counts["queries_held_out_for_dev"]
+    assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
+    assert {*report["meta"]["tuned"]["default"]} == {*map(str, OF_TEXT_ALONE)}
+
+
 def test_without_held_out_queries_nothing_can_be_chosen(tuned: Retune) -> None:
     with pytest.raises(NothingToLearn, match="too few held-out queries"):
         tuned(60, titled=False)
+
+
+def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
+    """As behind a recipe of the same retraining: the swap takes longer than to choose a search."""
+    live = str(job.store.wanted())
+    built = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    job.store.write_state({"live": live})
+    job.store.want(built)
+    outcome = tuned(active=built)
+    assert outcome.published, outcome.reason
+    assert job.store.wanted() == outcome.version
+    assert job.store.verify(str(outcome.version)).parent == built
+
+
+def test_a_rollback_meanwhile_is_newer_than_the_search(job: Job, tuned: Retune) -> None:
+    live = str(job.store.wanted())
+    left = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    job.store.write_state({"live": live})
+    job.store.want(live, "rollback")
+    outcome = tuned(active=left)
+    assert not outcome.published
+    assert f"{live} became active" in outcome.reason
+    assert job.store.wanted() == live
+
+
+def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path: Path) -> None:
+    rows = documents(WORDS, 420)
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    gathered = gather(config, job.store, lambda _: None)
+
+    def choosing(*keys: str | None) -> set[str]:
+        said = [
+            Judgement(f"{each['text']} {at}", each["id"], True, keys[at % len(keys)])
+            for at, each in enumerate(rows[:300])
+        ]
+        known = {document.id: document.id for document in gathered.documents.kept}
+        found = judged(said, known, 0.5)
+        dev, _ = sides(gathered._replace(found=found, split=gathered.split.moved(found.parts)), config)
+        return set(dev)
+
+    assert "judged" not in choosing("spam")
+    assert "judged" in choosing(None)
+    assert "judged" in choosing("spam", None)
