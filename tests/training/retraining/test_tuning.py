@@ -9,28 +9,29 @@ from models.search.fusion import DENSE_WEIGHT
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.retraining.tuning import LEAST_QUERIES, LENGTHS, SETTINGS, WEIGHTS, Setting, choose, parts, tune
+from training.retraining.tuning import LEAST_QUERIES, LENGTHS, WEIGHTS, Setting, choose, parts, tune
 
 rng = np.random.default_rng(5)
 
 
 def _scores(means: dict[float, float], spread: float, queries: int, shorter: float = -0.2) -> np.ndarray:
-    """(q, settings): each query has its own level, and noise of `spread` of its own at each setting.
+    """(q, lengths, weights): each query has its own level, and noise of `spread` of its own at each setting.
 
     shorter: what passages of another length than the usual add.
     """
-    level = rng.uniform(0.2, 0.4, (queries, 1))
-    of_settings = [means[weight] + (shorter if tokens else 0.0) for weight, tokens in SETTINGS]
-    return np.array([of_settings]) + level + rng.normal(0, spread, (queries, len(SETTINGS)))
+    of_settings = [[means[weight] + (shorter if tokens else 0.0) for weight in WEIGHTS] for tokens in LENGTHS]
+    noise = rng.normal(0, spread, (queries, len(LENGTHS), len(WEIGHTS)))
+    return np.array([of_settings]) + rng.uniform(0.2, 0.4, (queries, 1, 1)) + noise
 
 
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
     means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
     chosen = [choose(_scores(means, 0.2, 40)).chosen.weight for _ in range(100)]
     assert sum(abs(weight - DENSE_WEIGHT) < 0.21 for weight in chosen) > 60
-    same = np.repeat(rng.uniform(0, 1, (30, 1)), len(SETTINGS), axis=1)
+    same = np.tile(rng.uniform(0, 1, (30, 1, 1)), (1, len(LENGTHS), len(WEIGHTS)))
     assert choose(same).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
-    assert choose(same[:1]).chosen.weight == DENSE_WEIGHT, "one query has no spread, and shows nothing"
+    one = choose(_scores(means, 0.2, 1)).chosen
+    assert one == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT), "one query has no spread"
 
 
 @pytest.mark.parametrize(("best", "mode"), [(0.0, "lexical"), (0.4, "hybrid"), (1.0, "dense")])
@@ -49,6 +50,15 @@ def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
     assert clear.count(128) > 40, "the longer of both"
     luck = [choose(_scores(means, 0.3, 40, shorter=0.01)).chosen.passage_tokens for _ in range(50)]
     assert luck.count(None) > 35
+
+
+def test_a_length_counts_for_dense_and_hybrid_search_although_another_weight_is_served() -> None:
+    """Words alone find everything whatever the passages are; a query that asks for dense search gains."""
+    scores = np.full((100, len(LENGTHS), len(WEIGHTS)), 0.5) + rng.normal(0, 0.05, (100, 1, 1))
+    scores[:, :, WEIGHTS.index(0.2)] = 0.9
+    scores[:, LENGTHS.index(64), WEIGHTS.index(1.0)] += 0.1
+    chosen = choose(scores).chosen
+    assert chosen == SearchDefaults(mode="hybrid", weight=0.2, passage_tokens=64)
 
 
 # Documents n are on a circle; a query's vector points at `near`, its words are those of `worded`.
