@@ -1,4 +1,8 @@
-"""Simulated use of a search: clicks with position bias and noise, and the judgements that come of them."""
+"""Simulated use of a search: clicks with position bias and noise, and the judgements that come of them.
+
+A hit at place k is looked at in one of k searches. Then an answer is clicked in eight cases of ten, and
+another hit in one.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,8 +24,8 @@ def judged_by_clicks(
 ) -> list[Judgement]:
     """Judgements from clicks on the first page of `ranked`, by query.
 
-    A hit at place k is looked at in one of k searches. Then an answer is clicked in eight cases of ten, and
-    another hit in one. Neighbours change places from search to search, as new documents make them do.
+    relevant: the answers of each query. Neighbours change places from search to search, as new documents make
+    them do.
     """
     random = np.random.default_rng(seed)
     sessions = [*_sessions(ranked, relevant, random)]
@@ -38,12 +42,16 @@ def _sessions(
         for search in range(SEARCHES):
             page = list(ids[:_PAGE])
             places = np.arange(len(page)) + random.uniform(0, _NEIGHBOURS, len(page))
-            positions = {page[at]: place for place, at in enumerate(np.argsort(places), start=1)}
-            clicked = {
-                id: 1.0
-                for id, place in positions.items()
-                if random.random() < 1 / place
-                and random.random() < (_ON_ANSWER if id in relevant[query] else _ON_OTHER)
-            }
+            shown = [page[at] for at in np.argsort(places)]
+            positions = {id: place for place, id in enumerate(shown, start=1)}
+            clicked = dict.fromkeys(clicks(shown, relevant[query], random), 1.0)
             if clicked:  # a search without an event is not known
                 yield Session(f"key {search % KEYS}", query, positions, clicked, has_page=True)
+
+
+def clicks(shown: Sequence[str], relevant: Mapping[str, float], random: np.random.Generator) -> Iterator[str]:
+    """The ids that one user clicks of those `shown`, best first."""
+    for place, id in enumerate(shown, start=1):
+        share = _ON_ANSWER if id in relevant else _ON_OTHER
+        if random.random() < 1 / place and random.random() < share:
+            yield id

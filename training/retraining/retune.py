@@ -21,6 +21,7 @@ from models.search.passages import length_of
 from models.store import Store
 from models.words.progress import Say
 from training.errors import NothingToLearn
+from training.evaluation.encoding import remembering
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of
 from training.retraining import searches as own
@@ -49,6 +50,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     encoder = store.open(active, threads=config.schedule.threads or cpus.available())
     try:
         model = scorable_of(encoder)
+        model = model._replace(encode_documents=remembering(model.encode_documents))
         say("weighing words against vectors, and trying shorter passages")
         judged = [dev[JUDGED]] if JUDGED in dev else []
         tuned = tune(judged, model) if judged else tune([*dev.values()], model, OF_TEXT_ALONE)

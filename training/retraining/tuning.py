@@ -6,9 +6,9 @@ A weight of 1 is dense search and 0 is search by words alone. Fusing costs no mo
 grid is tried; each length embeds the documents once more. Every mode searches the same passages, so their
 length is chosen first, by dense search and hybrid search of the usual weight together; then the weight.
 
-What is chosen is not the best on these few queries, but the nearest to the usual among those that are as good
+The weight is not the best on these few queries, but the nearest to the usual one among those that are as good
 as the best within one standard error of their difference (the rule of Breiman and others 1984, section
-3.4.3): what differs by less is luck. Shorter passages take memory, so they must gain two.
+3.4.3): what differs by less is luck. Shorter passages take memory, so they must gain two standard errors.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def tune(
 def choose(ndcg10: NDArray[np.float64], weights: Sequence[float] = WEIGHTS) -> Tuned:
     """(q, lengths, weights) nDCG@10 of each query at each setting -> the one to serve."""
     everyday = [weights.index(1.0), weights.index(DENSE_WEIGHT)]
-    length = _nearest(ndcg10[:, :, everyday].mean(axis=2), range(len(LENGTHS)), errors=2)
+    length = _clearly_best(ndcg10[:, :, everyday].mean(axis=2))
     far = [abs(weight - DENSE_WEIGHT) for weight in weights]
     weight = weights[_nearest(ndcg10[:, length], far)]
     mode: Mode = "dense" if weight == 1 else "lexical" if weight == 0 else "hybrid"
@@ -95,12 +95,24 @@ def choose(ndcg10: NDArray[np.float64], weights: Sequence[float] = WEIGHTS) -> T
     return Tuned(chosen, found, len(ndcg10))
 
 
-def _nearest(ndcg10: NDArray[np.float64], far: Sequence[float], errors: float = 1) -> int:
-    """(q, n) figures -> the least `far` that loses no more than so many standard `errors` to the best."""
+def _clearly_best(ndcg10: NDArray[np.float64]) -> int:
+    """(q, n) figures -> the best of those that gain two standard errors over the first, or the first."""
+    gained = ndcg10 - ndcg10[:, :1]
+    means = np.where(gained.mean(axis=0) > 2 * _errors(gained), gained.mean(axis=0), 0.0)
+    return int(means.argmax())
+
+
+def _nearest(ndcg10: NDArray[np.float64], far: Sequence[float]) -> int:
+    """(q, n) figures -> the least `far` of those that lose at most a standard error to the best."""
     lost = ndcg10[:, [ndcg10.mean(axis=0).argmax()]] - ndcg10
-    error = lost.std(axis=0, ddof=1) / np.sqrt(len(ndcg10)) if len(ndcg10) > 1 else np.inf
-    alike = np.flatnonzero(lost.mean(axis=0) <= errors * error).tolist()
+    alike = np.flatnonzero(lost.mean(axis=0) <= _errors(lost)).tolist()
     return min(alike, key=lambda at: (round(far[at], 6), at))
+
+
+def _errors(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(q, n) -> (n,) standard errors of the means; one query shows nothing."""
+    count, width = differences.shape
+    return differences.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(width, np.inf)
 
 
 def by_collection(
