@@ -78,7 +78,7 @@ def _angle(at: int) -> np.ndarray:
     return np.array([np.cos(at / 20), np.sin(at / 20)])
 
 
-def _search(answer: str) -> tuple[Collection, Scorable]:
+def search(answer: str) -> tuple[Collection, Scorable]:
     """Each query's vector is that of document n, and its word that of document n + 30, of 60."""
     documents = {f"d{at}": Content(f"word{at} other") for at in range(60)}
     queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(LEAST_QUERIES)}
@@ -92,8 +92,8 @@ def _search(answer: str) -> tuple[Collection, Scorable]:
 
 @pytest.mark.parametrize("answer", ["dense", "lexical"])
 def test_the_ranking_that_answers_is_found(answer: str) -> None:
-    search, model = _search(answer)
-    found = tune([search], model)["default"]
+    asked, model = search(answer)
+    found = tune([asked], model)["default"]
     good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
     assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
     assert found.ndcg10[str(Setting(bad))] < 0.7
@@ -102,7 +102,7 @@ def test_the_ranking_that_answers_is_found(answer: str) -> None:
 
 
 def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing() -> None:
-    dense, model = _search("dense")
+    dense, model = search("dense")
     within = dict.fromkeys((*dense.documents, *dense.queries), "a")
     few = {f"few{at}": "word1" for at in range(LEAST_QUERIES - 1)}
     both = dense._replace(
