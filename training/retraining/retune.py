@@ -2,6 +2,9 @@
 
     dev searches ─▶ tuning.py ─▶ settings of each collection ─▶ the active version with these ─▶ gate
 
+Judged queries are cross-fitted where no model has learned from them: each half is judged by the settings that
+the other half chose, and both together choose what is published. So twice as many judge, without a training.
+
 The gate looks for a gain in search as it is served where a query names no mode: the active version by its
 own settings, dense unless it has any, and the candidate by the new ones. Dense and hybrid search that a query
 asks for must not fall. The model is the same, so the swap embeds nothing, unless passages get another length.
@@ -9,10 +12,10 @@ asks for must not fall. The model is the same, so the swap embeds nothing, unles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from models import cpus
 from models.errors import ModelError
@@ -22,11 +25,13 @@ from models.search.passages import length_of
 from models.store import Store
 from models.words.progress import Say
 from training.errors import NothingToLearn
+from training.evaluation.encoding import remembering
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of
 from training.retraining import searches as own
 from training.retraining.anchor import anchor_of
 from training.retraining.config import SEARCH, Config
+from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.verdict import EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
@@ -34,7 +39,7 @@ from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, publish, want
 from training.retraining.scoring import about_of, short
-from training.retraining.tuning import OF_TEXT_ALONE, Setting, by_collection, tune
+from training.retraining.tuning import OF_TEXT_ALONE, Setting, Tuned, by_collection, tune
 
 _MODES = ("dense", HYBRID, SERVED)
 USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
@@ -50,21 +55,22 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     encoder = store.open(active, threads=config.schedule.threads or cpus.available())
     try:
         model = scorable_of(encoder)
+        model = model._replace(encode_documents=remembering(model.encode_documents))
         say("weighing words against vectors, and trying shorter passages")
-        tuned = tune([dev[JUDGED]], model) if JUDGED in dev else {}
-        if not tuned:
-            made = [search for name, search in dev.items() if name != JUDGED]
+        halves = _halves(gathered, config, dev, searches)
+        tuned = tune([half.choosing for half in halves] or [dev[JUDGED]], model) if JUDGED in dev else {}
+        if not tuned:  # too few of them in each collection
+            halves, made = [], [search for name, search in dev.items() if name != JUDGED]
             tuned = tune(made, model, OF_TEXT_ALONE)
-        chosen = {name: each.chosen for name, each in tuned.items()}
-        usual = {
-            name for name, each in chosen.items() if setting_of(each) == USUAL and name not in served.search
-        }
-        learned = served.search | {name: each for name, each in chosen.items() if name not in usual}
+        learned = _with(served.search, tuned)
         if learned == served.search:
             raise NothingToLearn(
                 "no other weight of words against vectors, and no other length of passages, is better"
             )
         before, after = _figures(searches, model, served.search, learned)
+        if halves:
+            before[JUDGED], after[JUDGED] = crossed(halves, model, served.search)
+            searches[JUDGED] = merged([half.judging for half in halves])
     finally:
         encoder.close()
     if JUDGED in searches:
@@ -124,6 +130,40 @@ def sides(gathered: Gathered, config: Config) -> tuple[dict[str, Collection], di
     for searches in (dev, judging):
         searches.pop("neighbours", None)
     return dev, judging
+
+
+class Half(NamedTuple):
+    choosing: Collection
+    judging: Collection  # queries of the other half, that share no answer with them
+
+
+def _halves(
+    gathered: Gathered, config: Config, dev: Mapping[str, Collection], searches: Mapping[str, Collection]
+) -> list[Half]:
+    """Both halves of the judged queries; none where a model learned from them, or where they are too few."""
+    found, candidates = gathered.found, config.corpus.candidates
+    others = own.dev_collections(gathered.split, found.crossed, candidates)
+    if gathered.learned or not all(JUDGED in each for each in (dev, searches, others)):
+        return []
+    return [Half(dev[JUDGED], searches[JUDGED]), Half(searches[JUDGED], others[JUDGED])]
+
+
+def crossed(
+    halves: Sequence[Half], model: Scorable, was: Mapping[str, SearchDefaults]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Figures of all judged queries before and after, each by settings that it did not choose."""
+    sides: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
+    for half in halves:
+        chosen = _with(was, tune([half.choosing], model))
+        for side, found in zip(sides, _figures({JUDGED: half.judging}, model, was, chosen), strict=True):
+            side.append(found[JUDGED])
+    return pooled(sides[0]), pooled(sides[1])
+
+
+def _with(was: Mapping[str, SearchDefaults], tuned: Mapping[str, Tuned]) -> dict[str, SearchDefaults]:
+    """The settings so far with those tuned; a collection that learned the usual ones needs none."""
+    chosen = {name: each.chosen for name, each in tuned.items()}
+    return {**was} | {name: each for name, each in chosen.items() if name in was or setting_of(each) != USUAL}
 
 
 def _figures(

@@ -13,15 +13,16 @@ from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
+from tests.training.retraining.test_tuning import search
 from training.errors import NothingToLearn
 from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import USUAL, retune, setting_of, sides
+from training.retraining.retune import USUAL, Half, crossed, retune, setting_of, sides
 from training.retraining.searches import LEAST_DEV_QUERIES
-from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE
+from training.retraining.tuning import LEAST_QUERIES, LENGTHS, OF_TEXT_ALONE, Setting
 
 Retune = Callable[..., Outcome]
 
@@ -31,13 +32,16 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     """retune on documents whose titles are their first words, which the tiny model knows nothing of."""
     found = documents(WORDS, 420)
 
-    def run(count: int = 420, titled: bool = True, active: str = "", judged: Path | None = None) -> Outcome:
+    def run(count: int = 420, titled: bool = True, judged: int = 0, active: str = "") -> Outcome:
         """active: other than the one in service."""
+        asked = [f"{' '.join(each['text'].split()[4:7])} {at}\t{each['id']}" for at, each in enumerate(found)]
+        lines = "\n".join(["query\tid", *asked[:judged]])
+        (tmp_path / "judged.tsv").write_text(lines + "\n", encoding="utf-8")
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
         (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         config = Config(
             corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20),
-            judgements=JudgementsTable(file=judged),
+            judgements=JudgementsTable(file=tmp_path / "judged.tsv"),
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
@@ -110,21 +114,47 @@ def test_a_search_that_was_refused_once_is_published_with_the_report_that_accept
     assert earlier not in job.store.names()
 
 
-def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Retune, tmp_path: Path) -> None:
-    rows = [f"{each['text'][:14]} {at}\t{each['id']}" for at, each in enumerate(documents(WORDS, 24))]
-    (tmp_path / "judged.tsv").write_text("\n".join(["query\tid", *rows]), encoding="utf-8")
-    outcome = tuned(judged=tmp_path / "judged.tsv")
+def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Retune) -> None:
+    outcome = tuned(judged=24)
     assert outcome.published, outcome.reason
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
     counts = report["meta"]["documents"]
     choosing = counts["queries_trained_on"] + counts["queries_held_out_for_dev"]
     assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
-    assert {*report["meta"]["tuned"]["default"]} == {*map(str, OF_TEXT_ALONE)}
+    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in LENGTHS}
+    assert {*report["meta"]["tuned"]["default"]} == tried
 
 
 def test_without_held_out_queries_nothing_can_be_chosen(tuned: Retune) -> None:
     with pytest.raises(NothingToLearn, match="too few held-out queries"):
         tuned(60, titled=False)
+
+
+def test_judged_queries_choose_and_judge_in_two_halves(job: Job, tuned: Retune) -> None:
+    """All of them judge but those kept to choose by, each under settings that it did not choose."""
+    outcome = tuned(judged=160)
+    assert outcome.published, outcome.reason
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    counts = report["meta"]["documents"]
+    judged = report["candidate"]["own"]["judged"]
+    half, other = counts["queries_held_out"], counts["queries_trained_on"]
+    assert judged["queries"] == half + other
+    assert min(half, other) > 40
+    [gain] = [gain for gain in report["gains"] if gain["name"] == "own judged"]
+    assert gain["queries"] == half + other
+    assert gain["shown"]
+
+
+def test_each_half_is_judged_by_what_the_other_chose() -> None:
+    """One half asks for vectors and the other for words, so each is judged by what is wrong for it."""
+    (near, model), (worded, _) = search("dense"), search("lexical")
+    _, wrong = crossed([Half(near, worded), Half(worded, near)], model, {})
+    _, right = crossed([Half(near, near), Half(worded, worded)], model, {})
+    count = len(near.queries) + len(worded.queries)
+    assert wrong["served"]["queries"] == len(wrong["served"]["each"]) == count
+    assert right["served"]["ndcg10"] == 1.0
+    assert wrong["served"]["ndcg10"] < 0.9
+    assert wrong["ndcg10"] == right["ndcg10"], "dense search has no weight"
 
 
 def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
