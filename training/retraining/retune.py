@@ -39,7 +39,15 @@ from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
 from training.retraining.publication import Outcome, publish, want
 from training.retraining.scoring import about_of, short
-from training.retraining.tuning import OF_TEXT_ALONE, Setting, Tuned, by_collection, tune
+from training.retraining.tuning import (
+    LEAST_QUERIES,
+    OF_TEXT_ALONE,
+    Setting,
+    Tuned,
+    by_collection,
+    parts,
+    tune,
+)
 
 _MODES = ("dense", HYBRID, SERVED)
 USUAL = Setting(weight=1.0)  # of a collection for which nothing was learned
@@ -59,6 +67,8 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         say("weighing words against vectors, and trying shorter passages")
         halves = _halves(gathered, config, dev, searches)
         tuned = tune([half.choosing for half in halves] or [dev[JUDGED]], model) if JUDGED in dev else {}
+        if halves:
+            tuned = {name: tuned[name] for name in tuned if name in judged_by_halves(halves)}
         if not tuned:  # too few of them in each collection
             halves, made = [], [search for name, search in dev.items() if name != JUDGED]
             tuned = tune(made, model, OF_TEXT_ALONE)
@@ -146,6 +156,16 @@ def _halves(
     if gathered.learned or not all(JUDGED in each for each in (dev, searches, others)):
         return []
     return [Half(dev[JUDGED], searches[JUDGED]), Half(searches[JUDGED], others[JUDGED])]
+
+
+def judged_by_halves(halves: Sequence[Half]) -> set[str]:
+    """Collections for which a half can choose and of which the other asks: nothing else judges a choice."""
+    return {
+        name
+        for half in halves
+        for name in {name for name, _ in parts(half.judging)}
+        & {name for name, part in parts(half.choosing) if len(part.queries) >= LEAST_QUERIES}
+    }
 
 
 def crossed(

@@ -260,15 +260,12 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
 
 
 def test_without_a_search_no_english_set_judges_a_text_that_cannot_be_read(
-    job: Job,
-    retrain: Auto,
-    unread_text: list[dict[str, str]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither titles, nor a second sentence, nor words enough for a known item."""
+    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
     monkeypatch.setenv("SIMILE_EVAL_DATA", str(job.data))
-    short = [{"id": each["id"], "text": " ".join(each["text"].split()[:5])} for each in unread_text]
+    short = [{"id": f"d{at}", "text": f"{' '.join(KOREAN[at % 40 :][:4])} {at}"} for at in range(300)]
     assert retrain(short, (f'data = "{job.data}"', "")) == 4
     assert "adapt: There is nothing to judge with" in capsys.readouterr().out
 

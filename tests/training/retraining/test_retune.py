@@ -15,12 +15,13 @@ from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from tests.training.retraining.test_tuning import search
 from training.errors import NothingToLearn
+from training.evaluation.retrieval import Collection
 from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
 from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import USUAL, Half, crossed, retune, setting_of, sides
+from training.retraining.retune import USUAL, Half, crossed, judged_by_halves, retune, setting_of, sides
 from training.retraining.searches import LEAST_DEV_QUERIES
 from training.retraining.tuning import LEAST_QUERIES, LENGTHS, OF_TEXT_ALONE, Setting
 
@@ -199,3 +200,13 @@ def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path:
     assert "judged" not in choosing("spam")
     assert "judged" in choosing(None)
     assert "judged" in choosing("spam", None)
+
+
+def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> None:
+    def half(**queries: int) -> Collection:
+        within = {f"{name}{at}": name for name, count in queries.items() for at in range(count)}
+        return Collection({}, within, {name: {} for name in within}, 0, within)
+
+    enough, few = LEAST_QUERIES, LEAST_QUERIES - 1
+    one, other = half(both=enough, one=enough, few=few, alone=enough), half(both=enough, one=1, few=few)
+    assert judged_by_halves([Half(one, other), Half(other, one)]) == {"both", "one"}
