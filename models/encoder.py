@@ -196,6 +196,11 @@ class Encoder:
         """Tokens of a text beside the special ones."""
         return self._tokenizer.room
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids that both tokenizer and model know."""
+        return self._tokenizer.vocabulary
+
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Positions of the tokens of `text`, uncut: (n, 2) of characters. Raise BadText.
 
