@@ -79,6 +79,10 @@ def test_the_route_answers_with_the_map_of_the_live_version(
     with serving(stored) as client:
         assert client.get("/map").json() == made
         assert client.get("/map", params={"version": made["version"]}).json() == made
+        for part in ("bytes=0-3", "bytes=9999999-", "lines=1-2"):
+            whole = client.get("/map", headers={"range": part})
+            assert (whole.status_code, whole.json()) == (200, made), "a part would be no JSON"
+            assert whole.headers["accept-ranges"] == "none"
         refused(client, "/map?version=20260101T000000-none-00000000")
         refused(client, "/map?version=..%2F..")
         refused(client, "/collections/few/map")
