@@ -87,3 +87,10 @@ def _is_mapped(array: object) -> bool:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return array is not None
+
+
+def test_a_full_disk_is_called_that() -> None:
+    weights = aside.Aside()
+    weights.add(onnx.GraphProto(), "w", np.ones(100_000), np.float32)
+    with pytest.raises(OSError, match="No space left on device"):
+        weights.write(Path("/dev/full"))
