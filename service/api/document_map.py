@@ -23,7 +23,7 @@ _COMMAND = "Make one: python -m service map"
 
 
 class MapParameters(BaseModel):
-    version: str | None = Field(None, description="Absent: the live one's map, else the latest that was made")
+    version: str | None = Field(None, description="Absent: the live one's, else the latest version's")
 
 
 class Group(BaseModel):
