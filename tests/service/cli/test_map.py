@@ -89,6 +89,23 @@ def test_the_route_answers_with_the_map_of_the_live_version(
         refused(client, "/collections/none/map")
 
 
+def test_a_deleted_collection_leaves_no_map(stored: Settings) -> None:
+    maps = [stored.maps_dir / "20260101T000000-any-00000000" / f"{name}.json" for name in ("gone", "kept")]
+    maps[0].parent.mkdir(parents=True, exist_ok=True)
+    for file in maps:
+        file.write_text("{}")
+    with serving(stored) as client:
+        documents = {"documents": [{"text": "red river"}]}
+        assert client.post("/collections/gone/documents", json=documents).status_code == 200
+        assert client.get("/collections/gone/map").status_code == 200
+        assert client.delete("/collections/gone").status_code == 200
+        assert client.post("/collections/gone/documents", json=documents).status_code == 200
+        refused(client, "/collections/gone/map")
+        assert client.delete("/collections/gone").status_code == 200
+    assert [file.exists() for file in maps] == [False, True]
+    maps[1].unlink()
+
+
 def refused(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.json()["error_type"]) == (404, "NotFound")
