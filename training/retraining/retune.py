@@ -5,6 +5,9 @@
 Judged queries are cross-fitted where no model has learned from them: each half is judged by the settings that
 the other half chose, and both together choose what is published. So twice as many judge, without a training.
 
+Clicks know only what was shown. On MLQA dense search scores 0.95 by clicks on its own hits, and 0.78 by all
+answers. So where nobody named an answer, clicks choose and guard; titles and known items may show the gain.
+
 The gate looks for a gain in search as it is served where a query names no mode: the active version by its
 own settings, dense unless it has any, and the candidate by the new ones. Dense and hybrid search that a query
 asks for must not fall. The model is the same, so the swap embeds nothing, unless passages get another length.
@@ -33,7 +36,7 @@ from training.retraining.anchor import anchor_of
 from training.retraining.config import SEARCH, Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
-from training.retraining.gate.verdict import EACH, HYBRID, JUDGED, SERVED
+from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
@@ -77,6 +80,9 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
         before[JUDGED] |= evidence
         after[JUDGED] |= evidence
+        if found.of_use.issuperset(searches[JUDGED].queries.values()):
+            for side in (before, after, searches):
+                side[CLICKED] = side.pop(JUDGED)
     looks = count_looks(store, searches)
     limits = config.gate.thresholds()
     verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)

@@ -32,9 +32,19 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     """retune on documents whose titles are their first words, which the tiny model knows nothing of."""
     found = documents(WORDS, 420)
 
-    def run(count: int = 420, titled: bool = True, judged: int = 0, active: str = "") -> Outcome:
-        """active: other than the one in service."""
-        asked = [f"{' '.join(each['text'].split()[4:7])} {at}\t{each['id']}" for at, each in enumerate(found)]
+    def run(
+        count: int = 420, titled: bool = True, judged: int = 0, active: str = "", clicked: bool | None = None
+    ) -> Outcome:
+        """active: other than the one in service. clicked: judged are queries that dense search answers, by
+        clicks or in so many words.
+        """
+        queries = [
+            f"{' '.join(each['text'].split()[4:7])} {at}"
+            if clicked is None
+            else f"{each['title']} {each['text']}"
+            for at, each in enumerate(found)
+        ]
+        asked = [f"{query}\t{each['id']}" for query, each in zip(queries, found, strict=True)]
         lines = "\n".join(["query\tid", *asked[:judged]])
         (tmp_path / "judged.tsv").write_text(lines + "\n", encoding="utf-8")
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
@@ -45,6 +55,9 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
+        if clicked:
+            every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
+            gathered = gathered._replace(found=gathered.found._replace(of_use=every))
         gathered = gathered._replace(active=active or gathered.active)
         return retune(gathered, config, job.store, lambda _: None)
 
@@ -199,3 +212,14 @@ def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path:
     assert "judged" not in choosing("spam")
     assert "judged" in choosing(None)
     assert "judged" in choosing("spam", None)
+
+
+def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retune) -> None:
+    """All answers are what dense search found already: another search can gain nothing there, or lose."""
+    refused = tuned(judged=160, clicked=False)
+    assert (refused.published, refused.reason) == (False, "Nothing became better by more than luck explains.")
+    outcome = tuned(judged=160, clicked=True)
+    assert outcome.published, outcome.reason
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    assert {gain["name"] for gain in report["gains"]} == {"own clicked", "own titles", "own known"}
+    assert "own clicked served" in {row["name"] for row in report["rows"]}
