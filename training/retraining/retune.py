@@ -5,6 +5,9 @@
 Judged queries are cross-fitted where no model has learned from them: each half is judged by the settings that
 the other half chose, and both together choose what is published. So twice as many judge, without a training.
 
+Clicks know only what was shown. On MLQA dense search scores 0.95 by clicks on its own hits, and 0.78 by all
+answers. So where nobody named an answer, clicks choose and guard; titles and known items may show the gain.
+
 The gate looks for a gain in search as it is served where a query names no mode: the active version by its
 own settings, dense unless it has any, and the candidate by the new ones. Dense and hybrid search that a query
 asks for must not fall. The model is the same, so the swap embeds nothing, unless passages get another length.
@@ -33,7 +36,7 @@ from training.retraining.anchor import anchor_of
 from training.retraining.config import SEARCH, Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
-from training.retraining.gate.verdict import EACH, HYBRID, JUDGED, SERVED
+from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
@@ -66,9 +69,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         model = model._replace(encode_documents=remembering(model.encode_documents))
         say("weighing words against vectors, and trying shorter passages")
         halves = _halves(gathered, config, dev, searches)
-        tuned = tune([half.choosing for half in halves] or [dev[JUDGED]], model) if JUDGED in dev else {}
-        if halves:
-            tuned = {name: tuned[name] for name in tuned if name in judged_by_halves(halves)}
+        tuned = _chosen(halves, dev, model)
         if not tuned:  # too few of them in each collection
             halves, made = [], [search for name, search in dev.items() if name != JUDGED]
             tuned = tune(made, model, OF_TEXT_ALONE)
@@ -87,6 +88,9 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
         evidence = own.evidence(searches[JUDGED], found.groups, found.keys)
         before[JUDGED] |= evidence
         after[JUDGED] |= evidence
+        if found.of_use.issuperset(searches[JUDGED].queries.values()):
+            for side in (before, after, searches):
+                side[CLICKED] = side.pop(JUDGED)
     looks = count_looks(store, searches)
     limits = config.gate.thresholds()
     verdict = gate.compare({"own": after}, {"own": before}, limits, config.gate.require, looks.number)
@@ -156,6 +160,14 @@ def _halves(
     if gathered.learned or not all(JUDGED in each for each in (dev, searches, others)):
         return []
     return [Half(dev[JUDGED], searches[JUDGED]), Half(searches[JUDGED], others[JUDGED])]
+
+
+def _chosen(halves: Sequence[Half], dev: Mapping[str, Collection], model: Scorable) -> Mapping[str, Tuned]:
+    """The settings that judged queries choose; none where they are too few."""
+    if not halves:
+        return tune([dev[JUDGED]], model) if JUDGED in dev else {}
+    tuned = tune([half.choosing for half in halves], model)
+    return {name: tuned[name] for name in tuned if name in judged_by_halves(halves)}
 
 
 def judged_by_halves(halves: Sequence[Half]) -> set[str]:

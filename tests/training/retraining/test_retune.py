@@ -33,9 +33,19 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     """retune on documents whose titles are their first words, which the tiny model knows nothing of."""
     found = documents(WORDS, 420)
 
-    def run(count: int = 420, titled: bool = True, judged: int = 0, active: str = "") -> Outcome:
-        """active: other than the one in service."""
-        asked = [f"{' '.join(each['text'].split()[4:7])} {at}\t{each['id']}" for at, each in enumerate(found)]
+    def run(
+        count: int = 420, titled: bool = True, judged: int = 0, active: str = "", clicked: bool | None = None
+    ) -> Outcome:
+        """active: other than the one in service. clicked: judged are queries that dense search answers, by
+        clicks or in so many words.
+        """
+        queries = [
+            f"{' '.join(each['text'].split()[4:7])} {at}"
+            if clicked is None
+            else f"{each['title']} {each['text']}"
+            for at, each in enumerate(found)
+        ]
+        asked = [f"{query}\t{each['id']}" for query, each in zip(queries, found, strict=True)]
         lines = "\n".join(["query\tid", *asked[:judged]])
         (tmp_path / "judged.tsv").write_text(lines + "\n", encoding="utf-8")
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
@@ -46,6 +56,9 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
+        if clicked:
+            every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
+            gathered = gathered._replace(found=gathered.found._replace(of_use=every))
         gathered = gathered._replace(active=active or gathered.active)
         return retune(gathered, config, job.store, lambda _: None)
 
@@ -210,3 +223,14 @@ def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> N
     enough, few = LEAST_QUERIES, LEAST_QUERIES - 1
     one, other = half(both=enough, one=enough, few=few, alone=enough), half(both=enough, one=1, few=few)
     assert judged_by_halves([Half(one, other), Half(other, one)]) == {"both", "one"}
+
+
+def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retune) -> None:
+    """All answers are what dense search found already: another search can gain nothing there, or lose."""
+    refused = tuned(judged=160, clicked=False)
+    assert (refused.published, refused.reason) == (False, "Nothing became better by more than luck explains.")
+    outcome = tuned(judged=160, clicked=True)
+    assert outcome.published, outcome.reason
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    assert {gain["name"] for gain in report["gains"]} == {"own clicked", "own titles", "own known"}
+    assert "own clicked served" in {row["name"] for row in report["rows"]}
