@@ -20,7 +20,7 @@ import onnx
 
 from models import cpus
 from models.encoder import ONNX, Encoder
-from models.errors import Unsupported
+from models.errors import ProofFailed, Unsupported
 from models.graph import file, reference
 from models.graph.aside import LARGEST, Aside, save
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
@@ -228,8 +228,14 @@ def _build(
     (folder / ONNX).parent.mkdir()
     save(prepared.model, folder / ONNX, prepared.aside)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
-    encoder = Encoder(folder, manifest, threads=cpus.available())
-    proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
+    try:
+        encoder = Encoder(folder, manifest, threads=cpus.available())
+        proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):  # its errors have no class in common
+            raise
+        said = str(error).splitlines()[0]
+        raise ProofFailed(f"ONNX Runtime cannot compute the graph: {said}") from error
     write_golden(folder, proved)
     found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
     if prepared.weights:

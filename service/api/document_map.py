@@ -57,7 +57,8 @@ class WholeFile(FileResponse):
     """Always the whole file: a part of it is no JSON, and a refused range would be no error of ours."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, headers={"accept-ranges": "none"}, media_type="application/json")
+        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # it may be made anew
+        super().__init__(path, headers=headers, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         others = [(name, value) for name, value in scope["headers"] if name != b"range"]

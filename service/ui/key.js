@@ -12,7 +12,7 @@ export function askForKey(main, then) {
   const use = (event) => {
     event.preventDefault();
     const given = field.value.trim();
-    if (/[^!-~]/.test(given)) { // no header can carry it
+    if (/[^ -~]/.test(given)) { // no header can carry it
       problem.textContent = "A key has letters, digits and signs of ASCII alone. Copy it again.";
       problem.hidden = false;
       return;

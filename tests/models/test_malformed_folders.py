@@ -96,7 +96,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: Path) -> None:
-    """As of models that were padded to a multiple of 64."""
+    """Models are padded to a multiple of 64, for instance."""
     folder = family_source(tmp_path / "model", "bert")
     weights = load_file(folder / "model.safetensors")
     name = next(name for name in weights if name.endswith("word_embeddings.weight"))
@@ -133,6 +133,20 @@ def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path:
     positions = sizes["max_position_embeddings"]
     with pytest.raises(Unsupported, match=f"takes fewer than {positions} tokens"):
         imported(raw, Store(tmp_path / "models"), Asked(max_length=positions))
+
+
+def test_a_family_that_torch_cannot_export_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    kind = FAMILIES["bert"]._replace(config=transformers.FNetConfig, model=transformers.FNetModel)
+    raw = raw_source(tmp_path / "raw", kind)
+    capsys.readouterr()
+    with pytest.raises(Unsupported, match="torch cannot export the family 'fnet'") as raised:
+        imported(raw, Store(tmp_path / "models"))
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr().out == ""
 
 
 def test_a_prompt_of_white_space_leaves_nothing_out(tmp_path: Path) -> None:
