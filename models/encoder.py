@@ -105,7 +105,7 @@ class Encoder:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
-        self.file_bytes = (folder / ONNX).stat().st_size
+        self.file_bytes = sum(graph_bytes(folder))
         self._alone: Engine | None = None  # for one text at a time
         self._closed = False
         self._changing = threading.Lock()  # guards these two
@@ -254,6 +254,14 @@ class Encoder:
             self._closed = True
             self._alone = None
         self._engine.close()
+
+
+def graph_bytes(folder: Path) -> tuple[int, int]:
+    """Bytes of a version's graph, and of the weights that lie in a file of their own."""
+    onnx = folder / ONNX
+    sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
+    inside = sizes.pop(onnx.name, 0)
+    return inside, sum(sizes.values())
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -26,6 +26,7 @@ from models.engines.half import to_half
 from models.graph.backbone import Backbone
 from models.graph.bert import FIRST_LAST, HIDDEN
 from models.graph.head import POOLED, SCOPE, SENTENCE
+from models.graph.kin import KIN
 from models.graph.nodes import Nodes
 from models.graph.packing import packs
 from models.graph.positions import DISTANCES, counted, distances, plain
@@ -41,8 +42,8 @@ def prepared(file: Path, precision: Precision) -> bytes:
 
     """
     model = onnx.load(file)
-    if packs(model.graph):
-        config = json.loads((file.parents[1] / "config.json").read_bytes())
+    config = json.loads((file.parents[1] / "config.json").read_bytes())
+    if packs(model.graph) and config.get("model_type") in KIN:
         model = joined(model, Backbone.from_config(config))
     if precision == "fp16":
         to_half(model)
