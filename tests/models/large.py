@@ -32,10 +32,11 @@ def large_source(
     heads: int = 16,
     vocabulary: int = WORDS,
     kind: str = "unigram",
+    max_length: int = 128,
 ) -> Path:
-    """kind: of the tokenizer, unigram or bpe."""
+    """kind: of the tokenizer, of KINDS."""
     folder.mkdir(parents=True)
-    tokenizer = unigram(vocabulary) if kind == "unigram" else bpe(vocabulary)
+    tokenizer = KINDS[kind](vocabulary)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "model_type": "xlm-roberta",
@@ -53,8 +54,12 @@ def large_source(
     }
     said = {
         "config.json": config,
-        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512},
-        "sentence_bert_config.json": {"max_seq_length": 128},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": 512,
+            "pad_token": "<pad>",
+        },
+        "sentence_bert_config.json": {"max_seq_length": max_length},
     }
     for name, content in said.items():
         (folder / name).write_text(json.dumps(content))
@@ -100,6 +105,15 @@ def bpe(size: int) -> Tokenizer:
     return _framed(tokenizer)
 
 
+def wordpiece(size: int) -> Tokenizer:
+    first = [*_SPECIAL, *_letters(), *(f"##{syllable}" for syllable in _SYLLABLES)]
+    vocabulary = {token: id for id, token in enumerate([*first, *words(size - len(first))])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return _framed(tokenizer)
+
+
 def words(count: int) -> Iterator[str]:
     """Different words of one, two and three syllables."""
     every = ("".join(parts) for size in (1, 2, 3) for parts in product(_SYLLABLES, repeat=size))
@@ -115,6 +129,9 @@ def _framed(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=around)
     tokenizer.add_special_tokens(list(_SPECIAL))
     return tokenizer
+
+
+KINDS = {"unigram": unigram, "bpe": bpe, "wordpiece": wordpiece}
 
 
 def _write_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:

@@ -43,6 +43,18 @@ def test_settings_of_its_own(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, reference(folder, TEXTS), atol=CLOSE)
 
 
+def test_a_configuration_of_the_older_kind_as_released_models_have(tmp_path: Path) -> None:
+    folder = family_source(tmp_path / "model", "modernbert")
+    config = json.loads((folder / "config.json").read_bytes())
+    for name in ("layer_types", "rope_parameters", "global_attn_every_n_layers"):
+        config.pop(name, None)
+    config |= {"global_attn_every_n_layers": 2, "global_rope_theta": 400.0, "local_rope_theta": 70.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    store = Store(tmp_path / "models")
+    found = store.open(imported(folder, store).version).encode(TEXTS).vectors
+    np.testing.assert_allclose(found, reference(folder, TEXTS), atol=CLOSE)
+
+
 def test_a_token_sees_half_a_window_in_local_layers(tmp_path: Path) -> None:
     folder = family_source(
         tmp_path / "model", "modernbert", layer_types=["sliding_attention"] * 2, num_hidden_layers=2
