@@ -22,7 +22,9 @@ from models.engines.shapes import rounded
 # within 10 %, on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31). The 24 are the reading of the weights.
 GROUP_OVERHEAD_TOKENS = 24
 ATTENTION_DIVISOR = 920
-LEAST_SHARE = 0.25  # of a batch of a large model: the reading of its weights costs as much as 24 tokens
+# Of a batch of a large model. With layers of width 1024 a core computed 128 tokens at 0.96 of the pace of
+# 512, and 64 at 0.78 (AMD EPYC, AVX-512).
+LEAST_SHARE = 0.25
 
 
 class Costs(NamedTuple):
