@@ -62,6 +62,14 @@ class How(TypedDict, total=False):
     place: Place
 
 
+def graph_bytes(folder: Path) -> tuple[int, int]:
+    """Bytes of a version's graph, and of the weights that lie in a file of their own. Raise OSError."""
+    onnx = folder / ONNX
+    sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
+    inside = sizes.pop(onnx.name, 0)
+    return inside, sum(sizes.values())
+
+
 class Encoder:
     """Thread safe: with threads=1 each call computes on the thread that makes it, in fp32."""
 
@@ -196,6 +204,11 @@ class Encoder:
         """Tokens of a text beside the special ones."""
         return self._tokenizer.room
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids that both tokenizer and model know."""
+        return self._tokenizer.vocabulary
+
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Positions of the tokens of `text`, uncut: (n, 2) of characters. Raise BadText.
 
@@ -254,14 +267,6 @@ class Encoder:
             self._closed = True
             self._alone = None
         self._engine.close()
-
-
-def graph_bytes(folder: Path) -> tuple[int, int]:
-    """Bytes of a version's graph, and of the weights that lie in a file of their own."""
-    onnx = folder / ONNX
-    sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
-    inside = sizes.pop(onnx.name, 0)
-    return inside, sum(sizes.values())
 
 
 def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
