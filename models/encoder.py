@@ -62,10 +62,12 @@ class How(TypedDict, total=False):
     place: Place
 
 
-def graph_bytes(folder: Path) -> int:
-    """Bytes of a version's graph and of the weights that lie beside it. Raise OSError."""
-    file = folder / ONNX
-    return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
+def graph_bytes(folder: Path) -> tuple[int, int]:
+    """Bytes of a version's graph, and of the weights that lie in a file of their own. Raise OSError."""
+    onnx = folder / ONNX
+    sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
+    inside = sizes.pop(onnx.name, 0)
+    return inside, sum(sizes.values())
 
 
 class Encoder:
@@ -111,7 +113,7 @@ class Encoder:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
-        self.file_bytes = graph_bytes(folder)
+        self.file_bytes = sum(graph_bytes(folder))
         self._alone: Engine | None = None  # for one text at a time
         self._closed = False
         self._changing = threading.Lock()  # guards these two

@@ -21,10 +21,11 @@ import onnx
 from models import cpus
 from models.encoder import ONNX, Encoder
 from models.errors import ProofFailed, Unsupported
-from models.graph import file, reference
-from models.graph.aside import LARGEST, Aside, save
+from models.graph import families, file, reference
+from models.graph.aside import Aside, save
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
-from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, bert_graph, table_graph
+from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, table_graph
+from models.graph.file import LARGEST
 from models.graph.head import append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import model_of
@@ -142,15 +143,15 @@ def prepare_adopted(source: Source) -> Prepared:
     return Prepared(source, model, space_of(source, initializers, None, dimension), None)
 
 
-def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
+def _from_weights(source: Source, backbone: families.AnyBackbone, tensors: Tensors) -> Prepared:
     large = sum(tensor.nbytes for tensor in tensors.values()) > LARGEST
     aside = Aside() if large else None
-    graph = bert_graph(backbone, tensors, source.head.tokens, aside=aside)
+    graph = families.graph_of(backbone, tensors, source.head, source.max_length, aside)
     dimension = source.head.dimension(backbone.width)
     append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
-    computed = partial(reference.embed, backbone, tensors, source.head)
-    small = None if large else (backbone, tensors)
+    computed = partial(families.embed, backbone, tensors, source.head)
+    small = (backbone, tensors) if isinstance(backbone, Backbone) and not large else None
     return Prepared(source, model_of(graph), space, computed, weights=small, aside=aside)
 
 
@@ -177,11 +178,11 @@ def _origin_of(folder: Path) -> str:
         return folder.resolve().name
 
 
-def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
+def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None:
     """None where the folder has no safetensors, or has ONNX for an architecture that numpy is not taught."""
-    if not source.weights or (source.onnx and not Backbone.knows(source.config)):
+    if not source.weights or (source.onnx and not families.knows(source.config)):
         return None
-    backbone = Backbone.from_config(source.config)
+    backbone = families.backbone_of(source.config)
     return backbone, read_backbone(source.weights, backbone, source.head.tokens)
 
 

@@ -17,7 +17,7 @@ from models.graph.head import Head
 from models.graph.layers import check_widths
 from models.sources.files import optional_json, read_json, skipped_links, weight_files
 from models.sources.modules import TABLE, read_head, read_modules
-from models.tokens.opening import refuse_own_words
+from models.tokens.japanese import JAPANESE, WORDS, described
 
 STATIC = "static"  # the model_type of a table of words without a transformer
 LONGEST = (
@@ -150,12 +150,13 @@ def _settings(backbone: Path) -> dict[str, Any]:
 
 
 def _tokenizer(backbone: Path, convert: Convert | None, *, lowers: bool) -> dict[str, Any]:
-    refuse_own_words(backbone.name, optional_json(backbone / "tokenizer_config.json"))
-    if (backbone / "tokenizer.json").is_file():
-        tokenizer = read_json(backbone / "tokenizer.json")
-    elif convert is not None:
+    config = optional_json(backbone / "tokenizer_config.json")
+    tokenizer = optional_json(backbone / "tokenizer.json")
+    if config.get("tokenizer_class") == JAPANESE and WORDS not in tokenizer:
+        tokenizer = described(backbone, config)
+    elif not tokenizer and convert is not None:
         tokenizer = convert(backbone)
-    else:
+    elif not tokenizer:
         raise Unsupported(
             f"{backbone} has no tokenizer.json. `python -m models import` makes one where transformers can, "
             "once `make setup` has installed the extra `train`."

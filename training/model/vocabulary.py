@@ -31,6 +31,7 @@ from models.graph.backbone import read_safetensors
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
+from models.tokens.opening import open_tokenizer
 from models.words.progress import counted
 from training.arguments import positive
 from training.errors import NothingToLearn, TrainingError
@@ -93,7 +94,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
     """Up to `count` new tokens, the most used first. tokenizer: tokenizer.json of a base."""
     known: dict[str, int] = tokenizer["model"]["vocab"]
     prefix: str = tokenizer["model"]["continuing_subword_prefix"]
-    opened = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+    opened = open_tokenizer(tokenizer)
     words = _split_words(opened, texts, known)
     trained = tokenizers.Tokenizer(WordPiece(unk_token=_UNKNOWN, continuing_subword_prefix=prefix))
     trained.pre_tokenizer = WhitespaceSplit()

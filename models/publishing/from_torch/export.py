@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from models.errors import Unsupported
-from models.graph.backbone import Backbone
 from models.graph.bert import HIDDEN
+from models.graph.families import knows
 from models.graph.nodes import OPSET
 from models.manifest import Manifest
 from models.publishing.from_torch.forward import Forward
@@ -50,7 +50,7 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
     """The graph of a folder's weights, with torch as the reference of its proof."""
     forward = Forward.load(source)
     forward.check_length(source.max_length)
-    if source.is_table or Backbone.knows(source.config):
+    if source.is_table or knows(source.config):
         prepared = prepare(replace(source, onnx=None))
         return prepared._replace(reference=forward.embed, computed_in="torch")
     return prepare_traced(source, forward, say)
