@@ -110,11 +110,9 @@ def material_of(gathered: Gathered, tokenizer: Path) -> Material:
 
 
 def look(config: Config, store: Store, say: Say) -> tuple[Gathered, Material]:
-    """Read everything, and say what there is to learn from. Raise as `gather`."""
+    """Read everything, and sum up what there is to learn from. Raise as `gather`."""
     gathered = gather(config, store, say)
-    material = material_of(gathered, store.folder(gathered.active) / TOKENIZER)
-    say(str(material))
-    return gathered, material
+    return gathered, material_of(gathered, store.folder(gathered.active) / TOKENIZER)
 
 
 def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, Any], say: Say) -> Outcome:
@@ -124,6 +122,7 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     of each run.
     """
     gathered, material = look(config, store, say)
+    say(str(material))
     table = config.train
     minutes = MINUTES if table.steps is None and table.minutes is None else table.minutes
     bounded = config.model_copy(update={"train": table.model_copy(update={"minutes": minutes})})

@@ -102,7 +102,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, tiny_models_dir: Any) -> I
             "/documents",
             {"text": "a"},
             422,
-            "documents is missing. There is no field 'text' here; there are documents.",
+            "documents is missing. There is no field 'text' here; there is only documents.",
         ),
         ("/documents", {"documents": {"text": "a"}}, 422, "documents must be a list, not an object."),
         (
