@@ -28,6 +28,10 @@ _UNWANTED = ("openvino/*", "onnx/*.json")
 
 
 def is_hub_id(name: str) -> bool:
+    """Raise ModelUnavailable for the address of a model's page."""
+    if "://" in name:
+        model = "/".join(name.partition("://")[2].split("/")[1:3])
+        raise ModelUnavailable(f"{name} is an address. Name the hub id alone: {model}.")
     return _HUB_ID.fullmatch(name) is not None
 
 
@@ -58,6 +62,10 @@ def _snapshot(hub_id: str, wanted: tuple[str, ...]) -> Path:
         folder = snapshot_download(hub_id, allow_patterns=list(wanted), ignore_patterns=list(_UNWANTED))
     except Exception as error:  # noqa: BLE001  its own errors, the HTTP client's and the system's
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        message = f"{hub_id} is no folder on this machine and could not be fetched from the hub: {reason}"
+        message = (
+            f"{hub_id} is no folder on this machine and could not be fetched from the hub: "
+            f"{reason.rstrip('.')}. Name a folder, `default`, or the id of a public model, such as "
+            "BAAI/bge-small-en-v1.5."
+        )
         raise ModelUnavailable(message) from None
     return Path(folder)

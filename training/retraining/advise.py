@@ -13,8 +13,9 @@ from models import cpus
 from models.store import Store
 from training.arguments import positive
 from training.errors import NothingToLearn
+from training.methods.names import SEARCH
 from training.retraining.command import NOTHING, of_service
-from training.retraining.config import LEAST, SEARCH, Config, FoldersTable, check, folders, read_config
+from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
 from training.runs.export import add_models_dir
 from training.text.service_collections import add_options
 

@@ -18,12 +18,13 @@ from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.methods.catalogue import load_recipe
+from training.methods.names import SEARCH
 from training.methods.stages import find_stages
 from training.mining.figures import unread
 from training.mining.queries import queries_of
 from training.model.vocabulary import takes_tokens
 from training.retraining.adapt import adapt_job
-from training.retraining.config import SEARCH, Config
+from training.retraining.config import Config
 from training.retraining.gathered import Gathered, gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import job_of

@@ -17,8 +17,8 @@ from models.store import Store
 from training.arguments import changes, positive, seed
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
+from training.methods.names import AUTO
 from training.retraining.config import (
-    AUTO,
     LEAST,
     Config,
     CorpusTable,

@@ -23,9 +23,10 @@ from models.words.progress import Say
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of
+from training.methods.names import SEARCH
 from training.retraining import searches as own
 from training.retraining.anchor import anchor_of
-from training.retraining.config import SEARCH, Config
+from training.retraining.config import Config
 from training.retraining.gate import rules as gate
 from training.retraining.gate.verdict import EACH, HYBRID, JUDGED, SERVED
 from training.retraining.gate.words import report
