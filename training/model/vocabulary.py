@@ -31,8 +31,8 @@ from models.graph.backbone import read_safetensors
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
+from models.words.commands import positive
 from models.words.progress import counted
-from training.arguments import positive
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
 from training.text.corpus import read_corpus

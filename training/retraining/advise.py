@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from models import cpus
 from models.store import Store
-from training.arguments import positive
+from models.words.commands import positive
+from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.names import SEARCH
 from training.retraining.command import NOTHING, of_service
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
-    _say("loading torch")
+    _say(LOADING)
     from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 
