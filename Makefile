@@ -103,7 +103,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Simile needs Python 3.11 or newer; name one: make serve PYTHON=python3.11")'
 	@$(PYTHON) -c 'import ensurepip' 2> /dev/null || { echo "Python has no venv here; on Debian: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
+	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …$(if $(findstring train,$(EXTRAS)), At its end pip unpacks torch for about a minute and says nothing.)"
 	@$(PIP) install --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 

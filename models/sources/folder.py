@@ -15,7 +15,7 @@ from models.errors import ModelUnavailable, Unsupported
 from models.graph.backbone import tensor_shapes
 from models.graph.head import Head
 from models.graph.layers import check_widths
-from models.sources.files import optional_json, read_json, skipped_links, weight_files
+from models.sources.files import NO_MODEL, optional_json, read_json, skipped_links, weight_files
 from models.sources.modules import TABLE, read_head, read_modules
 from models.tokens.japanese import JAPANESE, WORDS, described
 
@@ -80,6 +80,8 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     """
     if not folder.is_dir():
         raise ModelUnavailable(f"{folder} is not a folder.")
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):  # before a long walk
+        raise Unsupported(NO_MODEL.format(folder=folder, file="config.json"))
     skipped = skipped_links(folder)
     modules = read_modules(folder)
     if modules and asked.pooling:

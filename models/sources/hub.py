@@ -39,6 +39,10 @@ _REASONS = {
 
 
 def is_hub_id(name: str) -> bool:
+    """Raise ModelUnavailable for the address of a model's page."""
+    if "://" in name:
+        model = "/".join(name.partition("://")[2].split("/")[1:3])
+        raise ModelUnavailable(f"{name} is an address. Name the hub id alone: {model}.")
     return _HUB_ID.fullmatch(name) is not None
 
 
@@ -80,4 +84,8 @@ def _why(error: Exception) -> str:
     for kind in type(error).__mro__:  # its classes have moved between its releases, and keep their names
         if kind.__name__ in _REASONS:
             return _REASONS[kind.__name__]
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (
+        f"{reason.rstrip('.')}. Name a folder, `default`, or the id of a public model, such as "
+        "BAAI/bge-small-en-v1.5."
+    )

@@ -19,7 +19,7 @@ from service.http.routing import Direct
 
 router = APIRouter(route_class=Direct, tags=["documents"])
 
-_COMMAND = "Make one: python -m service map"
+_COMMAND = "While that version is live, `python -m service map` makes one."
 
 
 class MapParameters(BaseModel):
@@ -76,10 +76,11 @@ async def read_map(request: Request) -> Response:
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir
     version = asked.version or runtime.live.generation.version
-    if is_version(version):
-        file = maps / version / f"{collection}.json"
-        made = [] if asked.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
-        for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
-            if await asyncio.to_thread(found.is_file):
-                return WholeFile(found)
-    raise NotFound(f"There is no map of {version[:100]} in the collection {collection!r}. {_COMMAND}.")
+    if not is_version(version):
+        raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
+    file = maps / version / f"{collection}.json"
+    made = [] if asked.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
+    for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
+        if await asyncio.to_thread(found.is_file):
+            return WholeFile(found)
+    raise NotFound(f"There is no map of {version} in the collection {collection!r}. {_COMMAND}")

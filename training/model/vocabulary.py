@@ -32,8 +32,8 @@ from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
 from models.tokens.opening import open_tokenizer
-from models.words.progress import counted
-from training.arguments import positive
+from models.words.commands import positive
+from models.words.progress import counted, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
 from training.text.corpus import read_corpus
@@ -106,6 +106,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
         special_tokens=[_UNKNOWN],
         show_progress=False,
     )
+    to_stderr(f"learning up to {count:,} tokens: seconds for 100,000 texts")
     trained.train_from_iterator(words, trainer)
     uses: Counter[str] = Counter()
     for start in range(0, len(words), _CHUNK):

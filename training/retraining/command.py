@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.store import Store
-from training.arguments import changes, positive, seed
+from models.words.commands import positive
+from training.arguments import LOADING, changes, seed
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
+from training.methods.names import AUTO
 from training.retraining.config import (
-    AUTO,
     LEAST,
     Config,
     CorpusTable,
@@ -200,7 +201,7 @@ def of_service(options: argparse.Namespace) -> CorpusTable:
 def _judged(config: Config, place: Path | None) -> int:
     """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
     check(config)
-    _say("loading torch")
+    _say(LOADING)
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
@@ -233,7 +234,7 @@ def _by_file(options: argparse.Namespace) -> int:
     check_names(options.recipe, changed, options.base, options.models_dir)
     if not options.corpus.is_file():
         raise TrainingError(f"There is no file {options.corpus}.")
-    _say("loading torch")
+    _say(LOADING)
     from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 

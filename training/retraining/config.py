@@ -25,14 +25,13 @@ from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
 from training.evaluation.data import optional_data_folder
 from training.methods.declared import declared
+from training.methods.names import AUTO
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
 from training.text.service import count_of
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
-AUTO = "auto"  # the recipe that looks and chooses (auto.py)
-SEARCH = "search"  # what a retraining of the search alone is called in the place of a recipe
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
 _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name

@@ -31,9 +31,10 @@ from training.errors import NothingToLearn
 from training.evaluation.encoding import remembering
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable, scorable_of
+from training.methods.names import SEARCH
 from training.retraining import searches as own
 from training.retraining.anchor import anchor_of
-from training.retraining.config import SEARCH, Config
+from training.retraining.config import Config
 from training.retraining.crossfit import merged, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERVED

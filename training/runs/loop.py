@@ -248,7 +248,8 @@ class _Run:
                 base = load_encoder(self._job.base, self._job.recipe, encoder.device)[0]
                 share, means = keep_share(encoder, base, choose, self._say)
                 self._state |= {"share": share, "shares": means}
-                self._say(f"{share:.0%} of the training is kept; of each share nDCG@10 is {means}")
+                figures = ", ".join(f"{mean:.3f} with {float(part):.0%}" for part, mean in means.items())
+                self._say(f"{share:.0%} of the training is kept: nDCG@10 is {figures}")
                 self._record.write("share", share=share, shares=means)
 
     def _save(self, name: str) -> None:

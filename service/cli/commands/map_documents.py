@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 
 from models.files.fsync import replaced
+from models.words.commands import positive
 from models.words.progress import Progress
 from service.cli.commands import map_groups, map_layout
 from service.errors import CommandError
@@ -37,7 +38,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `map`."""
     parser.add_argument("--collection", default=DEFAULT_COLLECTION, help="another one than `default`")
     parser.add_argument(
-        "--points", type=int, default=100_000, metavar="N", help="at most so many documents (default 100000)"
+        "--points",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="at most so many documents (default 100000)",
     )
 
 
