@@ -20,7 +20,7 @@ from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.routing import Direct
-from service.lifecycle.controller import as_state
+from service.lifecycle.states import as_state
 from service.runtime.runtime import Runtime
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
