@@ -122,7 +122,7 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     expect(refused.locator("svg .interval")).to_have_count(3)
     expect(refused.locator("svg.curve")).to_have_count(2)
     refused.locator("summary", has_text="Both answers to each query").click()
-    expect(refused.locator("details[open] tbody tr")).to_have_count(2)
+    expect(refused.locator("details details[open] tbody tr")).to_have_count(2)
     expect(refused.locator("tr .right").first).to_have_text("Money back within 30 days.")
     page.check_accessible()
 

@@ -57,11 +57,11 @@ export async function show(main, { params, signal, go, keep }) {
   /** Names of the colours; a group of documents can be looked at from here, also by keyboard. */
   function groups(legend) {
     const odd = [["Near to no other", map.strays], ["Nearly the same as another", [...new Set(map.copies.flat())]]].filter(([, found]) => found.length);
-    return h("div", {}, odd.map(([name, found]) => h("button", { type: "button", class: "quiet", onclick: () => list(found, name) }, `${name} (${found.length})`)), h("h2", {}, asked.colour || "Groups"), h("ul", { class: "plain legend" }, legend.map(({ name, colour, members }) => {
+    return h("div", {}, h("h2", {}, asked.colour || "Groups"), h("ul", { class: "plain legend" }, legend.map(({ name, colour, members }) => {
       const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.backgroundColor = `rgb(${colour.join(" ")})`;
       return h("li", {}, foreign("button", { type: "button", class: "quiet", onclick: () => list(members(), name) }, swatch, name), h("span", { class: "note" }, members().length.toLocaleString("en")));
-    })));
+    })), odd.map(([name, found]) => h("button", { type: "button", class: "quiet", onclick: () => list(found, name) }, `${name} (${found.length})`)));
   }
 
   async function lightUp() {

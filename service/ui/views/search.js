@@ -72,7 +72,10 @@ export async function show(main, { params, signal, go, keep }) {
   await search();
 
   async function welcome() {
-    const { count: stored } = await get(within(session.collection, "documents/count"));
+    const { count: stored } = await get(within(session.collection, "documents/count")).catch((error) => {
+      if (error.status !== 404) throw error;
+      return { count: 0 }; // a collection begins with its first document
+    });
     if (!stored) return start(stored, search, signal);
     const queries = recent.all();
     return h("div", { class: "empty" },

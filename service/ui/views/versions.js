@@ -1,6 +1,6 @@
 // The versions of the model in the order of time: what became of each, why, and what may be done about it.
 
-import { get, post } from "../api.js";
+import { addressOf, get, post } from "../api.js";
 import { curves } from "../curve.js";
 import { confirmed, foreign, h, later, say } from "../dom.js";
 import { report } from "../report.js";
@@ -22,6 +22,7 @@ const STATES = {
 
 export async function show(main, { signal }) {
   const schedule = h("section", { class: "card", "aria-label": "Retraining" });
+  const hand = h("div"); // the retraining in hand: drawn anew while what is open beside it stays open
   let told = "";
   const list = h("ol", { class: "timeline" });
   const cards = new Map(); // version -> { element, drawn, details }
@@ -30,7 +31,9 @@ export async function show(main, { signal }) {
 
   async function draw() {
     const { active, models, schedule: state } = await get("models", {}, { signal });
-    if (told !== (told = JSON.stringify(state))) schedule.replaceChildren(...scheduleOf(state));
+    const { progress = null, ...rest } = state ?? {};
+    hand.replaceChildren(progress ? running(progress) : "");
+    if (told !== (told = JSON.stringify(rest))) schedule.replaceChildren(...scheduleOf(state), hand);
     drawRollback(models, active);
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
@@ -82,27 +85,22 @@ export async function show(main, { signal }) {
     return h("button", { type: "button", onclick: () => keep(model).then(draw) }, "Open to compare …");
   }
 
-  async function repeat() {
-    while (!signal.aborted) {
-      await new Promise((resolve) => setTimeout(resolve, EVERY));
-      if (!document.hidden && !signal.aborted) await draw().catch(() => {});
-    }
-  }
-
   await draw();
-  repeat();
+  const timer = setInterval(() => document.hidden || draw().catch(() => {}), EVERY);
+  signal.addEventListener("abort", () => clearInterval(timer));
 }
 
 function scheduleOf(state) {
-  if (!state) return [h("p", {}, "No schedule of retrainings runs here. By hand: ", h("code", {}, "python -m training retrain --from-service ADDRESS"), ".")];
-  const { last_run: last, ends = [], progress } = state;
+  const byHand = h("p", { class: "note" }, "By hand: ", h("code", {}, `python -m training retrain --from-service ${addressOf("").origin}`));
+  if (!state) return [h("h2", {}, "Retraining"), h("p", {}, "No schedule of retrainings runs here."), byHand];
+  const { last_run: last, ends = [] } = state;
   const words = { running: "A retraining is running.", waiting: `The next retraining begins ${moment(state.next_run)}.` };
   return [
     h("h2", {}, "Retraining"),
     foreign("p", { class: "lead" }, words[state.state] ?? state.says),
-    progress ? running(progress) : "",
     last ? h("details", {}, h("summary", {}, `Last run: ${ended(last)}`), foreign("pre", { tabindex: "0", "aria-label": "What it said" }, last.said || "It said nothing.")) : "",
     ends.length > 1 ? h("details", {}, h("summary", {}, "The runs before"), h("ul", { class: "plain" }, ends.slice(1).map((one) => foreign("li", { class: "note" }, ended(one))))) : "",
+    state.state === "running" ? "" : byHand,
   ];
 }
 
