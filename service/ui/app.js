@@ -133,7 +133,7 @@ document.addEventListener("key-needed", () => {
   leaving.abort();
   askForKey(main, () => { refresh(); show(); });
 });
-window.addEventListener("hashchange", () => { show(); main.focus(); });
+window.addEventListener("hashchange", () => { show(); window.scrollTo(0, 0); main.focus({ preventScroll: true }); });
 setInterval(refresh, STATUS_EVERY);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 await show();

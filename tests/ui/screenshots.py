@@ -39,7 +39,7 @@ DRAWN = {
     "judge": "li.hit",
     "documents": "li.document",
     "document": "li.hit",
-    "map": ".panel li",
+    "map": ".panel ol li",
     "versions": ".pill.active",
     "health": ".verdict-line",
     "start": "#add-text",

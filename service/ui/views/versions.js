@@ -33,7 +33,7 @@ export async function show(main, { signal }) {
     const { active, models, schedule: state } = await get("models", {}, { signal });
     const { progress = null, ...rest } = state ?? {};
     hand.replaceChildren(progress ? running(progress) : "");
-    if (told !== (told = JSON.stringify(rest))) schedule.replaceChildren(...scheduleOf(state), hand);
+    if (told !== (told = JSON.stringify(rest))) schedule.replaceChildren(...scheduleOf(state, hand));
     drawRollback(models, active);
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
@@ -90,7 +90,7 @@ export async function show(main, { signal }) {
   signal.addEventListener("abort", () => clearInterval(timer));
 }
 
-function scheduleOf(state) {
+function scheduleOf(state, hand) {
   const byHand = h("p", { class: "note" }, "By hand: ", h("code", {}, `python -m training retrain --from-service ${addressOf("").origin}`));
   if (!state) return [h("h2", {}, "Retraining"), h("p", {}, "No schedule of retrainings runs here."), byHand];
   const { last_run: last, ends = [] } = state;
@@ -98,6 +98,7 @@ function scheduleOf(state) {
   return [
     h("h2", {}, "Retraining"),
     foreign("p", { class: "lead" }, words[state.state] ?? state.says),
+    hand,
     last ? h("details", {}, h("summary", {}, `Last run: ${ended(last)}`), foreign("pre", { tabindex: "0", "aria-label": "What it said" }, last.said || "It said nothing.")) : "",
     ends.length > 1 ? h("details", {}, h("summary", {}, "The runs before"), h("ul", { class: "plain" }, ends.slice(1).map((one) => foreign("li", { class: "note" }, ended(one))))) : "",
     state.state === "running" ? "" : byHand,
