@@ -342,3 +342,13 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
     [stored] = service.get("/feedback")["feedback"]
     assert (stored["id"], stored["relevant"]) == (id, False)
     service.client.delete("/feedback", params={"id": id})
+
+
+def test_another_view_begins_at_its_top(page: Watched) -> None:
+    page.open("documents")
+    expect(page.the("li.document")).to_have_count(50)
+    page.the("li.document").last.scroll_into_view_if_needed()
+    assert page.page.evaluate("scrollY") > 0
+    page.the("nav a", has_text="Health").click()
+    expect(page.the(".verdict-line").first).to_be_visible()
+    assert page.page.evaluate("scrollY") == 0
