@@ -18,6 +18,7 @@ from models.files.bounded import read_bytes
 
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures
+ANSWERS = "answers.jsonl"  # in that folder: both answers to each query that judged
 REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
 ANCHOR = "anchor"  # in the lineage: the version that its line of retrainings began with
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")

@@ -138,7 +138,7 @@ window.addEventListener("unhandledrejection", (event) => { // of what a person p
   event.preventDefault();
   if (event.reason instanceof Refused) tell(event.reason);
 });
-window.addEventListener("hashchange", () => { show(); main.focus(); });
+window.addEventListener("hashchange", () => { show(); window.scrollTo(0, 0); main.focus({ preventScroll: true }); });
 setInterval(refresh, STATUS_EVERY);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 await show();

@@ -19,7 +19,7 @@ export function filterBar(text, onchange) {
     const field = h("input", { id: "filter-json", value: current, placeholder: '{"topic": "support"}', spellcheck: "false", dir: "auto", onchange: () => set(field.value.trim()) });
     bar.replaceChildren(
       ...conditions.map(([name, value]) => h("span", { class: "chip active" },
-        foreign("span", {}, `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`),
+        foreign("span", {}, inWords(name, value)),
         iconButton("close", `Remove the condition on ${name}`, { onclick: () => set(without(current, name)) }))),
       h("details", {},
         h("summary", {}, conditions.length ? "Edit filter" : "Filter"),
@@ -30,6 +30,11 @@ export function filterBar(text, onchange) {
   offer(offered, (name, value) => set(adding(current, name, value)));
   draw();
   return { element: bar, add: (name, value) => set(adding(current, name, value)) };
+}
+
+function inWords(name, value) {
+  if (name === "$ids" && Array.isArray(value)) return `${value.length} chosen documents`;
+  return `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`;
 }
 
 /** Choices of a field and of its values, as they are in the first documents. */

@@ -10,7 +10,6 @@ export class Plane {
   constructor(canvas, { x, y, colours, palette }) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { willReadFrequently: true }); // in memory, where the pixels are made
-    this.lit = []; // points that are emphasised
     this.over = () => {}; // draws what lies over the points
     this.x = x;
     this.y = y;

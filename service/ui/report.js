@@ -1,20 +1,27 @@
 // The report of a promotion gate, drawn: the verdict first, then how certain it is, then every figure.
 
-import { foreign, h, svg } from "./dom.js";
+import { text } from "./api.js";
+import { curves } from "./curve.js";
+import { foreign, h, later, svg } from "./dom.js";
 import { moment } from "./text.js";
 
 const WIDTH = 640;
 const ROW = 34;
 const LEFT = 10;
+const SHOWN = 100; // queries with both answers
 
 /** Elements for the report that `GET /models/{version}/report` answers. */
-export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, meta = {} }) {
+export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, curve = {}, meta = {} }, version) {
+  const warnings = meta.corpus_report?.warnings ?? [];
   return [
     h("p", { class: "lead" }, headline ?? ""),
     h("ul", {}, [...reasons, ...summary].map((sentence) => foreign("li", {}, sentence))),
     gains.length ? forest(gains) : "",
     meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the version then live"}.`) : "",
+    curves(curve),
     ...["gained", "lost"].flatMap((word) => changes(word, changed[word] ?? [])),
+    changed.gained ? later("Both answers to each query", () => everyAnswer(version)) : "",
+    warnings.length ? h("details", {}, h("summary", {}, "Warnings about the texts"), h("ul", {}, warnings.map((warning) => foreign("li", {}, warning)))) : "",
     rows.length ? figures(rows) : "",
   ];
 }
@@ -44,11 +51,23 @@ function forest(gains) {
 }
 
 function changes(word, rows) {
-  if (!rows.length) return [];
-  const hits = (found) => h("ol", {}, found.slice(0, 3).map(({ id, text }) => foreign("li", {}, text || id)));
-  return [h("details", {}, h("summary", {}, `Queries that ${word} most`),
-    scrolling(`Queries that ${word} most`, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, active, candidate }) =>
-      [foreign("span", {}, query), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)])))];
+  return rows.length ? [h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, rows, 3))] : [];
+}
+
+/** A row for each query with the first `most` hits of both; the right ones are set bold. */
+function answered(name, rows, most) {
+  return scrolling(name, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, relevant, active, candidate }) => {
+    const hits = (found) => h("ol", {}, found.slice(0, most).map(({ id, text }) => foreign("li", { class: relevant.includes(id) ? "right" : "" }, text || id)));
+    return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
+  }));
+}
+
+/** Both answers to each query that judged. */
+async function everyAnswer(version) {
+  const lines = (await text(`models/${encodeURIComponent(version)}/report/answers.jsonl`)).split("\n").filter(Boolean);
+  const shown = lines.slice(0, SHOWN).map((line) => JSON.parse(line));
+  return [h("p", { class: "note" }, `${lines.length.toLocaleString("en")} queries, the largest change first${lines.length > SHOWN ? `; ${SHOWN} are shown` : ""}. Right answers are bold.`),
+    answered("Both answers to each query", shown, 10)];
 }
 
 function figures(rows) {

@@ -20,11 +20,9 @@ from service.cli.commands import map_groups, map_layout
 from service.errors import CommandError
 from service.index.neighbours import nearest_rows
 from service.index.segments import Vectors
-from service.settings import Settings
+from service.settings import MAP_LEAST, Settings
 from service.store.offline import OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
-
-LEAST = 50  # documents
 
 
 class Points(NamedTuple):
@@ -81,9 +79,9 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
         heads.append(head)
         progress.tell(len(heads))
     progress.end()
-    if len(heads) < LEAST:
+    if len(heads) < MAP_LEAST:
         raise CommandError(
-            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {LEAST}."
+            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_LEAST}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
     return live.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))

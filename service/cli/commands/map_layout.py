@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from service.errors import CommandError
 from service.index.neighbours import ROWS
 from service.index.segments import Vectors
+from service.settings import MAP_LIBRARY
 
-LIBRARY = "umap"
 NEIGHBOURS = 15  # umap-learn's default
 SIDE = 65_535  # places are integers from 0 to this
 # A margin for what lies far out: the outermost share of points on each side is clipped to the border.
@@ -25,7 +25,7 @@ Plane = NDArray[np.float32]  # (n, 2)
 def require_umap() -> Any:
     """The library; raises CommandError where it is not installed."""
     try:
-        return importlib.import_module(LIBRARY)
+        return importlib.import_module(MAP_LIBRARY)
     except ModuleNotFoundError as error:
         raise CommandError(
             f"A map needs umap-learn. Install it: {sys.executable} -m pip install 'simile[map]'"

@@ -4,6 +4,7 @@
 
     filter     {condition, …}                              all of them hold
     condition  "$and" | "$or": [filter, …]                 one filter at least
+               "$ids": [id, …]                             the document is one of these
                "field": scalar | {operator: operand, …}    dots lead into objects: "source.page"
     operator   $in [scalar, …]   $ne scalar   $gt $gte $lt $lte number | string   $exists true | false
     scalar     string, number, true, false, null
@@ -33,6 +34,7 @@ from service.store.filters.operands import (
     RANGES,
     Test,
     among,
+    among_ids,
     compare,
     equal,
     kind_of,
@@ -48,6 +50,7 @@ MAX_CONDITIONS = 256
 MAX_INDEXED_FIELDS = 32
 MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
 OPERATORS = ("$in", "$ne", *RANGES, "$exists")
+IDS = "$ids"
 JOINS: dict[str, Literal["and", "or"]] = {"$and": "and", "$or": "or"}
 EXAMPLE = '{"topic": "birds"}'
 
@@ -122,9 +125,11 @@ class _Compiler:
             raise FilterError("A field name is a string of at least one character.")
         if key in JOINS:
             return self._join(key, value, depth + 1)
+        if key == IDS:
+            return self._counted(Predicate(*among_ids(value)))
         if key.startswith("$"):
             raise FilterError(
-                f"{shown(key)} cannot stand in the place of a field; allowed there are $and and $or. "
+                f"{shown(key)} cannot stand in the place of a field; allowed there are $and, $or and $ids. "
                 f'Operators follow a field: {{"year": {{"$gt": 1990}}}}.'
             )
         path = _path(key)
@@ -156,11 +161,6 @@ class _Compiler:
 
     def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
         """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""
-        self._conditions += 1
-        if self._conditions > MAX_CONDITIONS:
-            raise FilterError(
-                f"There are more than {MAX_CONDITIONS} conditions; one $in takes {MAX_VALUES} values."
-            )
         tables, condition = levels(len(path))
         parameters: list[Any] = [*path]
         if test is not None:
@@ -173,10 +173,18 @@ class _Compiler:
         sql = f"EXISTS (SELECT 1 FROM {tables} WHERE {condition})"
         name = ".".join(path)
         if name not in self._declared:
-            return Predicate(sql, parameters)
+            return self._counted(Predicate(sql, parameters))
         lookups = [Lookup("1", [])] if test is None else test.lookups
         of_field = tuple(Lookup(f"field = ? AND {one}", [name, *bound]) for one, bound in lookups)
-        return Predicate(sql, parameters, "lookup", lookups=of_field)
+        return self._counted(Predicate(sql, parameters, "lookup", lookups=of_field))
+
+    def _counted(self, condition: Predicate) -> Predicate:
+        self._conditions += 1
+        if self._conditions > MAX_CONDITIONS:
+            raise FilterError(
+                f"There are more than {MAX_CONDITIONS} conditions; one $in takes {MAX_VALUES} values."
+            )
+        return condition
 
     def _join(self, key: str, value: object, depth: int) -> Predicate:
         if depth > MAX_DEPTH:

@@ -41,6 +41,19 @@ def among(key: str, operand: object) -> Test:
     return equal(key, "$in", operand)
 
 
+def among_ids(operand: object) -> tuple[str, list[Any]]:
+    """SQL and parameters of the condition that a document's id is one of `operand`."""
+    if not isinstance(operand, list):
+        raise FilterError(f"$ids needs a list of document ids, not {kind_of(operand)}.")
+    if len(operand) > MAX_VALUES:
+        raise FilterError(f"$ids has {len(operand)} ids; {MAX_VALUES} are allowed.")
+    for id in operand:
+        if not isinstance(id, str):
+            raise FilterError(f"$ids needs ids, which are strings, not {kind_of(id)}.")
+        plain_text("$ids: an id", id)
+    return "documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(operand).decode()]
+
+
 def equal(key: str, operator: str, values: Sequence[object]) -> Test:
     """Condition: a value is one of `values`."""
     texts: list[str] = []

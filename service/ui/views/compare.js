@@ -20,7 +20,7 @@ export async function show(main, { params, signal, keep }) {
   const asked = {
     q: params.get("q") ?? "",
     a: params.get("a") ?? active, amode: params.get("amode") ?? "dense",
-    b: params.get("b") ?? other ?? active, bmode: params.get("bmode") ?? (other ? "dense" : "hybrid"),
+    b: versions.some(({ version }) => version === params.get("b")) ? params.get("b") : other ?? active, bmode: params.get("bmode") ?? (other ? "dense" : "hybrid"),
   };
   const blind = new Blind();
   const columns = h("div", { class: "columns" });
@@ -41,7 +41,7 @@ export async function show(main, { params, signal, keep }) {
   main.append(
     h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); ask(box.value); } }, box, h("button", { class: "primary" }, "Search both")),
     sides,
-    versions.length > 1 ? "" : h("p", { class: "note" }, "Only the live version is loaded, so its modes are compared. Another one can be asked while it is built or ready (SIMILE_ACTIVATE=manual keeps it there), and after a swap for as long as SIMILE_GRACE_SECONDS says."),
+    versions.length > 1 ? "" : h("p", { class: "note" }, "Only the live version is loaded, so its modes are compared. Another one can be asked while it is ready, after a swap for as long as SIMILE_GRACE_SECONDS says, or when an admin opens it: ", h("a", { href: "#/versions" }, "Versions"), "."),
     h("div", { class: "row between" }, summary,
       h("div", { class: "row blind" }, hide, h("label", { for: "blind" }, "Blind: shuffle the columns, hide their names"))),
     columns,

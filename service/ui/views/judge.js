@@ -61,7 +61,7 @@ export async function show(main, { params, signal, keep }) {
     found.sort((one, other) => own.has(one.id) - own.has(other.id));
     say(`${count(found.length, "document")} to judge.`);
     pool.replaceChildren(
-      foreign("h2", {}, asked.q),
+      foreign("h2", { class: "above" }, asked.q),
       h("p", { class: "note" }, "From every loaded version, by meaning and by words, in no telling order; those without a judgement first."),
       h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, words: asked.q, own, onjudged: tell }))));
   }

@@ -118,7 +118,7 @@ def test_what_cannot_be_mapped_is_told_in_a_sentence(
     with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
         make(stored, monkeypatch, "--collection", "few")
     monkeypatch.undo()
-    monkeypatch.setattr(map_layout, "LIBRARY", "no_such_library")
+    monkeypatch.setattr(map_layout, "MAP_LIBRARY", "no_such_library")
     with pytest.raises(CommandError, match=r"pip install 'simile\[map\]'"):
         map_layout.require_umap()
 

@@ -55,6 +55,7 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     card = (job.store.folder(manifest.version) / CARD).read_text(encoding="utf-8")
     assert f"Trained by the recipe simcse-unsup on {len(job.corpus):,} rows, in 3 steps." in card
     assert f"**{report['headline']}** Compared with {active}, {report['meta']['date']}." in card
+    assert [step for step, _ in report["curve"]["loss"]] == [3]
     [row] = [row for row in report["rows"] if row["name"] == "stsb"]
     assert f"| {row['title']} | {row['measure']} | {figure(1.0)} | {figure(after)} |" in card
     assert CARD in manifest.files
