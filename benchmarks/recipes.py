@@ -4,8 +4,8 @@
                     └▶ the other half, which it never sees ─▶ base and candidate in each mode: the truth
 
 Queries that share an answer are in one half. The gate judges by its own half, so its verdict can be compared
-with what the candidate is worth on the other. One line of JSON for each candidate goes to --out; `--table`
-prints what is there as tables, with paired intervals (95 %).
+with what the candidate is worth on the other. Answers of the first half are *seen*. One line of JSON for each
+candidate goes to --out; `--table` prints what is there as tables, with paired intervals (95 %).
 
 The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data). A run takes minutes, most of them for
 encoding.
@@ -16,13 +16,15 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from benchmarks.clicked import judged_by_clicks
 from benchmarks.places import arguments, say, scratch
 from benchmarks.workloads import evaluation_folder
 from models.publishing.default import publish_named
@@ -39,7 +41,8 @@ from training.text.lines import read_records
 from training.text.service_collections import DEFAULT
 
 SIDES = ("before", "after")
-_MODES = ("dense", "hybrid", "served")
+_MODES = ("dense", "hybrid", "served")  # that decide what a candidate is worth
+_SEEN = "seen, "
 # A name, the recipe, what is changed, and what of the judgements it may learn from.
 CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "crops": ("crops", {}, "none"),
@@ -48,6 +51,7 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "titles": ("pairs", {}, "none"),
     "judgements": ("pairs", {}, "all"),
     "judgements with negatives": ("triples", {}, "all"),
+    "clicks": ("pairs", {}, "clicks"),
     "too fast": ("pairs", {"optim.lr": 3e-4}, "all"),
     "dropout": ("simcse-unsup", {}, "none"),
     "poisoned": ("pairs", {}, "false"),
@@ -88,29 +92,40 @@ class Place:
 
     def __init__(self, folder: Path, name: str, threads: int | None) -> None:
         self.folder, self.name, self.threads = folder, name, threads
-        self.whole = load(evaluation_folder() / name)
-        known, self.unseen = halves(self.whole)
-        self._write(known)
+        whole = load(evaluation_folder() / name)
+        known, self.unseen = halves(whole)
+        answers = {query: whole.relevant[query] for query in known}
+        self.known = whole._replace(
+            queries={query: whole.queries[query] for query in known}, relevant=answers
+        )
         self.store = Store(folder / "models")
         self.base = publish_named(self.store, "default").version
         self.store.want(self.base)
-        self.before = self._truth(self.base)
+        self.before, found = self._truth(self.base)
+        said = [(query, id, True) for query in known for id in answers[query]]
+        documents = sorted(whole.documents)
+        praised = [(query, documents[_number(query) % 7], True) for query, *_ in said]
+        clicked = judged_by_clicks(found, answers, seed=1)
+        self._write(
+            {
+                "all": said,
+                "false": praised,
+                "clicks": [(each.query, each.id, each.relevant) for each in clicked],
+            }
+        )
 
-    def _write(self, known: Sequence[str]) -> None:
+    def _write(self, judged: Mapping[str, Sequence[tuple[str, str, bool]]]) -> None:
         records = read_records(evaluation_folder() / self.name / "corpus.jsonl.gz", kind=".jsonl")
         with (self.folder / "documents.jsonl").open("w") as file:
             for record in records:
                 fields = {"id": record.fields["_id"], "title": record.fields.get("title", "")}
                 if str(record.fields["text"]).strip():
                     file.write(json.dumps(fields | {"text": record.fields["text"]}) + "\n")
-        documents = sorted(self.whole.documents)
-        for kind in ("all", "false"):
+        for kind, judgements in judged.items():
             with (self.folder / f"{kind}.jsonl").open("w") as file:
-                for query in known:
-                    for id in self.whole.relevant[query]:
-                        there = id if kind == "all" else documents[_number(query) % 7]  # all praise seven
-                        line = {"query": self.whole.queries[query], "id": there, "relevant": True}
-                        file.write(json.dumps(line) + "\n")
+                for query, id, relevant in judgements:
+                    line = {"query": self.known.queries[query], "id": id, "relevant": relevant}
+                    file.write(json.dumps(line) + "\n")
 
     def candidate(self, name: str, seed: int, steps: int) -> dict[str, Any]:
         """Retrain once; what the gate said, and the truth."""
@@ -138,8 +153,10 @@ class Place:
         row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}
         if outcome.version is None:
             return row | {"after": self.before}
-        row["after"] = self._truth(outcome.version)
+        row["after"], _ = self._truth(outcome.version)
         for manifest in self.store.versions():  # `auto` may publish two
+            if manifest.version == outcome.version and manifest.scores.get("sts"):
+                row["sts"] = fmean(manifest.scores["sts"].values())
             if manifest.version != self.base:
                 shutil.rmtree(self.store.root / manifest.version)
         return row
@@ -160,20 +177,25 @@ class Place:
         # benchmarks/__init__.py leaves torch one thread.
         return retrain(replace(job, options=replace(job.options, threads=self.threads)), say)
 
-    def _truth(self, version: str) -> dict[str, list[float]]:
-        """nDCG@10 of each unseen query, by mode, and as the version is `served` where a query names none."""
+    def _truth(self, version: str) -> tuple[dict[str, list[float]], dict[str, list[str]]]:
+        """nDCG@10 of each query by mode and as `served` without one; the hybrid hits of known queries."""
         encoder = self.store.open(version, threads=self.threads or 4)
         model = scorable_of(encoder)
         try:
             learned = encoder.manifest.search
             encoders = model.encode_queries, model.encode_documents
-            lists, _ = search(self.unseen, *encoders, model.split, learned)
-            found: dict[str, list[float]] = {
-                mode: [ranking.ndcg10 for ranking in judge_all(self.unseen, ranked)]
-                for mode, ranked in lists.items()
-            }
-            served = found[learned[DEFAULT].mode] if DEFAULT in learned else found["dense"]
-            return found | {"served": served}
+            both = self.unseen._replace(queries=self.unseen.queries | self.known.queries)
+            lists, _ = search(both, *encoders, model.split, learned)
+            served = learned[DEFAULT].mode if DEFAULT in learned else "dense"
+            first, found = len(self.unseen.queries), dict[str, list[float]]()
+            for begin, asked, rows in (
+                ("", self.unseen, slice(first)),
+                (_SEEN, self.known, slice(first, None)),
+            ):
+                for mode, ranked in lists.items():
+                    found[begin + mode] = [ranking.ndcg10 for ranking in judge_all(asked, ranked[rows])]
+                found[begin + "served"] = found[begin + served]
+            return found, dict(zip(self.known.queries, lists["hybrid"][first:], strict=True))
         finally:
             encoder.close()
 
@@ -225,16 +247,19 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Every candidate, and the gate against the truth."""
-    yield "| set | recipe | seed | minutes | verdict | dense: base, candidate, difference | hybrid | served |"
-    yield "|---|---|---|---|---|---|---|---|"
+    """Every candidate: base, candidate, difference in each mode; then the gate against the truth."""
+    modes = [*_MODES[:2], "lexical", "served", f"{_SEEN}dense", f"{_SEEN}hybrid"]
+    yield f"| set | recipe | seed | minutes | verdict | STS | {' | '.join(modes)} |"
+    yield "|---" * (6 + len(modes)) + "|"
     for row in rows:
-        sides = " | ".join(
+        sides = [
             " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in SIDES), _moved(row, mode)])
-            for mode in _MODES
-        )
+            for mode in modes
+        ]
         minutes = f"{row['minutes']:.1f}" if "minutes" in row else ""
-        yield f"| {row['set']} | {row['recipe']} | {row['seed']} | {minutes} | {row['verdict']} | {sides} |"
+        sts = f"{100 * row['sts']:.1f}" if "sts" in row else ""
+        cells = [row["set"], row["recipe"], str(row["seed"]), minutes, row["verdict"], sts, *sides]
+        yield f"| {' | '.join(cells)} |"
     yield ""
     yield "| in truth | accepted | refused or nothing to learn |\n|---|---|---|"
     found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in rows)

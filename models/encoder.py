@@ -62,6 +62,12 @@ class How(TypedDict, total=False):
     place: Place
 
 
+def graph_bytes(folder: Path) -> int:
+    """Bytes of a version's graph and of the weights that lie beside it. Raise OSError."""
+    file = folder / ONNX
+    return sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
+
+
 class Encoder:
     """Thread safe: with threads=1 each call computes on the thread that makes it, in fp32."""
 
@@ -105,7 +111,7 @@ class Encoder:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
-        self.file_bytes = (folder / ONNX).stat().st_size
+        self.file_bytes = graph_bytes(folder)
         self._alone: Engine | None = None  # for one text at a time
         self._closed = False
         self._changing = threading.Lock()  # guards these two
@@ -195,6 +201,11 @@ class Encoder:
     def room(self) -> int:
         """Tokens of a text beside the special ones."""
         return self._tokenizer.room
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids that both tokenizer and model know."""
+        return self._tokenizer.vocabulary
 
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Positions of the tokens of `text`, uncut: (n, 2) of characters. Raise BadText.

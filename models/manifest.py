@@ -114,7 +114,11 @@ class Manifest(BaseModel):
 
     def text(self) -> str:
         # Left out where empty, so that a program from before there were any reads the file.
-        absent = {name for name in ("search", "default_prompt") if not getattr(self, name)}
+        absent: dict[str, Any] = {
+            name: True for name in ("search", "default_prompt") if not getattr(self, name)
+        }
+        if usual := {name: {"passage_tokens"} for name, use in self.search.items() if not use.passage_tokens}:
+            absent["search"] = usual
         return self.model_dump_json(indent=2, exclude=absent) + "\n"
 
 

@@ -46,7 +46,7 @@ class Aside:
         with file.open("wb") as stream:
             for start, value, dtype in self._waiting:
                 stream.seek(start)
-                np.ascontiguousarray(value, dtype=dtype).tofile(stream)
+                stream.write(np.ascontiguousarray(value, dtype=dtype).data)
 
 
 def save(model: onnx.ModelProto, file: Path, aside: Aside | None) -> None:

@@ -152,10 +152,15 @@ def read_backbone(files: Sequence[Path], backbone: Backbone, tokens: str = "last
             raise Unsupported(f"The weights lack the tensor {name}: this is not a whole BERT encoder.")
         if tensor.shape != shape:
             raise Unsupported(f"The tensor {name} is {tensor.shape}; config.json says {shape}.")
-        if not np.isfinite(tensor).all():
-            raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
+        require_finite(name, tensor)
         tensors[name] = tensor
     return tensors
+
+
+def require_finite(name: str, tensor: NDArray[np.float32]) -> None:
+    """Raise Unsupported for a tensor with a NaN or an infinity."""
+    if not np.isfinite(tensor).all():
+        raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
 
 
 def read_safetensors(file: Path) -> Tensors:

@@ -46,6 +46,11 @@ def prove(
     known: what they must be, from elsewhere. computed_in: what `reference` computes with, for the message.
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
+    if (highest := max(map(max, filter(None, rows)))) >= encoder.vocabulary:
+        raise ProofFailed(
+            f"The tokenizer makes the id {highest}, and the model has {encoder.vocabulary} rows of words: "
+            "take both from one folder."
+        )
     with Progress("texts", (2 if reference is None else 3) * len(rows), "proving", say=say) as progress:
         return _proved(encoder, rows, reference, known, computed_in, progress)
 

@@ -14,6 +14,7 @@ from typing import Any
 from models.errors import ModelUnavailable, Unsupported
 from models.graph.backbone import tensor_shapes
 from models.graph.head import Head
+from models.graph.layers import check_widths
 from models.sources.files import optional_json, read_json, skipped_links, weight_files
 from models.sources.modules import TABLE, read_head, read_modules
 from models.tokens.opening import refuse_own_words
@@ -101,7 +102,7 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     head = read_head(folder, modules, asked.pooling, tokenizer, prompts)
     if head.tokens != "last" and not table and config.get("model_type") != "bert":
         raise Unsupported(f"The pooling {'+'.join(head.names)} is there for BERT folders only.")
-    return Source(
+    source = Source(
         folder=folder,
         backbone=backbone,
         config=config,
@@ -118,6 +119,9 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
         ),
         skipped=skipped,
     )
+    if head.layers:
+        check_widths(head.layers, source.width * len(head.pooling))
+    return source
 
 
 def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
@@ -182,7 +186,7 @@ def _max_length(
     positions = _positions(config)
     if asked is not None and positions and asked > positions:
         raise Unsupported(f"--max-length is {asked}, and the model has {positions} positions.")
-    own = asked or settings.get("max_seq_length")
+    own = settings.get("max_seq_length") if asked is None else asked
     limits = [own, positions]
     if own is None:
         limits.append(LONGEST)
@@ -195,7 +199,13 @@ def _max_length(
                     "Neither sentence_bert_config.json nor config.json says how many tokens the model takes: "
                     "say it with --max-length."
                 )
-    return min(int(limit) for limit in limits if limit)
+    longest = min(int(limit) for limit in limits if limit is not None)
+    if longest < 1:
+        raise Unsupported(
+            f"The longest text would have {longest} tokens. Say a number above 0: max_seq_length in "
+            f"{_SETTINGS}, or --max-length."
+        )
+    return longest
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

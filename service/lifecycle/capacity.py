@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-from models.encoder import ONNX
+from models.encoder import graph_bytes
 from models.manifest import Manifest
 from models.search.passages import length_of
 from service.index.ivf import training_bytes
@@ -58,9 +58,7 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
         alone: it is opened once more for lone texts (single_text.py).
 
     """
-    onnx = folder / ONNX
-    beside = onnx.parent.glob(onnx.name + "*")  # weights may lie in a file of their own
-    model = (MODEL + (ALONE if alone else 0)) * sum(file.stat().st_size for file in beside)
+    model = (MODEL + (ALONE if alone else 0)) * graph_bytes(folder)
     return int(model + sum(_index(count, dimension) for count in rows))
 
 

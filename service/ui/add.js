@@ -88,15 +88,17 @@ function chosenColumn(name, columns, said) {
   });
 }
 
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
 /** A row of a file as a document: what is no part of one becomes metadata. A row that is none stays as it is. */
 function documentOf(value, column) {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+  if (!isObject(value)) return value;
   const { id, _id, title, metadata, [column]: text, ...others } = value;
   const name = id ?? _id;
   return {
-    ...(name === undefined || name === "" ? {} : { id: String(name) }),
+    ...(name === undefined || name === null || name === "" ? {} : { id: String(name.rawJSON ?? name) }),
     ...(title ? { title } : {}),
     ...(text === undefined ? {} : { text }),
-    metadata: { ...others, ...(metadata !== null && typeof metadata === "object" ? metadata : {}) },
+    metadata: { ...others, ...(isObject(metadata) ? metadata : metadata ? { metadata } : {}) },
   };
 }

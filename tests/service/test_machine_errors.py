@@ -27,7 +27,7 @@ from service.errors import ServiceError, machine_error
 from service.lifecycle import away
 from service.lifecycle.model_loader import ModelLoader
 from service.observability import logs
-from service.outages import Outages
+from service.observability.outages import Outages
 from service.settings import Settings
 from service.store.schema import connect, migrate
 from tests.service.conftest import HOST, wait_until_ready

@@ -40,3 +40,19 @@ def encode_once(encode: Encode, sentences: Iterable[str]) -> Encode:
             table[start : start + len(chunk)] = vectors
             progress.add(len(chunk))
     return lambda asked: table[[row[sentence] for sentence in asked]]
+
+
+def remembering(encode: Encode) -> Encode:
+    """Encode each distinct text once, however often it is asked for: searches share most of their documents.
+
+    Every vector is kept as long as the answer is: 4 bytes for each dimension.
+    """
+    known: dict[str, NDArray[np.float32]] = {}
+
+    def encoded(texts: list[str]) -> Vectors:
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            known.update(zip(new, encode(new), strict=True))
+        return np.array([known[text] for text in texts], np.float32)
+
+    return encoded

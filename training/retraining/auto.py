@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.errors import ModelError
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.progress import Say
-from training.errors import NothingToLearn
+from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.stages import find_stages
 from training.mining.figures import unread
@@ -145,7 +146,11 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
             say(f"{choice.recipe} was published as {outcome.version}")
             learned = frozenset(map(str, job.about["learned"]))
             trained = gathered._replace(active=str(outcome.version), learned=learned)
-            tuned, _ = _search(trained, config, store, say)
+            try:
+                tuned, _ = _search(trained, config, store, say)
+            except (TrainingError, ModelError, OSError) as error:  # the next run tries it again
+                say(f"! {SEARCH} failed, and {outcome.version} keeps the one that it has: {error}")
+                return outcome
             return tuned if tuned and tuned.published else outcome
         say(f"{choice.recipe} was refused: {outcome.reason}")
         refused.append(outcome)

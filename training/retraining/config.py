@@ -11,10 +11,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.data import optional_data_folder
 from training.methods.declared import declared
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
@@ -30,7 +39,7 @@ _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
 
 
 class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CorpusTable(Table):
@@ -66,6 +75,14 @@ class EventsTable(Table):
     least: int = Field(3, ge=1)  # searches that must agree on a document
     keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
     queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
+
+    @field_validator("position_bias", mode="wrap")
+    @classmethod
+    def _word_or_number(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(f"write `estimate` or a number from 0 to 3, not {value!r}") from None
 
 
 class TrainTable(Table):
@@ -157,10 +174,12 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
 def check(config: Config) -> None:
     """Raise TrainingError or ModelError where a name stands for nothing or no service answers; no torch."""
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    for file in (config.corpus.file, config.judgements.file):
+        if file and not file.is_file():
+            raise TrainingError(f"There is no file {file}.")
+    optional_data_folder(config.gate.data)
     if config.corpus.service is not None:
         count_of(config.corpus.service, config.corpus.collections)
-    elif config.corpus.file and not config.corpus.file.is_file():
-        raise TrainingError(f"There is no file {config.corpus.file}.")
 
 
 def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path) -> None:

@@ -50,14 +50,14 @@ def pooled(halves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def asked(folds: Sequence[Fold]) -> dict[str, Collection]:
     """The judged queries of all folds, in their order, as one search."""
-    each = [fold.searches[JUDGED] for fold in folds]
-    if not each:
-        return {}
-    return {
-        JUDGED: Collection(
-            {id: content for one in each for id, content in one.documents.items()},
-            {name: query for one in each for name, query in one.queries.items()},
-            {name: ids for one in each for name, ids in one.relevant.items()},
-            0,
-        )
-    }
+    return {JUDGED: merged([fold.searches[JUDGED] for fold in folds])} if folds else {}
+
+
+def merged(searches: Sequence[Collection]) -> Collection:
+    """The documents and the queries of all `searches` as those of one, in their order."""
+    return Collection(
+        {id: content for one in searches for id, content in one.documents.items()},
+        {name: query for one in searches for name, query in one.queries.items()},
+        {name: ids for one in searches for name, ids in one.relevant.items()},
+        0,
+    )

@@ -107,9 +107,12 @@ def _held_out(meta: Mapping[str, Any]) -> Iterator[str]:
 
 
 def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
-    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
+    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison.
+
+    active: may still be on its way to service, as where the same retraining has just published it.
+    """
     now = active_version(store)
-    if now != active:
+    if active not in {now, store.wanted()}:
         reason = f"{now} became active while it was trained; it was compared with {active}."
         return Outcome(candidate, False, reason, verdict)
     store.want(candidate)

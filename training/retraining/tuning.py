@@ -3,10 +3,12 @@
     held-out queries ─▶ candidates of each length, by vectors and by words ─▶ nDCG@10 at each weight ─▶ chosen
 
 A weight of 1 is dense search and 0 is search by words alone. Fusing costs no model, so every weight of the
-grid is tried; each length embeds the documents once more. The setting chosen is not the best on these few
-queries, but the nearest to the usual one among those that are as good as the best within one standard error
-of their difference (the rule of Breiman and others 1984, section 3.4.3): what differs by less is luck. The
-longest passages are the nearest, because each takes memory, and then the weight that others measured.
+grid is tried; each length embeds the documents once more. Every mode searches the same passages, so their
+length is chosen first, by dense search and hybrid search of the usual weight together; then the weight.
+
+The weight is not the best on these few queries, but the nearest to the usual one among those that are as good
+as the best within one standard error of their difference (the rule of Breiman and others 1984, section
+3.4.3): what differs by less is luck. Shorter passages take memory, so they must gain two standard errors.
 """
 
 from __future__ import annotations
@@ -44,10 +46,9 @@ class Setting(NamedTuple):
         return f"weight {self.weight:g}{length}"
 
 
-SETTINGS = tuple(Setting(weight, tokens) for tokens in LENGTHS for weight in WEIGHTS)
 # Titles and known items are made of the text's own words, so they lean to words: on MLQA they chose a weight
 # with which people's questions found 2.6 points less. So they choose the usual one, or none.
-OF_TEXT_ALONE = tuple(Setting(weight, tokens) for tokens in LENGTHS for weight in (DENSE_WEIGHT, 1.0))
+OF_TEXT_ALONE = (DENSE_WEIGHT, 1.0)
 
 
 class Tuned(NamedTuple):
@@ -59,40 +60,59 @@ class Tuned(NamedTuple):
 
 
 def tune(
-    searches: Sequence[Collection], model: Scorable, settings: Sequence[Setting] = SETTINGS
+    searches: Sequence[Collection], model: Scorable, weights: Sequence[float] = WEIGHTS
 ) -> dict[str, Tuned]:
     """The search that each collection's queries ask for; collections with too few of them are left out.
 
-    searches: of queries that neither train nor judge. settings: to choose from.
+    searches: of queries that neither train nor judge. weights: to choose from, with DENSE_WEIGHT and 1.
     """
+    settings = [Setting(weight, tokens) for tokens in LENGTHS for weight in weights]
     asked: dict[str, list[list[float]]] = {}
     for search in searches:
         for _, collection, figures in by_collection(search, model, lambda _: settings):
             asked.setdefault(collection, []).append(figures)
     return {
-        collection: choose(np.array(rows), settings)
+        collection: choose(np.array(rows).reshape(len(rows), len(LENGTHS), len(weights)), weights)
         for collection, rows in sorted(asked.items())
         if len(rows) >= LEAST_QUERIES
     }
 
 
-def choose(ndcg10: NDArray[np.float64], settings: Sequence[Setting] = SETTINGS) -> Tuned:
-    """(q, settings) nDCG@10 of each query at each setting -> the one to serve."""
-    means = ndcg10.mean(axis=0)
-    best = int(means.argmax())
-    lost = ndcg10[:, [best]] - ndcg10
-    errors = lost.std(axis=0, ddof=1) / np.sqrt(len(ndcg10)) if len(ndcg10) > 1 else np.inf
-    alike = np.flatnonzero(means[best] - means <= errors).tolist()
-    weight, tokens = min((settings[at] for at in alike), key=_distance)
+def choose(ndcg10: NDArray[np.float64], weights: Sequence[float] = WEIGHTS) -> Tuned:
+    """(q, lengths, weights) nDCG@10 of each query at each setting -> the one to serve."""
+    everyday = [weights.index(1.0), weights.index(DENSE_WEIGHT)]
+    length = _clearly_best(ndcg10[:, :, everyday].mean(axis=2))
+    far = [abs(weight - DENSE_WEIGHT) for weight in weights]
+    weight = weights[_nearest(ndcg10[:, length], far)]
     mode: Mode = "dense" if weight == 1 else "lexical" if weight == 0 else "hybrid"
-    found = {str(setting): round(float(mean), 4) for setting, mean in zip(settings, means, strict=True)}
-    chosen = SearchDefaults(mode=mode, weight=weight, passage_tokens=tokens if weight else None)
+    means = ndcg10.mean(axis=0)
+    found = {
+        str(Setting(each, tokens)): round(float(mean), 4)
+        for tokens, row in zip(LENGTHS, means, strict=True)
+        for each, mean in zip(weights, row, strict=True)
+    }
+    chosen = SearchDefaults(mode=mode, weight=weight, passage_tokens=LENGTHS[length] if weight else None)
     return Tuned(chosen, found, len(ndcg10))
 
 
-def _distance(setting: Setting) -> tuple[float, ...]:
-    """Distance from the usual setting."""
-    return LENGTHS.index(setting.passage_tokens), abs(setting.weight - DENSE_WEIGHT), setting.weight
+def _clearly_best(ndcg10: NDArray[np.float64]) -> int:
+    """(q, n) figures -> the best of those that gain two standard errors over the first, or the first."""
+    gained = ndcg10 - ndcg10[:, :1]
+    means = np.where(gained.mean(axis=0) > 2 * _errors(gained), gained.mean(axis=0), 0.0)
+    return int(means.argmax())
+
+
+def _nearest(ndcg10: NDArray[np.float64], far: Sequence[float]) -> int:
+    """(q, n) figures -> the least `far` of those that lose at most a standard error to the best."""
+    lost = ndcg10[:, [ndcg10.mean(axis=0).argmax()]] - ndcg10
+    alike = np.flatnonzero(lost.mean(axis=0) <= _errors(lost)).tolist()
+    return min(alike, key=lambda at: (round(far[at], 6), at))
+
+
+def _errors(differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(q, n) -> (n,) standard errors of the means; one query shows nothing."""
+    count, width = differences.shape
+    return differences.std(axis=0, ddof=1) / np.sqrt(count) if count > 1 else np.full(width, np.inf)
 
 
 def by_collection(
@@ -101,7 +121,9 @@ def by_collection(
     """Each query with its collection, and its nDCG@10 at each of the collection's `settings`."""
     for collection, part in parts(search):
         asked = settings(collection)
-        ids, contents = [*part.documents], [*part.documents.values()]
+        # Equal scores are ranked as in evaluation/retrieval.py: an answer is no better for standing first.
+        ids = sorted(part.documents, reverse=True)
+        contents = [part.documents[id] for id in ids]
         queries = [*part.queries.values()]
         vectors, split = model.encode_queries(queries), cache(model.split)
         lengths = [*dict.fromkeys(setting.passage_tokens for setting in asked)]
@@ -116,7 +138,7 @@ def by_collection(
                 relevant, figures = part.relevant[query], []
                 for weight, tokens in asked:
                     near, worded = found[lengths.index(tokens)]
-                    ranked = fused(near, worded, weight, _DEPTH)
+                    ranked = fused(near if weight else {}, worded, weight, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
                 yield query, collection, figures
 

@@ -103,7 +103,10 @@ def key_header() -> dict[str, str]:
 
 def shown(url: str) -> str:
     """The address as a message may have it: without a user's name and password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address, as with half of an IPv6 one
+        return url.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 

@@ -1,6 +1,6 @@
 // One document: its text, its metadata, what was judged about it, and what is like it.
 
-import { get, pathOf, post, remove, within } from "../api.js";
+import { get, getExactly, parsedExactly, pathOf, post, remove, within } from "../api.js";
 import { confirmed, foreign, h, say } from "../dom.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
@@ -12,7 +12,7 @@ const LIKE = 5;
 
 export async function show(main, { params, go }) {
   const id = params.get("id");
-  const { documents: [one] } = await get(within(session.collection, "documents"), { id });
+  const { documents: [one] } = await getExactly(within(session.collection, "documents"), { id });
   if (one === undefined) {
     main.append(h("p", { class: "problem" }, "There is no such document: never stored, or deleted."));
     return;
@@ -61,7 +61,8 @@ function editor(one, then) {
   const save = async (event) => {
     event.preventDefault();
     try {
-      const changed = { id: one.id, text: text.value, metadata: JSON.parse(metadata.value), ...(title.value ? { title: title.value } : {}) };
+      const same = text.value === one.text.replace(/\r\n?/g, "\n"); // a field turns every line break into that
+      const changed = { id: one.id, text: same ? one.text : text.value, metadata: parsedExactly(metadata.value), ...(title.value ? { title: title.value } : {}) };
       await post(within(session.collection, "documents"), { documents: [changed] });
       say("Stored.");
       then();

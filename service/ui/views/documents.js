@@ -1,6 +1,6 @@
 // What is stored, a page at a time, and what goes in.
 
-import { get, pathOf, remove, within } from "../api.js";
+import { get, getExactly, pathOf, remove, within } from "../api.js";
 import { addForm } from "../add.js";
 import { confirmed, foreign, h, say } from "../dom.js";
 import { filterBar } from "../filter.js";
@@ -87,7 +87,7 @@ export async function show(main, { params, keep, signal }) {
 async function download(path, filter, signal) {
   const lines = [];
   for (let after = ""; after !== null;) {
-    const page = await get(path, { after, limit: 1000, filter }, { signal });
+    const page = await getExactly(path, { after, limit: 1000, filter }, { signal });
     lines.push(...page.documents.map((one) => `${JSON.stringify(one)}\n`));
     after = page.next;
     say(`${count(lines.length, "document")} read.`);

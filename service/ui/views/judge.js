@@ -74,11 +74,15 @@ export async function show(main, { params, signal, keep }) {
   }
 
   async function upload(field) {
-    const lines = (await field.files[0].text()).split(/\r?\n/).slice(1).filter(Boolean).map((line) => line.split("\t"));
-    const feedback = lines.map(([query, id, relevant]) => ({ query, id, relevant: relevant === "1" }));
+    const content = (await field.files[0].text()).replace(/^\ufeff/, "");
+    const lines = content.split(/\r?\n/).map((text, at) => ({ line: at + 1, cells: text.split("\t") })).filter(({ cells }) => cells.join("") && cells.join(" ") !== "query id relevant");
+    const good = lines.filter(({ cells }) => ["0", "1"].includes(cells[2]));
+    const problems = lines.filter((one) => !good.includes(one)).map(({ line }) => [line, "The third column must be 1 (relevant) or 0."]);
+    const feedback = good.map(({ cells: [query, id, relevant] }) => ({ query, id, relevant: relevant === "1" }));
     try {
-      const { stored, refused = [] } = await post(within(session.collection, "feedback"), { feedback });
-      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgement")} stored.`), h("ul", {}, refused.slice(0, 20).map(({ index, error }) => foreign("li", { class: "problem" }, `Line ${index + 2}: ${error}`))));
+      const { stored, refused = [] } = feedback.length ? await post(within(session.collection, "feedback"), { feedback }) : { stored: 0 };
+      problems.push(...refused.map(({ index, error }) => [good[index].line, error]));
+      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgement")} stored.`), h("ul", {}, problems.slice(0, 20).map(([line, error]) => foreign("li", { class: "problem" }, `Line ${line}: ${error}`))));
     } catch (error) {
       pool.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     }

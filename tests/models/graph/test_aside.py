@@ -49,6 +49,15 @@ def test_a_large_model_computes_what_a_small_one_does(
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_the_weights_beside_the_graph_count_as_memory_that_it_takes(
+    tmp_path: Path, small_limit: None
+) -> None:
+    store = Store(tmp_path / "models")
+    version = publish(store, tiny_source(tmp_path / "source")).version
+    files = [store.folder(version) / name for name in ("onnx/model.onnx", DATA)]
+    assert store.open(version).file_bytes == sum(file.stat().st_size for file in files)
+
+
 def test_each_tensor_begins_on_a_page_so_that_it_can_be_mapped(tmp_path: Path, small_limit: None) -> None:
     store = Store(tmp_path / "models")
     folder = store.folder(publish(store, tiny_source(tmp_path / "source")).version)
@@ -87,3 +96,10 @@ def _is_mapped(array: object) -> bool:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return array is not None
+
+
+def test_a_full_disk_is_called_that() -> None:
+    weights = aside.Aside()
+    weights.add(onnx.GraphProto(), "w", np.ones(100_000), np.float32)
+    with pytest.raises(OSError, match="No space left on device"):
+        weights.write(Path("/dev/full"))

@@ -11,7 +11,7 @@ import pytest
 from tests.training.evaluation.beir import DOCUMENTS, write_collection
 from tests.training.evaluation.pairs import EAST, TWO_SOURCES, TWO_SOURCES_ALL, encode, write
 from training.errors import TrainingError
-from training.evaluation.encoding import Vectors, encode_once
+from training.evaluation.encoding import Vectors, encode_once, remembering
 from training.evaluation.report.table import table
 from training.evaluation.suites import score
 
@@ -202,3 +202,16 @@ def test_many_sentences_keep_their_own_vectors() -> None:
 def test_a_model_that_gives_another_number_of_vectors_is_refused() -> None:
     with pytest.raises(TrainingError, match=r"gave vectors of shape \(1, 2\) for 2 sentences"):
         encode_once(lambda sentences: encode(sentences)[:1], ["0.1", "0.2"])
+
+
+def test_a_text_that_was_asked_for_before_is_not_encoded_again() -> None:
+    asked: list[str] = []
+
+    def encode(texts: list[str]) -> Vectors:
+        asked.extend(texts)
+        return np.array([[float(text), 1.0] for text in texts], np.float32)
+
+    once = remembering(encode)
+    assert once(["2", "1", "2"]).tolist() == [[2, 1], [1, 1], [2, 1]]
+    assert once(["3", "1"]).tolist() == [[3, 1], [1, 1]]
+    assert asked == ["2", "1", "3"]

@@ -9,28 +9,29 @@ from models.search.fusion import DENSE_WEIGHT
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.retraining.tuning import LEAST_QUERIES, LENGTHS, SETTINGS, WEIGHTS, Setting, choose, parts, tune
+from training.retraining.tuning import LEAST_QUERIES, LENGTHS, WEIGHTS, Setting, choose, parts, tune
 
 rng = np.random.default_rng(5)
 
 
 def _scores(means: dict[float, float], spread: float, queries: int, shorter: float = -0.2) -> np.ndarray:
-    """(q, settings): each query has its own level, and noise of `spread` of its own at each setting.
+    """(q, lengths, weights): each query has its own level, and noise of `spread` of its own at each setting.
 
     shorter: what passages of another length than the usual add.
     """
-    level = rng.uniform(0.2, 0.4, (queries, 1))
-    of_settings = [means[weight] + (shorter if tokens else 0.0) for weight, tokens in SETTINGS]
-    return np.array([of_settings]) + level + rng.normal(0, spread, (queries, len(SETTINGS)))
+    of_settings = [[means[weight] + (shorter if tokens else 0.0) for weight in WEIGHTS] for tokens in LENGTHS]
+    noise = rng.normal(0, spread, (queries, len(LENGTHS), len(WEIGHTS)))
+    return np.array([of_settings]) + rng.uniform(0.2, 0.4, (queries, 1, 1)) + noise
 
 
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
     means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
     chosen = [choose(_scores(means, 0.2, 40)).chosen.weight for _ in range(100)]
     assert sum(abs(weight - DENSE_WEIGHT) < 0.21 for weight in chosen) > 60
-    same = np.repeat(rng.uniform(0, 1, (30, 1)), len(SETTINGS), axis=1)
+    same = np.tile(rng.uniform(0, 1, (30, 1, 1)), (1, len(LENGTHS), len(WEIGHTS)))
     assert choose(same).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
-    assert choose(same[:1]).chosen.weight == DENSE_WEIGHT, "one query has no spread, and shows nothing"
+    one = choose(_scores(means, 0.2, 1)).chosen
+    assert one == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT), "one query has no spread"
 
 
 @pytest.mark.parametrize(("best", "mode"), [(0.0, "lexical"), (0.4, "hybrid"), (1.0, "dense")])
@@ -46,9 +47,21 @@ def test_a_clear_difference_is_followed(best: float, mode: str) -> None:
 def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
     means = dict.fromkeys(WEIGHTS, 0.3)
     clear = [choose(_scores(means, 0.1, 200, shorter=0.1)).chosen.passage_tokens for _ in range(50)]
-    assert clear.count(128) > 40, "the longer of both"
+    assert clear.count(None) < 10, "words alone, by luck"
+    longer = _scores(means, 0.05, 200, shorter=0.1)
+    longer[:, LENGTHS.index(128)] += 0.02
+    assert choose(longer).chosen.passage_tokens == 128, "the better of both"
     luck = [choose(_scores(means, 0.3, 40, shorter=0.01)).chosen.passage_tokens for _ in range(50)]
     assert luck.count(None) > 35
+
+
+def test_a_length_counts_for_dense_and_hybrid_search_although_another_weight_is_served() -> None:
+    """Words alone find everything whatever the passages are; a query that asks for dense search gains."""
+    scores = np.full((100, len(LENGTHS), len(WEIGHTS)), 0.5) + rng.normal(0, 0.05, (100, 1, 1))
+    scores[:, :, WEIGHTS.index(0.2)] = 0.9
+    scores[:, LENGTHS.index(64), WEIGHTS.index(1.0)] += 0.1
+    chosen = choose(scores).chosen
+    assert chosen == SearchDefaults(mode="hybrid", weight=0.2, passage_tokens=64)
 
 
 # Documents n are on a circle; a query's vector points at `near`, its words are those of `worded`.
@@ -65,7 +78,7 @@ def _angle(at: int) -> np.ndarray:
     return np.array([np.cos(at / 20), np.sin(at / 20)])
 
 
-def _search(answer: str) -> tuple[Collection, Scorable]:
+def search(answer: str) -> tuple[Collection, Scorable]:
     """Each query's vector is that of document n, and its word that of document n + 30, of 60."""
     documents = {f"d{at}": Content(f"word{at} other") for at in range(60)}
     queries = {f"q{at}": f"word{(at + 30) % 60}" for at in range(LEAST_QUERIES)}
@@ -79,8 +92,8 @@ def _search(answer: str) -> tuple[Collection, Scorable]:
 
 @pytest.mark.parametrize("answer", ["dense", "lexical"])
 def test_the_ranking_that_answers_is_found(answer: str) -> None:
-    search, model = _search(answer)
-    found = tune([search], model)["default"]
+    asked, model = search(answer)
+    found = tune([asked], model)["default"]
     good, bad = (1.0, 0.0) if answer == "dense" else (0.0, 1.0)
     assert found.ndcg10[str(Setting(good))] == found.ndcg10[str(Setting(found.chosen.weight))] == 1.0
     assert found.ndcg10[str(Setting(bad))] < 0.7
@@ -88,8 +101,19 @@ def test_the_ranking_that_answers_is_found(answer: str) -> None:
     assert found.queries == LEAST_QUERIES
 
 
+def test_an_answer_that_stands_first_gains_nothing_where_nothing_tells_documents_apart() -> None:
+    """Equal vectors, and no word in common: words alone find nothing, and vectors no answer but by luck."""
+    texts = [f"a{at:02}" for at in range(LEAST_QUERIES)] + [f"z{at:02}" for at in range(LEAST_QUERIES)]
+    documents = {text: Content(text) for text in texts}  # the answers first, as searches.py has them
+    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
+    right = {f"q{at}": {f"a{at:02}": 1.0} for at in range(LEAST_QUERIES)}
+    model = _model(dict.fromkeys([*texts, *queries.values()], _angle(0)))
+    found = tune([Collection(documents, queries, right, 0)], model)["default"]
+    assert set(found.ndcg10.values()) == {0.0}
+
+
 def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing() -> None:
-    dense, model = _search("dense")
+    dense, model = search("dense")
     within = dict.fromkeys((*dense.documents, *dense.queries), "a")
     few = {f"few{at}": "word1" for at in range(LEAST_QUERIES - 1)}
     both = dense._replace(
