@@ -50,6 +50,7 @@ class MapMaker:
         if not self._corpus.live.generation.is_complete:
             return
         before, self._counted = self._counted, dict(await self._corpus.store.collections())
+        self._mapped = {file: count for file, count in self._mapped.items() if file.stem in self._counted}
         sizes = {
             name: count
             for name, count in self._counted.items()
