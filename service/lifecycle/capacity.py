@@ -14,6 +14,7 @@ from models.encoder import graph_bytes
 from models.graph.file import LARGEST
 from models.manifest import Manifest
 from models.search.passages import length_of
+from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from service.index.ivf import training_bytes
 from service.index.merge_policy import BASE_ROWS
@@ -92,8 +93,15 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
     inside, beside = graph_bytes(folder)
     tokenizer = folder / TOKENIZER
     words = tokenizer.stat().st_size if tokenizer.is_file() else 0
-    model = (MODEL + more) * inside + (BESIDE + more) * beside + WORDS * words
+    held = beside - min(beside, _looked_up(folder))
+    model = (MODEL + more) * inside + (BESIDE + more) * held + WORDS * words
     return int(model + sum(_index(count, dimension) for count in rows))
+
+
+def _looked_up(folder: Path) -> int:
+    """Bytes of the vectors of the vocabulary: beside the graph they stay in the file, and a few are read."""
+    config = optional_json(folder / "config.json")
+    return 4 * int(config.get("vocab_size") or 0) * int(config.get("hidden_size") or 0)
 
 
 def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[int]:
