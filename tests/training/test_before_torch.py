@@ -47,7 +47,7 @@ MISTAKES = [
     ("retrain --config judged.toml", "none.tsv."),
     ("advise --config sets.toml", "none is not a folder."),
     ("schedule --config retrain.toml", "There is no recipe 'tripels'. Did you mean triples?"),
-    ("retrain --from-service http://me:secret@[::1", "[::1/documents/count cannot be reached: "),
+    ("retrain --from-service http://me:secret@[::1", "[::1/documents/count is no address."),
     (f"advise --from-service {SERVICE}", "cannot be reached"),
     ("report --corpus none.txt", "There is no file none.txt."),
     ("report --corpus texts.txt --recipe simcse", "There is no recipe 'simcse'."),

@@ -184,15 +184,15 @@ def test_what_is_active_meanwhile_is_not_overridden(job: Job, monkeypatch: pytes
     other = publish(job.store, make_tiny_source(job.work / "other", seed=5)).version
 
     def decided_meanwhile(*arguments: object) -> object:
+        job.store.want(other)
         job.store.write_state({"live": other})
         return judge(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("training.retraining.one.judge", decided_meanwhile)
-    before = job.store.wanted()
     outcome = retrain(job)
     assert not outcome.published
     assert f"{other} became active" in outcome.reason
-    assert job.store.wanted() == before
+    assert job.store.wanted() == other
     assert job.store.verify(str(outcome.version))
 
 
