@@ -63,6 +63,12 @@ export function select(label, options, value, onchange) {
   return element;
 }
 
+/** A table of names and values. */
+export function facts(rows, caption = "") {
+  return h("table", { class: "facts" }, caption && h("caption", {}, caption), h("tbody", {}, rows.map(([name, value]) =>
+    h("tr", {}, foreign("th", { scope: "row" }, name), foreign("td", {}, value)))));
+}
+
 /** A part that is filled when it is opened. `fill` resolves to elements. */
 export function later(summary, fill) {
   const place = h("div", { class: "report" });

@@ -12,11 +12,7 @@ export async function readFile(file) {
 }
 
 function linesOf(content) {
-  const rows = [];
-  content.split("\n").forEach((text, at) => {
-    if (text.trim()) rows.push({ line: at + 1, value: parsedOr(text) });
-  });
-  return rows;
+  return content.split("\n").flatMap((text, at) => (text.trim() ? [{ line: at + 1, value: parsedOr(text) }] : []));
 }
 
 /** A line that is no JSON goes to the service as a string, which refuses it and says so. */

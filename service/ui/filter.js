@@ -3,6 +3,7 @@
 import { foreign, h, iconButton, select } from "./dom.js";
 import { get, within } from "./api.js";
 import { session } from "./session.js";
+import { scalars } from "./text.js";
 
 const SAMPLE = 100; // documents whose fields are offered
 const MOST_VALUES = 30;
@@ -41,15 +42,8 @@ function inWords(name, value) {
 async function offer(place, onchoice) {
   const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE }).catch(() => ({ documents: [] }));
   const fields = new Map();
-  for (const { metadata } of documents) {
-    for (const [name, value] of Object.entries(metadata)) {
-      for (const one of Array.isArray(value) ? value : [value]) {
-        if (one !== null && typeof one !== "object" && !name.includes(".") && !name.startsWith("$")) {
-          if (!fields.has(name)) fields.set(name, new Set());
-          fields.get(name).add(one);
-        }
-      }
-    }
+  for (const [name, value] of documents.flatMap(({ metadata }) => scalars(metadata))) {
+    if (!name.includes(".") && !name.startsWith("$")) fields.set(name, (fields.get(name) ?? new Set()).add(value));
   }
   if (!fields.size) return;
   const values = h("span");

@@ -3,7 +3,7 @@
 import { text } from "./api.js";
 import { curves } from "./curve.js";
 import { foreign, h, later, svg } from "./dom.js";
-import { moment } from "./text.js";
+import { count, moment } from "./text.js";
 
 const WIDTH = 640;
 const ROW = 34;
@@ -11,7 +11,7 @@ const LEFT = 10;
 const SHOWN = 100; // queries with both answers
 
 /** Elements for the report that `GET /models/{version}/report` answers. */
-export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, curve = {}, meta = {} }, version) {
+export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, curve = {}, meta = {}, candidate = {}, active = {} }, version) {
   const warnings = meta.corpus_report?.warnings ?? [];
   return [
     h("p", { class: "lead" }, headline ?? ""),
@@ -19,20 +19,24 @@ export function report({ headline, reasons = [], summary = [], gains = [], rows 
     gains.length ? forest(gains) : "",
     meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the version then live"}.`) : "",
     curves(curve),
-    ...["gained", "lost"].flatMap((word) => changes(word, changed[word] ?? [])),
+    ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], 3))),
     changed.gained ? later("Both answers to each query", () => everyAnswer(version)) : "",
     warnings.length ? h("details", {}, h("summary", {}, "Warnings about the texts"), h("ul", {}, warnings.map((warning) => foreign("li", {}, warning)))) : "",
     rows.length ? figures(rows) : "",
+    candidate.geometry ? geometry(candidate.geometry, active.geometry ?? {}) : "",
   ];
 }
+
+export const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
+
+export const gainInWords = ({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`;
 
 /** One line per measure: the interval of candidate minus active, in points, and its middle. */
 function forest(gains) {
   const most = Math.max(0.01, ...gains.flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)])) * 1.1;
   const x = (value) => LEFT + ((value + most) / (2 * most)) * (WIDTH - 2 * LEFT);
   const height = gains.length * ROW + 28;
-  const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
-  const sentence = gains.map(({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`).join(". ");
+  const sentence = gains.map(gainInWords).join(". ");
   const lines = gains.flatMap(({ title, difference, low, high, shown }, at) => {
     const y = at * ROW + 24;
     const kind = shown ? "better" : high < 0 ? "worse" : "open";
@@ -48,10 +52,6 @@ function forest(gains) {
       svg("text", { x: x(0), y: height - 4, class: "axis" }, "the same"),
       lines),
     h("figcaption", { class: "note" }, "Candidate minus active, in points. A gain is shown when its whole line is right of the middle."));
-}
-
-function changes(word, rows) {
-  return rows.length ? [h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, rows, 3))] : [];
 }
 
 /** A row for each query with the first `most` hits of both; the right ones are set bold. */
@@ -70,11 +70,20 @@ async function everyAnswer(version) {
     answered("Both answers to each query", shown, 10)];
 }
 
+const figure = (value) => (typeof value === "number" ? value.toFixed(4) : "none");
+
 function figures(rows) {
-  const figure = (value) => (value === null ? "none" : value.toFixed(4));
   return h("details", {}, h("summary", {}, "Every figure"),
     scrolling("Every figure", ["", "Measure", "Live version", "Candidate", "Difference", "Verdict"], rows.map((row) =>
       [row.title, row.measure, figure(row.active), figure(row.candidate), figure(row.difference), row.passed ? "passed" : "refused"])));
+}
+
+/** How the vectors of a public set lie; the names are those of the report. */
+function geometry({ pairs, sentences, ...candidate }, active) {
+  const names = Object.keys(candidate).filter((name) => typeof candidate[name] === "number");
+  return h("details", {}, h("summary", {}, "Geometry"),
+    h("p", { class: "note" }, `Of ${count(pairs, "pair")} and ${count(sentences, "sentence")} of STS-B. Of alignment and uniformity, lower is better.`),
+    scrolling("Geometry", ["Measure", "Live version", "Candidate"], names.map((name) => [name.replaceAll("_", " "), figure(active[name]), figure(candidate[name])])));
 }
 
 /** A wide table, in a box that can be scrolled by keys too. */

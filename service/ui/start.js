@@ -3,10 +3,9 @@
 import { addForm, send } from "./add.js";
 import { get, within } from "./api.js";
 import { h, icon } from "./dom.js";
+import { ENOUGH } from "./judgements.js";
 import { recent } from "./recent.js";
 import { session } from "./session.js";
-
-const JUDGED = 20; // queries from which on a retraining is judged by them (docs/RETRAINING.md)
 
 /** What is left of the four steps, "" when nothing is. `then` runs after something was stored. */
 export async function start(stored, then, signal) {
@@ -14,7 +13,7 @@ export async function start(stored, then, signal) {
   const steps = [
     [stored > 0, "Put texts in", "Paste one below, upload a file, or load the examples."],
     [recent.all().length > 0, "Search", "Ask a question in the box above."],
-    [answered >= JUDGED, `Judge ${JUDGED} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb beside a hit, or go through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
+    [answered >= ENOUGH, `Judge ${ENOUGH} queries`, h("span", {}, `${answered} so far have a relevant document. Press a thumb beside a hit, or go through a list: `, h("a", { href: "#/judge" }, "Judge"), ".")],
     [models.some(({ parent }) => parent), "Retrain", h("span", {}, "The model learns from texts and judgements: ", h("code", {}, "python -m training retrain --from-service ADDRESS"), ".")],
   ];
   if (steps.every(([done]) => done)) return "";

@@ -19,10 +19,11 @@ from tests.tiny import tiny_source
 
 REASON = "search for a text by its title fell by 6.1 points, more than the 2.0 allowed"
 GAINS = [
-    ("Search on your judged queries", 0.022, -0.003, 0.047, False),
-    ("Search for a text by its title", -0.061, -0.090, -0.032, False),
-    ("Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
+    ("own judged", "Search on your judged queries", 0.022, -0.003, 0.047, False),
+    ("own titles", "Search for a text by its title", -0.061, -0.090, -0.032, False),
+    ("own neighbours", "Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
 ]
+GEOMETRY = {"alignment": 0.21, "uniformity": -3.1, "spectrum": [3.0, 2.0], "pairs": 1406, "sentences": 15487}
 SUMMARY = (
     "Search on your judged queries: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
     "points: not certain; about 135 judged queries would settle a gain of this size, you have 106."
@@ -120,8 +121,9 @@ def _refused(into: Path, source: Path, manifest: Manifest, active: str) -> Manif
 def _report(active: str) -> dict[str, object]:
     """A report as training/retraining/gate/words.py makes one."""
     gains = [
-        {"name": title, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
-        for title, difference, low, high, shown in GAINS
+        {"name": name, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
+        | {"queries": 106, "least": 0.031, "enough": 135}
+        for name, title, difference, low, high, shown in GAINS
     ]
     row = {
         "name": "own titles",
@@ -141,6 +143,8 @@ def _report(active: str) -> dict[str, object]:
         "gains": gains,
         "rows": [row],
         "changed": {"gained": [CHANGED], "lost": []},
+        "candidate": {"geometry": GEOMETRY},
+        "active": {"geometry": GEOMETRY | {"uniformity": -3.8}},
         "curve": {"loss": LOSS, "dev": DEV, "dev_name": "search_dev"},
         "meta": {
             "date": "2026-11-20T02:11:00+00:00",

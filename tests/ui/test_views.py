@@ -115,6 +115,10 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     expect(page.the(".pill.active")).to_have_count(1)
     refused = page.the(".version-card:has(.pill.refused)")
     expect(refused.locator(".reason")).to_contain_text("fell by 6.1 points")
+    expect(refused).to_contain_text(
+        "Recipe pairs. Search on your judged queries: +2.2 points, between -0.3 and +4.7."
+    )
+    expect(page.the(".version-card:has(.pill.active)")).to_contain_text("From made-for-tests-source-")
     refused.locator("summary", has_text="The gate's report").click()
     expect(refused.locator(".lead")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
@@ -124,13 +128,18 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     refused.locator("summary", has_text="Both answers to each query").click()
     expect(refused.locator("details details[open] tbody tr")).to_have_count(2)
     expect(refused.locator("tr .right").first).to_have_text("Money back within 30 days.")
+    refused.locator("summary", has_text="Geometry").click()
+    expect(refused.locator("[aria-label=Geometry] tbody tr")).to_have_text(
+        ["alignment0.21000.2100", "uniformity-3.8000-3.1000"]
+    )
+    expect(refused).to_contain_text("Of 1,406 pairs and 15,487 sentences of STS-B.")
     page.check_accessible()
 
 
 def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> None:
     page.open("versions")
     told = page.page.get_by_role("region", name="Retraining")
-    expect(told).to_contain_text("Training: step 300 of 490, about 6 min left.")
+    expect(told).to_contain_text("Phase 4 of 9: training, step 300 of 490, about 6 min left.")
     expect(told.locator("svg.curve path")).to_have_count(2)
     last = told.locator("summary", has_text="Last run: refused, 20 Nov 2026")
     expect(last).to_contain_text("after 31 min")
@@ -216,10 +225,39 @@ def test_two_versions_answer_side_by_side(page: Watched, service: Service) -> No
     shares = [int(text.split()[0]) for text in page.the(".differing .note").all_inner_texts()]
     assert shares == sorted(shares)
     assert len(shares) >= 50
+    queries = page.the(".differing button").all_inner_texts()
+    page.button("Next query").click()
+    expect(page.the("main input[type=search]")).to_have_value(
+        queries[(queries.index(QUERY) + 1) % len(queries)]
+    )
     first = page.the(".differing button").first
     query = first.inner_text()
     first.click()
     expect(page.the("main input[type=search]")).to_have_value(query)
+
+
+def test_the_next_query_needs_none_to_be_typed(page: Watched, service: Service) -> None:
+    page.open("compare")
+    box = page.the("main input[type=search]")
+    expect(box).to_have_value("")
+    seen: list[str] = []
+    for _ in range(3):
+        page.button("Next query").click()
+        expect(box).not_to_have_value(seen[-1] if seen else "")
+        seen.append(box.input_value())
+        expect(page.the(".column li.hit")).to_have_count(20)
+    assert len(set(seen)) == 3
+    page.page.get_by_label("Blind:").check()
+    page.button("Next query").click()
+    expect(box).not_to_have_value(seen[-1])
+    expect(page.the(".verdict")).to_contain_text("Which is better?")
+
+
+def test_without_any_query_the_next_one_says_so(page: Watched) -> None:
+    page.page.route("**/documents?limit=100", lambda route: route.fulfill(json={"documents": []}))
+    page.open("compare")
+    page.button("Next query").click()
+    expect(page.the("main > .row [role=status]")).to_contain_text("There is no query to go on with")
 
 
 def test_blind_comparison_hides_names_until_it_is_judged(page: Watched) -> None:
@@ -323,6 +361,9 @@ def test_the_map_is_moved_by_keys_and_by_hand_and_names_what_is_under_the_pointe
 
 def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Service) -> None:
     page.open("judge")
+    expect(page.the("main .card[role=status]")).to_contain_text(
+        "106 of about 135 held-out queries needed to see a gain of +2.2 points"
+    )
     page.the("#queue").fill("first query\nsecond query")
     page.button("Next query").click()
     expect(page.the("main h2")).to_have_text("first query")
@@ -342,6 +383,25 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
     [stored] = service.get("/feedback")["feedback"]
     assert (stored["id"], stored["relevant"]) == (id, False)
     service.client.delete("/feedback", params={"id": id})
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([], "No report of a retraining says yet"),
+        ([{"enough": 90, "shown": True}], "106 held-out queries were enough to see"),
+        ([{"enough": None, "least": 0.031}], "no gain on 106 held-out queries. A gain of +3.1 points would"),
+        ([{"enough": None, "least": None}], "no gain on 106 held-out queries."),
+    ],
+)
+def test_the_counter_says_what_the_newest_report_knows(
+    page: Watched, gains: list[dict[str, object]], said: str
+) -> None:
+    judged = {"name": "own judged", "queries": 106, "difference": 0.022, "shown": False}
+    report = {"gains": [judged | gain for gain in gains]}
+    page.page.route("**/report", lambda route: route.fulfill(json=report))
+    page.open("judge")
+    expect(page.the("main .card[role=status] .note")).to_contain_text(said)
 
 
 def test_another_view_begins_at_its_top(page: Watched) -> None:

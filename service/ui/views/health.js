@@ -1,7 +1,7 @@
 // How the service fares: its own verdicts in words, and the last fifteen minutes of its metrics.
 
 import { get } from "../api.js";
-import { foreign, h, svg } from "../dom.js";
+import { facts, h, svg } from "../dom.js";
 import { history } from "../metrics.js";
 import { bytes, count, duration, percent } from "../text.js";
 
@@ -80,8 +80,7 @@ function line(name, points, limit) {
 function drawKeys(place) {
   const used = history.moments.at(-1).samples.get("simile_key_requests_total") ?? [];
   place.hidden = used.length === 0;
-  place.replaceChildren(h("h2", {}, "Use of the keys since the start"), h("table", { class: "facts" }, h("tbody", {}, used.map(({ labels, value }) =>
-    h("tr", {}, foreign("th", { scope: "row" }, labels.key), h("td", { class: "number" }, count(value, "request")))))));
+  place.replaceChildren(h("h2", {}, "Use of the keys since the start"), facts(used.map(({ labels, value }) => [labels.key, count(value, "request")])));
 }
 
 /** What /health and /ready say, and how far a build is. */

@@ -3,13 +3,13 @@
 import { get, post, within } from "../api.js";
 import { foreign, h, say } from "../dom.js";
 import { hitCard } from "../hit.js";
-import { judged } from "../judgements.js";
+import { ENOUGH, judged } from "../judgements.js";
 import { recent } from "../recent.js";
+import { points } from "../report.js";
 import { session } from "../session.js";
 import { count } from "../text.js";
 
 const K = 10;
-const ENOUGH = 20; // different queries from which on the gate judges by them (docs/RETRAINING.md)
 
 export async function show(main, { params, signal, keep }) {
   if (!session.may("write")) {
@@ -17,6 +17,7 @@ export async function show(main, { params, signal, keep }) {
     return;
   }
   const asked = { q: params.get("q") ?? "" };
+  const needed = await neededQueries(signal);
   const progress = h("div", { class: "card", role: "status" });
   const queue = h("textarea", { id: "queue", rows: "3", dir: "auto", placeholder: "One query per line" });
   const pool = h("div");
@@ -39,8 +40,9 @@ export async function show(main, { params, signal, keep }) {
     const left = Math.max(0, ENOUGH - answered);
     progress.replaceChildren(
       h("progress", { max: ENOUGH, value: Math.min(answered, ENOUGH), "aria-label": "Queries with a relevant document" }),
-      ` ${count(judgements, "judgement")} of ${count(queries, "different query").replace("querys", "queries")}, ${answered} with a relevant document. `,
-      left ? `${left} more, and a retraining can be judged by them.` : "A retraining can be judged by them; more make it more certain.");
+      ` ${count(judgements, "judgement")} of ${count(queries, "different query")}, ${answered} with a relevant document. `,
+      left ? `${left} more, and a retraining can be judged by them.` : "A retraining can be judged by them; more make it more certain.",
+      h("p", { class: "note" }, needed));
   }
 
   /** The first query of the list that has no judgement. */
@@ -89,6 +91,18 @@ export async function show(main, { params, signal, keep }) {
     field.value = "";
     await tell();
   }
+}
+
+/** How many held-out queries a gain needs, as far as the newest report of a gate knows. */
+async function neededQueries(signal) {
+  const { models } = await get("models", {}, { signal });
+  const newest = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created))[0];
+  const { gains = [] } = newest ? await get(`models/${encodeURIComponent(newest.version)}/report`, {}, { signal }).catch(() => ({})) : {};
+  const { queries, enough, least, difference, shown } = gains.find(({ name }) => name === "own judged") ?? {};
+  if (queries === undefined) return "No report of a retraining says yet how many held-out queries a gain needs: the first one that is judged by your queries will.";
+  if (shown) return `${queries} held-out queries were enough to see the newest retraining's gain of ${points(difference)} points.`;
+  if (enough !== null) return `${queries} of about ${enough.toLocaleString("en")} held-out queries needed to see a gain of ${points(difference)} points, that of the newest retraining.`;
+  return `The newest retraining showed no gain on ${count(queries, "held-out query")}.${least === null ? "" : ` A gain of ${points(least)} points would have been seen.`}`;
 }
 
 const flat = (text) => text.replace(/[\t\r\n]+/g, " ");

@@ -41,7 +41,7 @@ export async function show(main, { params, signal, go, keep }) {
   plane.over = (context) => { drawWords(context); drawHits(context); pointer.drawLine(context); };
   let hits = []; // [index, score]
   panel.append(groups(legend));
-  const pointer = handle(plane, { signal, tip, lasso, onhover: hover, onpick: (index) => go("document", { id: map.ids[index] }), onlasso: listInside });
+  const pointer = handle(plane, { signal, tip, lasso, onhover: hover, onpick: (index) => go("document", { id: map.ids[index] }), onlasso: (line) => list(plane.inside(line), "Inside the line") });
   new ResizeObserver(() => plane.reset()).observe(canvas);
   signal.addEventListener("abort", () => cancelAnimationFrame(plane.frame));
   if (map.aligned_to) main.append(await slider());
@@ -118,13 +118,8 @@ export async function show(main, { params, signal, go, keep }) {
     }, DWELL);
   }
 
-  function listInside(line) {
-    const found = plane.inside(line);
-    say(`${count(found.length, "document")} inside the line.`);
-    return list(found, "Inside the line");
-  }
-
   async function list(indices, title) {
+    say(`${title}: ${count(indices.length, "document")}.`);
     const shown = await Promise.all(indices.slice(0, LISTED).map((index) => get(within(session.collection, "documents"), { id: map.ids[index] }, { signal })));
     panel.replaceChildren(
       h("button", { type: "button", class: "quiet", onclick: paint }, "← groups"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -15,6 +16,8 @@ import pytest
 from models.files.retrainings import PROGRESS, read_progress
 from training.retraining.one import Job, retrain
 from training.retraining.watch import Watch, watched
+
+PAGE = Path(__file__).parents[3] / "service" / "ui" / "views" / "versions.js"
 
 
 def test_a_retraining_tells_its_step_its_lines_and_how_long_it_takes(job: Job) -> None:
@@ -39,6 +42,13 @@ def test_a_retraining_tells_its_step_its_lines_and_how_long_it_takes(job: Job) -
     assert training[-1]["dev_name"] == "stsb_dev"
     assert [step for step, _ in training[-1]["dev"]] == [1, 2, 3]
     assert last["doing"] == said[-1] == "timing both"
+    [line_of_phases] = re.findall(r"const PHASES = \[(.*)\];", PAGE.read_text(encoding="utf-8"))
+    patterns = re.findall(r"/(\^[^/]+)/", line_of_phases)
+    known = [[at for at, one in enumerate(patterns, 1) if re.match(one, line)] for line in said]
+    trained = next(at for at, phases in enumerate(known) if 5 in phases)
+    phases = [found[0] if at < trained else found[-1] for at, found in enumerate(known) if found]
+    assert phases == sorted(phases)
+    assert {*phases, 1, 2, 4} == set(range(1, 10)), f"the page names these phases: {said}"
 
 
 def test_steps_are_written_once_a_second_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
