@@ -24,7 +24,7 @@ from models import cpus
 from models.errors import ModelError
 from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
 from models.search.fusion import weight_of
-from models.search.passages import length_of
+from models.search.passages import learned_tokens
 from models.store import Store
 from models.words.progress import Say
 from training.errors import NothingToLearn
@@ -229,7 +229,7 @@ def _mean(each: list[float]) -> dict[str, Any]:
 
 def modes(learned: SearchDefaults | None) -> tuple[Setting, ...]:
     """The settings of each of _MODES."""
-    tokens = length_of(learned)
+    tokens = learned_tokens(learned)
     return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned)
 
 
