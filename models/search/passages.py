@@ -1,4 +1,4 @@
-"""A text that is longer than the model reads is embedded as several passages, which overlap.
+"""A text that is longer than half of what the model reads is embedded as several passages, which overlap.
 
     text      ├──────────────── tokens ────────────────────────────────────┤
     head      ├─── what the model sees of it ───┤                              passage 0, whatever the text
