@@ -132,15 +132,13 @@ def by_collection(
         texts = chain.from_iterable(split(content, tokens) for tokens in lengths for content in contents)
         encode = encode_once(model.encode_documents, texts)
         with WordIndex([content.whole for content in contents]) as words:
-            of_lengths = [
-                candidates(queries, vectors, passages_of(contents, split, encode, tokens), words)
-                for tokens in lengths
-            ]
-            for query, *found in zip(part.queries, *of_lengths, strict=True):
+            splits = [passages_of(contents, split, encode, tokens) for tokens in lengths]
+            found = candidates(queries, vectors, splits, words)
+            for query, (near, worded) in zip(part.queries, found, strict=True):
                 relevant, figures = part.relevant[query], []
                 for weight, tokens in asked:
-                    near, worded = found[lengths.index(tokens)]
-                    ranked = fused(near if weight else {}, worded, weight, _DEPTH)
+                    nearest = near[lengths.index(tokens)] if weight else {}
+                    ranked = fused(nearest, worded, weight, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
                 yield query, collection, figures
 
