@@ -7,7 +7,6 @@ from models.engines.opening import form_for
 from models.engines.place import CPU, Place
 from models.errors import DeviceUnavailable, FormUnavailable
 from models.publishing.proof import check_golden
-from models.search.passages import usual_tokens
 from models.store import Store
 from service.batching.workers import Layout
 from service.errors import StartupError
@@ -50,8 +49,7 @@ def stored_form(encoder: Encoder) -> str:
         for collection, learned in sorted(encoder.manifest.search.items())
         if learned.passage_tokens
     }
-    usual = f"{encoder.form} {usual_tokens(encoder.manifest.max_length)}"
-    return f"{usual} {lengths}" if lengths else usual
+    return f"{encoder.form} {lengths}" if lengths else str(encoder.form)
 
 
 class ModelLoader:

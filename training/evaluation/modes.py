@@ -25,7 +25,7 @@ from training.evaluation.words import WordIndex
 
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
-# The passages of a title and text, at least one. Tokens of each; None: as many as the model reads.
+# The passages of a title and text, at least one. Tokens of each; None: as many as is usual.
 Split = Callable[[Content, int | None], list[str]]
 CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
 _QUERIES = 64  # whose cosines are in memory at a time

@@ -261,8 +261,8 @@ def _makes_room(store: Store, before_it: Manifest) -> bool:
 def _require_unjudged(store: Store, version: Manifest) -> None:
     """Raise NothingToLearn for a version that the service has left: only a person brings it back."""
     said = store.read_state().get("versions", {}).get(version.version, {})
-    if reason := said.get("reason"):
-        raise known(version, f"is the same search, and was left: {reason}")
+    if said.get("state") in {"retired", "failed"} and (reason := said.get("reason")):
+        raise known(version, f"is the same search, and was left: {reason.rstrip('.')}")
 
 
 def _manifest(store: Store, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:

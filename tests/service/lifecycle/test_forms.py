@@ -57,20 +57,6 @@ def assert_found_in(client: TestClient, encoder: Encoder) -> None:
     assert len(found) == len(DOCUMENTS)
 
 
-def test_documents_from_before_passages_had_a_usual_length_are_served_as_they_are(
-    tmp_path: Path, tiny_models_dir: Path
-) -> None:
-    settings = new_settings(tmp_path, tiny_models_dir)
-    with serving(settings) as client:
-        put(client, DOCUMENTS)
-    with sqlite3.connect(settings.data_dir / "simile.db") as connection:
-        connection.execute("UPDATE generations SET form = 'fp32/onnxruntime'")
-    with serving(settings) as client:
-        assert_found_in(client, in_form(settings, FP32))
-        put(client, {"d0": "another text now"})
-    assert stored(settings, "SELECT form, state FROM generations") == [("fp32/onnxruntime", "active")]
-
-
 @needs_bf16
 def test_stored_documents_are_embedded_anew_in_the_form_asked_for_and_back(
     tmp_path: Path, tiny_models_dir: Path
@@ -94,7 +80,7 @@ def test_stored_documents_are_embedded_anew_in_the_form_asked_for_and_back(
         assert client.get("/models").json()["models"][0]["state"] == "active"
         assert 'form="bf16/openvino"' in client.get("/metrics").text
     assert stored(settings, "SELECT DISTINCT form, state FROM generations WHERE state <> 'dropped'") == [
-        ("bf16/openvino 64", "active")
+        ("bf16/openvino", "active")
     ]
     with serving(settings) as client:
         wait_for_form(client, FP32)
