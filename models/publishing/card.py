@@ -83,8 +83,8 @@ def _int8(manifest: Manifest) -> Iterator[str]:
 
 def _limits(manifest: Manifest) -> Iterator[str]:
     yield (
-        f"It reads {manifest.max_length} tokens of a text, special ones included. Simile splits longer "
-        "documents into passages; other tools cut them off."
+        f"It reads {manifest.max_length} tokens of a text, special ones included. Simile searches longer "
+        "documents by passages too; other tools cut them off."
     )
     yield (
         "Its vocabulary and the text it learned from decide which languages it reads, and the manifest does "

@@ -46,6 +46,7 @@ class Scorable(NamedTuple):
     encode_queries: Encode
     encode_documents: Encode
     split: Split  # as the service splits a document
+    reads: int  # tokens of a text; 0 for a server, which does not say
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def open_scorable(
             queries, documents = server.behind("query"), server.behind("document", "passage")
             # A server says nothing of its tokens, so nobody can split as it does.
             yield Scorable(
-                server.version, server.fingerprint, server.form, server.encode, queries, documents, whole
+                server.version, server.fingerprint, server.form, server.encode, queries, documents, whole, 0
             )
         return
     form = form_for(precision or FP32.precision)
@@ -109,6 +110,7 @@ def scorable_of(encoder: Encoder) -> Scorable:
         behind(manifest.search_prompt),
         behind(manifest.document_prompt),
         passages,
+        manifest.max_length,
     )
 
 

@@ -28,7 +28,7 @@ _TIMED = 64  # documents
 _STEP = 3
 # Texts that are read for each query of a choice: a query, its document and negatives; a query and its list.
 _TEXTS = {"triples": 5, "distil-hybrid": 9}
-_LENGTHS = 3  # of passages, with which `search` reads each document (tuning.py)
+_LENGTHS = 3  # of passages, with which `search` reads each document by the default model (tuning.py)
 _READ = 4  # times that `adapt` reads each text: two views, twice
 
 

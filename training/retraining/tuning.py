@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Mode, SearchDefaults
 from models.search.fusion import DENSE_WEIGHT
+from models.search.passages import usual_tokens
 from training.evaluation.encoding import encode_once
 from training.evaluation.modes import candidates, fused, passages_of
 from training.evaluation.rankings import judge
@@ -33,8 +34,7 @@ from training.evaluation.words import WordIndex
 from training.text.service_collections import DEFAULT
 
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-# Tokens of a passage, the usual one first; 256 are all that the default model reads.
-LENGTHS = (None, 64, 256)
+_LENGTHS = (64, 128, 512)  # tokens of a passage that are tried, beside the usual ones and all that are read
 LEAST_QUERIES = 20  # of a collection; with fewer the standard error is wider than what weights differ by
 _DEPTH = 10  # hits that nDCG@10 looks at
 
@@ -68,19 +68,28 @@ def tune(
 
     searches: of queries that neither train nor judge. weights: to choose from, with DENSE_WEIGHT and 1.
     """
-    settings = [Setting(weight, tokens) for tokens in LENGTHS for weight in weights]
+    lengths = lengths_of(model.reads)
+    settings = [Setting(weight, tokens) for tokens in lengths for weight in weights]
     asked: dict[str, list[list[float]]] = {}
     for search in searches:
         for _, collection, figures in by_collection(search, model, lambda _: settings):
             asked.setdefault(collection, []).append(figures)
     return {
-        collection: choose(np.array(rows).reshape(len(rows), len(LENGTHS), len(weights)), weights)
+        collection: choose(np.array(rows).reshape(len(rows), len(lengths), len(weights)), lengths, weights)
         for collection, rows in sorted(asked.items())
         if len(rows) >= LEAST_QUERIES
     }
 
 
-def choose(ndcg10: NDArray[np.float64], weights: Sequence[float] = WEIGHTS) -> Tuned:
+def lengths_of(reads: int) -> tuple[int | None, ...]:
+    """Tokens of a passage to choose from, None for the usual, which is first. reads: tokens, of the model."""
+    tried = dict.fromkeys(tokens for tokens in (*_LENGTHS, reads) if tokens <= reads)
+    return None, *(tokens for tokens in tried if tokens != usual_tokens(reads))
+
+
+def choose(
+    ndcg10: NDArray[np.float64], lengths: Sequence[int | None], weights: Sequence[float] = WEIGHTS
+) -> Tuned:
     """(q, lengths, weights) nDCG@10 of each query at each setting -> the one to serve."""
     everyday = [weights.index(1.0), weights.index(DENSE_WEIGHT)]
     length = _clearly_best(ndcg10[:, :, everyday].mean(axis=2))
@@ -90,10 +99,10 @@ def choose(ndcg10: NDArray[np.float64], weights: Sequence[float] = WEIGHTS) -> T
     means = ndcg10.mean(axis=0)
     found = {
         str(Setting(each, tokens)): round(float(mean), 4)
-        for tokens, row in zip(LENGTHS, means, strict=True)
+        for tokens, row in zip(lengths, means, strict=True)
         for each, mean in zip(weights, row, strict=True)
     }
-    chosen = SearchDefaults(mode=mode, weight=weight, passage_tokens=LENGTHS[length] if weight else None)
+    chosen = SearchDefaults(mode=mode, weight=weight, passage_tokens=lengths[length] if weight else None)
     return Tuned(chosen, found, len(ndcg10))
 
 

@@ -24,7 +24,7 @@ DOCUMENTS = [f"{word} and {WORDS[at - 1]}" for at, word in enumerate(WORDS)]
 
 def scorable(queries: Encode, documents: Encode) -> Scorable:
     return Scorable(
-        None, None, None, queries, queries, documents, lambda content, _: content.text.split(" | ")
+        None, None, None, queries, queries, documents, lambda content, _: content.text.split(" | "), 64
     )
 
 

@@ -23,7 +23,7 @@ from training.retraining.one import Job
 from training.retraining.publication import Outcome
 from training.retraining.retune import USUAL, Half, crossed, judged_by_halves, retune, setting_of, sides
 from training.retraining.searches import LEAST_DEV_QUERIES
-from training.retraining.tuning import LEAST_QUERIES, LENGTHS, OF_TEXT_ALONE, Setting
+from training.retraining.tuning import LEAST_QUERIES, OF_TEXT_ALONE, Setting, lengths_of
 from training.text.service_collections import DEFAULT
 
 Retune = Callable[..., Outcome]
@@ -159,7 +159,7 @@ def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Re
     counts = report["meta"]["documents"]
     choosing = counts["queries_trained_on"] + counts["queries_held_out_for_dev"]
     assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
-    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in LENGTHS}
+    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in lengths_of(64)}
     assert {*report["meta"]["tuned"]["default"]} == tried
 
 

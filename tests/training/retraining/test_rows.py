@@ -26,7 +26,7 @@ def never() -> Scorable:
 
 
 def model(queries: Encode, documents: Encode, fingerprint: str = "one") -> Scorable:
-    return Scorable(None, fingerprint, None, queries, queries, documents, whole)
+    return Scorable(None, fingerprint, None, queries, queries, documents, whole, 64)
 
 
 def test_texts_are_the_documents() -> None:

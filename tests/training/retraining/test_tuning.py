@@ -9,8 +9,9 @@ from models.search.fusion import DENSE_WEIGHT
 from training.evaluation.modes import whole
 from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
-from training.retraining.tuning import LEAST_QUERIES, LENGTHS, WEIGHTS, Setting, choose, parts, tune
+from training.retraining.tuning import LEAST_QUERIES, WEIGHTS, Setting, choose, lengths_of, parts, tune
 
+LENGTHS = lengths_of(256)  # of the default model
 rng = np.random.default_rng(5)
 
 
@@ -24,20 +25,36 @@ def _scores(means: dict[float, float], spread: float, queries: int, shorter: flo
     return np.array([of_settings]) + rng.uniform(0.2, 0.4, (queries, 1, 1)) + noise
 
 
+@pytest.mark.parametrize(
+    ("reads", "lengths"),
+    [
+        (64, (None,)),
+        (128, (None, 128)),
+        (256, (None, 64, 256)),
+        (512, (None, 64, 128, 512)),
+        (8192, (None, 64, 128, 512, 8192)),
+    ],
+)
+def test_lengths_are_those_that_the_model_reads_and_no_two_are_the_same(
+    reads: int, lengths: tuple[int | None, ...]
+) -> None:
+    assert lengths_of(reads) == lengths
+
+
 def test_a_difference_that_may_be_luck_leaves_the_usual_weight() -> None:
     means = dict.fromkeys(WEIGHTS, 0.30) | {0.3: 0.301}
-    chosen = [choose(_scores(means, 0.2, 40)).chosen.weight for _ in range(100)]
+    chosen = [choose(_scores(means, 0.2, 40), LENGTHS).chosen.weight for _ in range(100)]
     assert sum(abs(weight - DENSE_WEIGHT) < 0.21 for weight in chosen) > 60
     same = np.tile(rng.uniform(0, 1, (30, 1, 1)), (1, len(LENGTHS), len(WEIGHTS)))
-    assert choose(same).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
-    one = choose(_scores(means, 0.2, 1)).chosen
+    assert choose(same, LENGTHS).chosen == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT)
+    one = choose(_scores(means, 0.2, 1), LENGTHS).chosen
     assert one == SearchDefaults(mode="hybrid", weight=DENSE_WEIGHT), "one query has no spread"
 
 
 @pytest.mark.parametrize(("best", "mode"), [(0.0, "lexical"), (0.4, "hybrid"), (1.0, "dense")])
 def test_a_clear_difference_is_followed(best: float, mode: str) -> None:
     means = {weight: 0.5 - 0.4 * abs(weight - best) for weight in WEIGHTS}
-    found = choose(_scores(means, 0.01, 200))
+    found = choose(_scores(means, 0.01, 200), LENGTHS)
     assert found.chosen.mode == mode
     assert found.chosen.weight == best
     assert found.queries == 200
@@ -46,12 +63,12 @@ def test_a_clear_difference_is_followed(best: float, mode: str) -> None:
 
 def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
     means = dict.fromkeys(WEIGHTS, 0.3)
-    clear = [choose(_scores(means, 0.1, 200, shorter=0.1)).chosen.passage_tokens for _ in range(50)]
+    clear = [choose(_scores(means, 0.1, 200, shorter=0.1), LENGTHS).chosen.passage_tokens for _ in range(50)]
     assert clear.count(None) < 10, "words alone, by luck"
     longer = _scores(means, 0.05, 200, shorter=0.1)
     longer[:, LENGTHS.index(256)] += 0.02
-    assert choose(longer).chosen.passage_tokens == 256, "the better of both"
-    luck = [choose(_scores(means, 0.3, 40, shorter=0.01)).chosen.passage_tokens for _ in range(50)]
+    assert choose(longer, LENGTHS).chosen.passage_tokens == 256, "the better of both"
+    luck = [choose(_scores(means, 0.3, 40, shorter=0.01), LENGTHS).chosen.passage_tokens for _ in range(50)]
     assert luck.count(None) > 35
 
 
@@ -60,7 +77,7 @@ def test_a_length_counts_for_dense_and_hybrid_search_although_another_weight_is_
     scores = np.full((100, len(LENGTHS), len(WEIGHTS)), 0.5) + rng.normal(0, 0.05, (100, 1, 1))
     scores[:, :, WEIGHTS.index(0.2)] = 0.9
     scores[:, LENGTHS.index(64), WEIGHTS.index(1.0)] += 0.1
-    chosen = choose(scores).chosen
+    chosen = choose(scores, LENGTHS).chosen
     assert chosen == SearchDefaults(mode="hybrid", weight=0.2, passage_tokens=64)
 
 
@@ -71,7 +88,7 @@ def _model(vectors: dict[str, np.ndarray]) -> Scorable:
     def encode(texts: list[str]) -> np.ndarray:
         return np.array([vectors[text] for text in texts], np.float32)
 
-    return Scorable(None, None, None, encode, encode, encode, whole)
+    return Scorable(None, None, None, encode, encode, encode, whole, 256)
 
 
 def _angle(at: int) -> np.ndarray:
