@@ -12,6 +12,7 @@ from torch import Tensor
 
 from training.methods.objectives import (
     NO_TEXT,
+    Extra,
     InfoNCE,
     InfoNCEModule,
     NTXentModule,
@@ -45,6 +46,11 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
 def vectors(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def further(rows: Tensor) -> Extra:
+    """Negatives of none of the texts."""
+    return Extra(rows, torch.full((len(rows),), NO_TEXT))
 
 
 def info_nce_by_loops(z: Tensor, texts: Tensor, extra: Tensor, tau: float, alpha: float) -> float:
@@ -99,7 +105,7 @@ def test_info_nce_counts_each_candidate_as_what_it_is(
 ) -> None:
     z, extra = vectors(8, views, 6), vectors(queued, 6, seed=1)
     module = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))
-    found = module(Reps(z, texts[:, :views], extra=extra))
+    found = module(Reps(z, texts[:, :views], extra=further(extra)))
     expected = info_nce_by_loops(z, texts[:, :views], extra, 0.3, alpha)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
@@ -115,7 +121,7 @@ def test_several_negatives_of_a_row_and_rows_with_fewer_follow_the_loops() -> No
     )
     z, extra = vectors(4, 5, 6), vectors(3, 6, seed=1)
     for alpha in (1.0, 2.5):
-        found = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))(Reps(z, texts, extra=extra))
+        found = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))(Reps(z, texts, extra=further(extra)))
         assert found.item() == pytest.approx(info_nce_by_loops(z, texts, extra, 0.3, alpha), rel=1e-5)
     moved = z.clone()
     moved[0, 4], moved[1, 3] = vectors(6, seed=2), vectors(6, seed=3)  # what fills a row up is never seen
@@ -146,7 +152,7 @@ def test_equal_texts_are_not_negatives() -> None:
 def test_the_spread_of_further_negatives_cancels() -> None:
     z, extra = vectors(4, 2, 6), vectors(12, 6, seed=1)
     module = InfoNCEModule(InfoNCE(tau=0.05))
-    found = [module(Reps(z, DISTINCT[:4, :2], extra=scale * extra)).item() for scale in (1, 7)]
+    found = [module(Reps(z, DISTINCT[:4, :2], extra=further(scale * extra))).item() for scale in (1, 7)]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
@@ -270,7 +276,7 @@ def test_loss_and_gradient_are_in_float32_under_autocast(name: str) -> None:
     found = []
     for enabled in (False, True):
         z = vectors(8, 3, 16).requires_grad_()
-        reps = Reps(z, TEXTS, torch.arange(8) % 3, vectors(4, 16, seed=1))
+        reps = Reps(z, TEXTS, torch.arange(8) % 3, further(vectors(4, 16, seed=1)))
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             loss = LOSSES[name]()(reps)
         assert loss.dtype == torch.float32
