@@ -23,10 +23,8 @@ from training.text.corpus import TEXTS
 
 RANDOM = np.random.default_rng(0)
 # A bend that no affine map can take out: the second number is the square of the first.
-FIRST = RANDOM.normal(size=(2000, 1))
-BENT = np.concatenate(
-    [FIRST, FIRST**2 + 0.1 * RANDOM.normal(size=(2000, 1)), RANDOM.normal(size=(2000, 3))], 1
-)
+FIRST = RANDOM.normal(size=(600, 1))
+BENT = np.concatenate([FIRST, FIRST**2 + 0.1 * RANDOM.normal(size=(600, 1)), RANDOM.normal(size=(600, 3))], 1)
 BENT = (BENT @ np.linalg.qr(RANDOM.normal(size=(5, 5)))[0] * 3 + 7).astype(np.float32)
 
 
@@ -85,6 +83,7 @@ def test_fitting_raises_the_likelihood() -> None:
     assert np.array_equal(began[0].weight, Flow(steps=4, hidden=16, epochs=1, lr=5e-3).fit(BENT)[0].weight)
 
 
+@pytest.mark.long
 def test_a_flow_is_published_as_dense_layers(tmp_path: Path) -> None:
     base, corpus = raw_source(tmp_path / "raw"), corpus_of(TEXTS)
     flowing = load_recipe("bert-flow", {"post": [{"name": "flow", "epochs": 3, "lr": 1e-2}]})

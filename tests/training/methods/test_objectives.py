@@ -237,32 +237,6 @@ def test_a_batch_of_one_text_over_and_over_moves_nothing() -> None:
     assert not z.grad.any()
 
 
-def test_pair_softmax_is_a_softmax_over_u_v_and_their_difference() -> None:
-    z, labels = vectors(7, 2, 5), torch.tensor([0, 2, 1, 1, 0, 2, 2])
-    module = PairSoftmaxModule(5, 3, torch.Generator().manual_seed(3))
-    found = module(Reps(z, DISTINCT[:7, :2], labels)).item()
-    u, v = z[:, 0].numpy().astype(float), z[:, 1].numpy().astype(float)
-    weight, bias = (tensor.detach().numpy().astype(float) for tensor in module.classifier.parameters())
-    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.T + bias
-    log_sums = np.log(np.exp(logits).sum(1))
-    assert found == pytest.approx(np.mean(log_sums - logits[range(7), labels]), rel=1e-5)
-
-
-def test_the_classifier_of_pairs_begins_as_torch_s_linear_does() -> None:
-    module = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
-    again = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
-    weight = module.classifier.weight.detach()
-    assert torch.equal(weight, again.classifier.weight)
-    bound = 900**-0.5
-    assert 0.99 * bound < weight.abs().max() <= bound
-    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
-
-
-def test_pair_softmax_without_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match="labels"):
-        PairSoftmaxModule(5, 3, torch.Generator())(Reps(vectors(7, 2, 5), DISTINCT[:7, :2]))
-
-
 LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
     "info_nce": lambda: InfoNCEModule(InfoNCE(tau=0.05, hard_weight=2.0)),
     "nt_xent": lambda: NTXentModule(0.05),
