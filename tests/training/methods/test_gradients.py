@@ -6,6 +6,7 @@ or learns where it should not, shows here. What an objective's value is stands i
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,4 +61,4 @@ def test_the_gradient_of_a_step_is_that_of_finite_differences(name: str, raw: Pa
 
 
 def noise(like: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    return torch.randn(like.shape, generator=random) / like.numel() ** 0.5
+    return torch.randn(like.shape, generator=random).div(math.sqrt(like.numel()))
