@@ -52,6 +52,7 @@ def test_searches_are_compared_query_by_query() -> None:
     assert same.verdict == "may be luck"
 
 
+@pytest.mark.long
 def test_two_versions_are_compared_by_their_names(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
