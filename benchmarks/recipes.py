@@ -11,6 +11,9 @@ candidate goes to --out; `--table` prints what is there as tables, with paired i
 has some itself, and `mended` takes it away. So the gate is asked about losses and gains of every size without
 a training.
 
+With `--ungated` no gate is asked: the truth alone, in a fraction of the time. `--share` takes a part of the
+first half's queries: with `--steps` it draws the curve over data and steps.
+
 The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data). A run takes minutes, most of them for
 encoding.
 """
@@ -19,6 +22,7 @@ import hashlib
 import json
 import shutil
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +42,7 @@ from models.store import Store
 from training.errors import NothingToLearn
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
+from training.evaluation.suites import score
 from training.methods.names import AUTO, SEARCH
 from training.retraining.config import Config
 from training.retraining.gathered import gather
@@ -79,6 +84,8 @@ def main() -> None:
     parser.add_argument("--negatives", type=int, default=3)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--noise", type=float, default=0.0, help="on the weights of the version in service")
+    parser.add_argument("--share", type=float, default=1.0, help="of the judged queries, to learn from")
+    parser.add_argument("--ungated", action="store_true", help="train and measure; ask no gate")
     parser.add_argument("--out", type=Path, default=Path("recipes.jsonl"))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
@@ -87,7 +94,7 @@ def main() -> None:
         return
     for name in options.sets:
         with scratch() as folder:
-            place = Place(folder, name, options.threads, options.negatives, options.noise)
+            place = Place(folder, name, options)
             for recipe in options.recipes:
                 for seed in options.seeds:
                     row = place.candidate(recipe, seed, options.steps)
@@ -99,18 +106,19 @@ def main() -> None:
 class Place:
     """A set as a team's text: its documents, half of its judgements, and a store with the default model."""
 
-    def __init__(self, folder: Path, name: str, threads: int | None, negatives: int, noise: float) -> None:
-        self.folder, self.name, self.threads, self.negatives = folder, name, threads, negatives
+    def __init__(self, folder: Path, name: str, options: Namespace) -> None:
+        self.folder, self.name, self.threads, self.options = folder, name, options.threads, options
         whole = load(evaluation_folder() / name)
         known, self.unseen = halves(whole)
+        known = sorted(known, key=_number)[: round(options.share * len(known))]
         answers = {query: whole.relevant[query] for query in known}
         self.known = whole._replace(
             queries={query: whole.queries[query] for query in known}, relevant=answers
         )
         self.store = Store(folder / "models")
-        self.base = publish_named(self.store, self._noised(noise)).version
+        self.base = publish_named(self.store, self._noised(options.noise)).version
         self.store.want(self.base)
-        self.before, found = self._truth(self.base)
+        self.before, found, self.sts = self._truth(self.base)
         said = [(query, id, True) for query in known for id in answers[query]]
         documents = sorted(whole.documents)
         praised = [(query, documents[_number(query) % 7], True) for query, *_ in said]
@@ -150,14 +158,16 @@ class Place:
                     "seed": seed,
                     "steps": 1 if name in NOISE else steps,
                     "base": self._noised(NOISE[name]) if name in NOISE else "anchor",
-                    "negatives": self.negatives,
+                    "negatives": self.options.negatives,
                 },
+                "gate": {"mode": "off" if self.options.ungated else "on"},
                 "schedule": {"threads": self.threads},
                 "folders": {"models": self.store.root, "work": work},
             }
         )
         started = time.perf_counter()
         row: dict[str, Any] = {"set": self.name, "recipe": name, "seed": seed, "before": self.before}
+        row |= {"steps": steps, "share": self.options.share, "sts_before": self.sts}
         try:
             outcome = self._retrained(recipe, config, work)
         except NothingToLearn as error:
@@ -166,13 +176,12 @@ class Place:
             shutil.rmtree(work, ignore_errors=True)
             self.store.want(self.base)
         verdict = "accepted" if outcome.published else "refused"
+        verdict = "not asked" if self.options.ungated else verdict
         row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}
         if outcome.version is None:
             return row | {"after": self.before}
-        row["after"], _ = self._truth(outcome.version)
+        row["after"], _, row["sts"] = self._truth(outcome.version)
         for manifest in self.store.versions():  # `auto` may publish two
-            if manifest.version == outcome.version and manifest.scores.get("sts"):
-                row["sts"] = fmean(manifest.scores["sts"].values())
             if manifest.version != self.base:
                 shutil.rmtree(self.store.root / manifest.version)
         return row
@@ -210,8 +219,8 @@ class Place:
             save_file(weights, folder / "model.safetensors")
         return str(folder)
 
-    def _truth(self, version: str) -> tuple[dict[str, list[float]], dict[str, list[str]]]:
-        """nDCG@10 of each query by mode and as `served` without one; the hybrid hits of known queries."""
+    def _truth(self, version: str) -> tuple[dict[str, list[float]], dict[str, list[str]], float]:
+        """nDCG@10 of each query by mode and as `served` without one; hybrid hits of known queries; STS."""
         encoder = self.store.open(version, threads=self.threads or 4)
         model = scorable_of(encoder)
         try:
@@ -228,7 +237,9 @@ class Place:
                 for mode, ranked in lists.items():
                     found[begin + mode] = [ranking.ndcg10 for ranking in judge_all(asked, ranked[rows])]
                 found[begin + "served"] = found[begin + served]
-            return found, dict(zip(self.known.queries, lists["hybrid"][first:], strict=True))
+            sts = score(model.encode, evaluation_folder(), ("sts",))["sts"]
+            mean = fmean(figures["spearman_all"] for figures in sts.values())
+            return found, dict(zip(self.known.queries, lists["hybrid"][first:], strict=True)), mean
         finally:
             encoder.close()
 

@@ -37,10 +37,10 @@ MOST_WORKERS = 4
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker for each processor, and none for a single file, whose tests stay together anyway."""
+    """One worker for each processor and one more, for tests also wait; none for a single file."""
     if len(config.args) == 1 and not Path(config.args[0]).is_dir():
         return 0
-    return min(MOST_WORKERS, cpus.available())
+    return min(MOST_WORKERS, cpus.available() + 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

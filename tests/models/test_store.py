@@ -65,6 +65,7 @@ def test_no_path_is_made_of_a_name_that_is_no_version(store: Store, version: str
         store.folder(f"{version}/../{version}")
 
 
+@pytest.mark.long
 def test_wanting_is_one_pointer_that_always_names_a_version(
     store: Store, version: str, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[object,
     return dict(zip(commands, rows, strict=True))
 
 
+@pytest.mark.long
 def test_what_is_right_imports_torch(answers: dict[str, tuple[object, str]]) -> None:
     assert answers[RIGHT][0] == "torch was imported"
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "ACTIVE")])
 def test_threads_sleep_at_a_barrier_unless_a_user_decides_otherwise(
     given: dict[str, str], policy: str

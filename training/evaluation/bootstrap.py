@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 ROUNDS = 1000
@@ -51,6 +50,8 @@ def of_mean(
 
 def of_spearman(sets: Sequence[Graded], *, level: float, rounds: int = ROUNDS) -> Interval:
     """The interval of the mean over `sets` of Spearman's correlation; pairs are drawn within a set."""
+    from scipy.stats import rankdata  # noqa: PLC0415  a second
+
     random = np.random.default_rng(_SEED)
     totals = np.zeros(rounds)
     for gold, before, after in sets:

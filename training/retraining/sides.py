@@ -23,8 +23,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from training.mining.dedupe import near_duplicates
 from training.retraining.heldout import DEV, JUDGE, TRAIN, Part, part_of, place
@@ -134,6 +132,9 @@ def _alike(queries: Sequence[str]) -> list[tuple[int, int]]:
 
 def _labels(size: int, edges: Sequence[tuple[int, int]]) -> np.ndarray:
     """(size,): equal numbers for what is connected."""
+    from scipy.sparse import coo_array  # noqa: PLC0415  a quarter of a second
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
     rows, columns = np.array(edges, np.int64).reshape(-1, 2).T
     graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
     labels: np.ndarray = connected_components(graph, directed=False)[1]

@@ -241,7 +241,7 @@ class _Run:
             if self._job.world.leads:
                 encoder = self._trainer.encoder
                 base = load_encoder(self._job.base, self._job.recipe, encoder.device)[0]
-                share, means = keep_share(encoder, base, choose, self._say)
+                share, means = keep_share(encoder, base, self._trainer.quickly(choose), self._say)
                 self._state |= {"share": share, "shares": means}
                 figures = ", ".join(f"{mean:.3f} with {float(part):.0%}" for part, mean in means.items())
                 self._say(f"{share:.0%} of the training is kept: nDCG@10 is {figures}")

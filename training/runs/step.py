@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from training.errors import TrainingError
+from training.evaluation.encoding import Choose, Encode
 from training.methods.fit import column_of_each_view
 from training.methods.negatives import Rows
 from training.methods.objectives import Extra, Materials, Reps
@@ -148,6 +150,16 @@ class Trainer:
             view(batch.columns[column], generator, lexicon)
             for view, column in zip(self._recipe.views, self._columns, strict=True)
         )
+
+    def quickly(self, choose: Choose) -> Choose:
+        """`choose` in the precision of the training: bf16 was 2.6 times as fast, at cosines of 0.99998."""
+
+        def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
+            # Anew each time: autocast keeps the weights that it has cast, and several are asked about.
+            with self._forward.autocast():
+                return choose(encode_queries, encode_documents)
+
+        return figures
 
     def _head(self, all_NVD: Tensor) -> Tensor:
         """(N, V, P). A head that normalises batches sees the rows of all views together."""

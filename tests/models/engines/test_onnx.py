@@ -90,6 +90,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["itself", "beside"])
 def test_a_pass_that_runs_while_the_engine_is_closed_ends_with_its_vectors(file: Path, which: str) -> None:
     """In a process of its own: with the table freed it dies of it."""

@@ -201,6 +201,7 @@ def test_a_version_that_sentence_transformers_reads_says_so(tmp_path: Path) -> N
     assert manifest.portable == "sentence-transformers"
 
 
+@pytest.mark.long
 def test_each_kind_is_a_space_of_its_own(tmp_path: Path) -> None:
     kinds = [*KINDS, "mean", "cls", "max", "mask:3"]
     names = {}

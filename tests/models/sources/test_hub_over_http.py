@@ -51,6 +51,7 @@ def _refusal(said: str) -> str:
     return line
 
 
+@pytest.mark.long
 def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: Hub, tmp_path: Path) -> None:
     status, said = _import(hub, tmp_path)
     assert (status, "published" in said) == (0, True), said
@@ -65,6 +66,7 @@ def test_a_model_is_fetched_once_and_then_found_without_a_network(hub: Hub, tmp_
     assert len(hub.sent) == count
 
 
+@pytest.mark.long
 def test_a_broken_download_goes_on_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
     weights = load_file(hub.folder / "model.safetensors")
     unused = np.zeros(6 << 20, np.float32)  # its client keeps what came in pieces of 10 MiB

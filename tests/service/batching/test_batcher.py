@@ -214,6 +214,7 @@ def test_who_has_left_costs_no_batch_and_no_place_in_the_queue() -> None:
             left = asyncio.create_task(batcher.embed(encoder.as_encoder(), ["gone" * 10] * 5))
             await until(lambda: waiting(batcher) == 5)
             left.cancel()
+            await until(lambda: waiting(batcher) == 0)
             encoder.gate.set()
             await first
             after = await batcher.embed(encoder.as_encoder(), ["here"])

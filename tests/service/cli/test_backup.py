@@ -140,7 +140,9 @@ def test_a_long_backup_says_what_it_does_and_how_far_it_is(
 def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_path: Path) -> None:
     """Two documents are always written together, in one request: a backup has both of one step."""
     running = subprocess.Popen(
-        [sys.executable, "-c", WRITE_PAIRS, str(place.client.base_url)], stdout=subprocess.PIPE
+        [sys.executable, "-c", WRITE_PAIRS, str(place.client.base_url)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert running.stdout is not None
     try:
@@ -154,17 +156,20 @@ def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_pa
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             connection.close()
     finally:
-        running.kill()
-        running.wait()
-        running.stdout.close()
+        running.communicate()  # its last request is answered: nothing is written after this
+    assert running.returncode == 0
     for id in ("left", "right"):
         place.client.delete(f"/documents/{id}").raise_for_status()
 
 
 WRITE_PAIRS = """
-import httpx2, sys
+import httpx2, sys, threading
+end = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), end.set()), daemon=True).start()
 with httpx2.Client(base_url=sys.argv[1], trust_env=False) as client:
-    for step in range(1_000_000):
+    step = 0
+    while not end.is_set():
+        step += 1
         pair = [{"id": id, "text": f"red {step}"} for id in ("left", "right")]
         client.post("/documents", json={"documents": pair}).raise_for_status()
         print(step, flush=True) if step == 5 else None

@@ -71,6 +71,7 @@ def test_damaged_vectors_are_embedded_again(filled: Settings, what: str, sql: st
         assert any(line.startswith("simile_tokens_total") and line.endswith(" 0.0") for line in tokens)
 
 
+@pytest.mark.long
 def test_while_it_is_rebuilt_embedding_and_writing_work_and_ready_tells_the_progress(
     filled: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_mended_version_can_be_activated_after_all(place: Place) -> None:
     assert len(place.everything()) == 60
 
 
+@pytest.mark.long
 def test_a_service_that_stopped_before_a_damaged_version_starts_with_the_old_one(tmp_path: Path) -> None:
     versions = published(tmp_path / "models", 2)
     oracle = Oracle(tmp_path / "models", versions)

@@ -200,6 +200,7 @@ def everywhere(client: TestClient) -> set[tuple[str, str, int]]:
     return seen
 
 
+@pytest.mark.long
 def test_no_text_of_a_user_is_in_the_log_whatever_goes_well_or_wrong(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

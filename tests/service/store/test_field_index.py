@@ -263,6 +263,7 @@ def test_a_field_that_no_filter_can_name_is_refused_at_the_start(
 # Through the service
 
 
+@pytest.mark.long
 def test_the_service_follows_the_setting_and_every_write(tmp_path: Path, tiny_models_dir: Path) -> None:
     plain = new_settings(tmp_path, tiny_models_dir)
     documents = [{"id": f"d{at}", "text": f"river {at}", "metadata": row} for at, row in enumerate(ROWS)]

@@ -43,6 +43,7 @@ def folder(used: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_stop_writes_down_how_far_the_store_is(used: Path) -> None:
     known = json.loads((used / "data" / FILE).read_bytes())
     assert (known["sequence"], known["documents"]) == (5, 5)
@@ -94,6 +95,7 @@ def test_a_loss_is_refused_at_start_and_says_what_was_known(folder: Path, loss: 
     assert kept(data) == before
 
 
+@pytest.mark.long
 def test_the_process_refuses_and_goes_on_once_the_loss_is_accepted(folder: Path) -> None:
     data = folder / "data"
     (data / DATABASE).write_bytes(b"")

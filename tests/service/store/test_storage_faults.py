@@ -71,6 +71,7 @@ def line(id: str, text: str) -> bytes:
     return orjson.dumps({"id": id, "text": text}) + b"\n"
 
 
+@pytest.mark.long
 @needs_mounts
 def test_a_disk_that_fills_up_in_an_import_is_507_and_what_it_says_was_stored_is_stored(
     tmp_path: Path, tiny_models_dir: Path

@@ -36,6 +36,7 @@ def test_a_higher_level_is_wider_and_the_same_scores_give_the_same_interval() ->
     assert one == of_mean(before, after, level=0.95)
 
 
+@pytest.mark.long
 def test_the_interval_of_spearman_is_that_of_differences_drawn_one_by_one() -> None:
     rng = np.random.default_rng(5)
     sets = []

@@ -47,6 +47,7 @@ def test_every_retraining_begins_with_the_anchor_and_names_it(job: Job) -> None:
     job.store.prune(versions[1])  # in the middle of no line
 
 
+@pytest.mark.long
 def test_a_line_that_goes_from_active_to_active_has_its_first_as_anchor(job: Job) -> None:
     first = str(job.store.wanted())
     for text in ("one", "two"):
@@ -74,6 +75,7 @@ def test_without_a_name_the_oldest_parent_that_is_here_is_the_anchor(
     assert anchor_of(store, "gone") == "gone"
 
 
+@pytest.mark.long
 def test_a_candidate_too_far_from_the_anchor_is_refused(job: Job, tmp_path: Path, tiny_source: Path) -> None:
     first = str(job.store.wanted())
     far = publish(job.store, noised(tmp_path / "noised", job.store.folder(first), 0.5)).version

@@ -209,6 +209,7 @@ LOOSE = (
 )
 
 
+@pytest.mark.long
 def test_a_text_that_the_model_cannot_read_becomes_readable(
     job: Job, retrain: Auto, unread_text: list[dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,6 +241,7 @@ def test_a_text_that_the_model_cannot_read_becomes_readable(
     assert "came of this very text by this recipe" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
     job: Job,
     retrain: Auto,
@@ -287,6 +289,7 @@ def test_changes_to_a_recipe_need_its_name(
     assert "Say which recipe reads the rows of this file: --recipe pairs, triples" in line
 
 
+@pytest.mark.long
 def test_a_schedule_says_what_was_missing(job: Job, retrain: Auto) -> None:
     found = [{"id": each["id"], "text": each["text"]} for each in documents(WORDS, 160)]
     assert retrain(found, ("[gate]", '[gate]\n        mode = "off"')) == 4

@@ -77,6 +77,7 @@ def place(job: Job) -> Path:
     return place
 
 
+@pytest.mark.long
 def test_every_judged_query_judges_a_model_that_did_not_see_it(
     job: Job, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_every_judged_query_judges_a_model_that_did_not_see_it(
     assert sum(digest(query) in learned for query in queries) == judged["queries"]
 
 
+@pytest.mark.long
 def test_what_the_candidate_learned_from_judges_no_more(
     job: Job, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

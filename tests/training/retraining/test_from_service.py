@@ -38,6 +38,7 @@ def run(job: Job, service: Service, *more: str) -> int:
     return main([*given, *recipe, "--precision", "fp32", *more])
 
 
+@pytest.mark.long
 def test_documents_of_the_service_are_held_out_and_judge(
     job: Job, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:

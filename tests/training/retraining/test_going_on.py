@@ -117,6 +117,7 @@ def config_of(job: Job, recipe: str) -> Config:
     return Config(corpus=CorpusTable(file=file, least=20), train=TrainTable(recipe=recipe, steps=2))
 
 
+@pytest.mark.long
 def test_another_active_model_mines_other_negatives_and_that_is_new(job: Job, tmp_path: Path) -> None:
     make_tiny_source(tmp_path / "base", seed=3)
 

@@ -78,6 +78,7 @@ def test_without_judged_queries_the_others_are_counted(store: Store) -> None:
     assert count_looks(store, {}).number == 1
 
 
+@pytest.mark.long
 def test_the_count_reaches_the_report_and_the_gate(job: Job) -> None:
     outcome = retrain(replace(job, looks=7.0))
     report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())

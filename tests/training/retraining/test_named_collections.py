@@ -104,6 +104,7 @@ def test_the_documents_that_begin_a_run_are_those_of_the_named_collection(servic
     assert (count_of(url, ("tickets",)), count_of(url, NAMES), count_of(url)) == (COUNT, 2 * COUNT, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["triples", "crops"])
 def test_a_named_collection_is_retrained_on_from_end_to_end(
     job: Job, service: Service, method: str, capsys: pytest.CaptureFixture[str]

@@ -115,6 +115,7 @@ def test_the_same_text_from_the_same_start_is_nothing_to_learn(job: Job) -> None
     assert retrain(replace(job, corpus=more, work=job.work / "more")).version
 
 
+@pytest.mark.long
 def test_a_refused_candidate_is_not_made_again(job: Job) -> None:
     impossible = Thresholds(mean_fall=0, set_fall=0, uniformity_loss=0)
     first = retrain(replace(job, thresholds=impossible, steps=6))
@@ -154,6 +155,7 @@ def test_an_artifact_broken_after_its_export_is_refused_and_not_published(
     assert [manifest.version for manifest in job.store.versions()] == before
 
 
+@pytest.mark.long
 def test_the_same_weights_again_keep_the_verdict_that_they_have(job: Job, tmp_path: Path) -> None:
     impossible = Thresholds(mean_fall=0, set_fall=0, uniformity_loss=0)
     refused = retrain(replace(job, thresholds=impossible, steps=6))
@@ -167,6 +169,7 @@ def test_the_same_weights_again_keep_the_verdict_that_they_have(job: Job, tmp_pa
     assert manifest.gate.verdict == "refused"
 
 
+@pytest.mark.long
 def test_a_candidate_that_cuts_texts_shorter_or_has_other_prompts_is_refused(
     job: Job, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_a_candidate_that_cuts_texts_shorter_or_has_other_prompts_is_refused(
     assert "document_prompt: 'red: ' instead of ''" in outcome.reason
 
 
+@pytest.mark.long
 def test_what_is_active_meanwhile_is_not_overridden(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     other = publish(job.store, make_tiny_source(job.work / "other", seed=5)).version
 

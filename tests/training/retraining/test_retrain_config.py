@@ -55,6 +55,7 @@ def retrain(job: Job) -> Retrain:
     return run
 
 
+@pytest.mark.long
 def test_held_out_text_judges_and_the_report_tells_of_it(
     job: Job, retrain: Retrain, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> No
     assert before["served"] == after["served"] == crossed(halves, model, was)[0]["served"]
 
 
+@pytest.mark.long
 def test_a_search_that_was_refused_once_is_published_with_the_report_that_accepts_it(
     job: Job, tuned: Retune
 ) -> None:
@@ -167,6 +168,7 @@ def test_without_held_out_queries_nothing_can_be_chosen(tuned: Retune) -> None:
         tuned(60, titled=False)
 
 
+@pytest.mark.long
 def test_judged_queries_choose_and_judge_in_two_halves(job: Job, tuned: Retune) -> None:
     """All of them judge but those kept to choose by, each under settings that it did not choose."""
     outcome = tuned(judged=160)
@@ -248,6 +250,7 @@ def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> N
     assert judged_by_halves([Half(one, other), Half(other, one)]) == {"both", "one"}
 
 
+@pytest.mark.long
 def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retune) -> None:
     """All answers are what dense search found already: another search can gain nothing there, or lose."""
     refused = tuned(judged=160, clicked=False)

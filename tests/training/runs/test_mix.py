@@ -62,9 +62,12 @@ class Peak:
         return np.full(3, 1 - abs(share - self._best))
 
 
-def test_a_run_ends_with_the_share_that_searches_choose(run: Run, tiny_source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_ends_with_the_share_that_searches_choose(
+    run: Run, tiny_source: Path, tmp_path: Path, precision: str
+) -> None:
     choose = Peak(0.5)
-    result = run("out", steps=6, choose=choose)
+    result = run("out", steps=6, choose=choose, precision=precision)
     assert choose.asked == len(SHARES)
     base, best, last = (
         load_file(folder / "model.safetensors") for folder in (tiny_source, result.best, result.last)
@@ -76,7 +79,7 @@ def test_a_run_ends_with_the_share_that_searches_choose(run: Run, tiny_source: P
     assert said["finished"]["share"] == 0.5
     assert said["finished"]["shares"] == {"0.25": 0.75, "0.5": 1.0, "0.75": 0.75, "1.0": 0.5}
     assert events(result.out, "share")[0]["share"] == 0.5
-    plain = load_file(run("plain", steps=6).last / "model.safetensors")
+    plain = load_file(run("plain", steps=6, precision=precision).last / "model.safetensors")
     assert all(np.array_equal(plain[name], last[name]) for name in plain)  # choosing changes no training
     store = Store(tmp_path / "models")
     assert export_run(result.out, store).lineage["share"] == 0.5

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm, t
 
 LEVEL = 0.01  # one-sided, of a first look: one false promotion in a hundred nights
 POWER = 0.8  # of the least gain that would have been seen: in four nights of five
@@ -34,11 +34,13 @@ class Spread(NamedTuple):
         """Half the width of the interval; the true mean is beyond each end with `level`. Infinite for one."""
         if self.pieces < 2:
             return math.inf
+        from scipy.stats import t  # noqa: PLC0415  a second
+
         return float(t.isf(level, self.pieces - 1)) * self.error
 
     def least_gain(self, level: float) -> float:
         """The least true gain that shows at that level with POWER."""
-        return self.half(level) + float(norm.ppf(POWER)) * self.error
+        return self.half(level) + NormalDist().inv_cdf(POWER) * self.error
 
     def enough(self, level: float) -> int | None:
         """Queries with which a gain of this size would show; None where there is no gain."""

@@ -77,6 +77,7 @@ def test_the_least_gain_is_seen_in_four_nights_of_five() -> None:
     assert np.mean(seen) == pytest.approx(0.8, abs=0.1)
 
 
+@pytest.mark.long
 def test_in_three_hundred_nights_search_never_falls_below_the_anchor_by_more_than_the_limit() -> None:
     """Most candidates are harmful, a few are good, and all begin at the anchor: no loss adds up."""
     rng = np.random.default_rng(11)
