@@ -48,15 +48,12 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
     "dropout 0.2": ("dropout=0.2",),
     "one mask for both views": ("fixed_mask=true",),
     "second view cropped by 10 %": ('views=["same", {name="crop", keep=0.9}]',),
-    "second view cropped by 30 %": ('views=["same", {name="crop", keep=0.7}]',),
     "second view without 10 % of its words": ('views=["same", {name="delete", rate=0.1}]',),
     "second view without one word": ('views=["same", {name="delete", rate=0.0}]',),
     "batch 32": ("optim.batch=32",),
     "batch 128": ("optim.batch=128",),
-    "batch 256": ("optim.batch=256",),
     "temperature 0.01": ('objectives=[{name="info_nce", tau=0.01}]',),
     "temperature 0.1": ('objectives=[{name="info_nce", tau=0.1}]',),
-    "temperature 1": ('objectives=[{name="info_nce", tau=1.0}]',),
 }
 
 

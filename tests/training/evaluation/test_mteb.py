@@ -61,10 +61,13 @@ def test_similarity_is_mteb_s_cosine_spearman(key: str) -> None:
     pairs = load(key, FOLDER)
     rows = {"sentence1": pairs.left, "sentence2": pairs.right, "score": pairs.gold.tolist()}
     task = mteb.get_task(TASKS[key])
-    task.dataset, task.data_loaded = {"default": {"test": datasets.Dataset.from_dict(rows)}}, True
+    table = datasets.table.InMemoryTable.from_pydict(rows)
+    judged = datasets.Dataset(table, fingerprint=key)  # its own would pickle the table, which not all can
+    task.dataset, task.data_loaded = {"default": {"test": judged}}, True
     found = task.evaluate(Model(), "test", encode_kwargs={"batch_size": 512})["default"]
     ours = similarity(pairs, encode)
-    assert ours.spearman_all == pytest.approx(found["cosine_spearman"], abs=1e-6)
+    # Texts of the same words tie at a cosine of 1, and rounding ranks them.
+    assert ours.spearman_all == pytest.approx(found["cosine_spearman"], abs=1e-4)
     assert ours.pearson_all == pytest.approx(found["cosine_pearson"], abs=1e-6)
     assert found["main_score"] == found["cosine_spearman"]
 
