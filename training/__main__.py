@@ -14,10 +14,11 @@ from models.words.commands import Parser, add_version
 try:
     from training import errors
     from training.evaluation import command as evaluate
+    from training.evaluation import significance
     from training.evaluation.report import many
     from training.mining import command as mine
     from training.mining import look
-    from training.model import blank, vocabulary
+    from training.model import blank, vocabulary, word_vectors
     from training.retraining import advise, schedule
     from training.retraining import command as retrain
     from training.runs import command as train
@@ -27,7 +28,21 @@ except ModuleNotFoundError as missing:
 except KeyboardInterrupt:  # importing takes seconds
     sys.exit(130)
 
-COMMANDS = (train, blank, vocabulary, evaluate, many, export, retrain, schedule, advise, mine, look)
+COMMANDS = (
+    train,
+    blank,
+    vocabulary,
+    word_vectors,
+    evaluate,
+    many,
+    significance,
+    export,
+    retrain,
+    schedule,
+    advise,
+    mine,
+    look,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

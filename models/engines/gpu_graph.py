@@ -25,9 +25,9 @@ from models.engines.form import Precision
 from models.engines.half import to_half
 from models.errors import Unsupported
 from models.graph.backbone import Backbone
-from models.graph.bert import FIRST_LAST, HIDDEN
+from models.graph.bert import HIDDEN, POOLED_FROM
 from models.graph.file import LARGEST
-from models.graph.head import POOLED, SCOPE, SENTENCE
+from models.graph.head import MIXED, POOLED, SCOPE, SENTENCE, beside_last
 from models.graph.kin import KIN
 from models.graph.nodes import Nodes
 from models.graph.packing import packs
@@ -64,7 +64,8 @@ def joined(model: onnx.ModelProto, backbone: Backbone) -> onnx.ModelProto:
     found.input.extend(model.graph.input)
     head = [node for node in model.graph.node if node.name.startswith(SCOPE)]
     wanted = {name for node in head for name in node.input}
-    _Writer(backbone, model.graph, found).layers(first_last=FIRST_LAST in wanted)
+    mixed = [tokens for tokens in MIXED if POOLED_FROM[tokens] in wanted]
+    _Writer(backbone, model.graph, found).layers(*mixed)
     found.node.extend(head)
     written = {tensor.name for tensor in found.initializer}
     found.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in wanted - written)
@@ -80,7 +81,7 @@ class _Writer:
         self._nodes = Nodes(graph, "bert.")
         self._apart: list[str] = []  # inputs of attention that only some families have
 
-    def layers(self, *, first_last: bool) -> None:
+    def layers(self, tokens: str = "last") -> None:
         n, backbone = self._nodes, self._backbone
         x, lengths = self._embeddings()
         found = []
@@ -88,8 +89,9 @@ class _Writer:
             last = layer == backbone.layers - 1
             x = self._layer(x, lengths, f"encoder.layer.{layer}", HIDDEN if last else "")
             found.append(x)
-        if first_last:
-            n("Mul", n("Add", found[0], x), n.tensor(0.5), out=FIRST_LAST)
+        if tokens in MIXED:
+            mean = n("Add", found[beside_last(tokens, backbone.layers)], x)
+            n("Mul", mean, n.tensor(0.5), out=POOLED_FROM[tokens])
 
     def _embeddings(self) -> tuple[str, str]:
         """(batch, sequence, width), and how many tokens each text has: padding stands on its right."""

@@ -4,6 +4,7 @@
     attention_mask ─▶ where the tokens are: packing.py
                    ─▶ 0 or -1e4, added to every attention score
                                        (first layer + last layer) / 2 ─▶ unpack ─▶ head.py, for `first_last`
+                                       (last two layers) / 2 ─▶ unpack ─▶ head.py, for `top2`
     input_ids ─▶ rows of the word table, as last_hidden_state ─────▶ head.py, for `static`
 
 Plain operators in an order that ONNX Runtime's own session optimiser knows: on rows (tokens, width) it joins
@@ -23,6 +24,7 @@ from onnx import TensorProto, helper
 
 from models.graph.aside import Aside
 from models.graph.backbone import Backbone, Tensors
+from models.graph.head import MIXED, beside_last
 from models.graph.kin import distance_buckets
 from models.graph.nodes import Nodes
 from models.graph.packing import Packing
@@ -32,8 +34,8 @@ from models.graph.steps import Steps
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
 WORDS = "embeddings.word_embeddings.weight"
-FIRST_LAST = "bert.first_last"
-POOLED_FROM = {"last": HIDDEN, "first_last": FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
+_MIXED = {tokens: f"bert.{tokens}" for tokens in MIXED}
+POOLED_FROM = {"last": HIDDEN, "static": HIDDEN} | _MIXED  # the value that head.py takes
 
 
 def bert_graph(
@@ -59,7 +61,7 @@ def bert_graph(
     if tokens == "static":
         written.words(out=HIDDEN)
     else:
-        written.layers(first_last=tokens == "first_last")
+        written.layers(tokens)
     return graph
 
 
@@ -88,8 +90,8 @@ class Writer(Steps):
         super().__init__(backbone, tensors, nodes)
         self._backbone = backbone
 
-    def layers(self, *, first_last: bool) -> None:
-        """`last_hidden_state`, and the mean of the first and the last layer's output where asked for."""
+    def layers(self, tokens: str) -> None:
+        """`last_hidden_state`, and the mean of two layers' outputs where `tokens` asks for it."""
         n, backbone = self._nodes, self._backbone
         mask = self._mask()
         if backbone.buckets:
@@ -101,9 +103,9 @@ class Writer(Steps):
             x = self._layer(x, mask, packing, f"encoder.layer.{layer}")
             found.append(x)
         packing.unpack(x, HIDDEN)
-        if first_last:
-            mean = n("Mul", n("Add", found[0], x), n.tensor(0.5))
-            packing.unpack(mean, FIRST_LAST)
+        if tokens in MIXED:
+            mean = n("Mul", n("Add", found[beside_last(tokens, backbone.layers)], x), n.tensor(0.5))
+            packing.unpack(mean, POOLED_FROM[tokens])
 
     def words(self, ids: str = "input_ids", out: str = "") -> str:
         """A row of the word table for each token: (…, width)."""

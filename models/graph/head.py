@@ -27,7 +27,10 @@ POOLED = "pooled_embedding"
 SENTENCE = "sentence_embedding"
 # As sentence-transformers names them, in the order in which its older releases concatenate them.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-TOKENS = ("last", "first_last", "static")
+TOKENS = ("last", "first_last", "top2", "static")
+MIXED = ("first_last", "top2")  # of which the last layer's output is averaged with another's
+STATIC_MEAN = ("static.mean",)  # the pooling of a table of words, as sentence-transformers has it
+OWN_POOLINGS = ("min",)  # for which sentence-transformers has no word
 _MASK = re.compile(r"mask:(0|[1-9]\d{0,3})")
 _LAST = "lasttoken"
 
@@ -43,11 +46,12 @@ class Prompt(NamedTuple):
 class Head:
     """The layers behind the backbone. Several poolings are concatenated in the order given.
 
-    pooling: of POOLINGS, or `mask:K`: the vector K places before the last token of the row, where a prompt
-        template has its [MASK] (template.py).
+    pooling: of POOLINGS, `min`, or `mask:K`: the vector K places before the last token of the row, where a
+        prompt template has its [MASK] (template.py).
     tokens: which token vectors are pooled.
         last        of the last layer
         first_last  the mean of the first layer's and the last layer's; the embeddings are no layer
+        top2        the mean of the last two layers'
         static      the rows of the word table alone: no positions, no normalisation, no layer
     left_out: prompts that condition the token vectors and are not pooled themselves.
 
@@ -60,7 +64,9 @@ class Head:
     left_out: tuple[Prompt, ...] = ()
 
     def __post_init__(self) -> None:
-        known = all(mode in POOLINGS or mask_distance(mode) is not None for mode in self.pooling)
+        known = all(
+            mode in (*POOLINGS, *OWN_POOLINGS) or mask_distance(mode) is not None for mode in self.pooling
+        )
         if not self.pooling or not known or self.tokens not in TOKENS:
             raise Unsupported(f"The pooling {self.names} is not supported; {', '.join(POOLINGS)} are.")
         if self.tokens == "static" and any(
@@ -94,6 +100,13 @@ class Head:
     def dimension(self, width: int) -> int:
         last = next((layer for layer in reversed(self.layers) if isinstance(layer, Dense)), None)
         return len(last.weight) if last else width * len(self.pooling)
+
+
+def beside_last(tokens: str, layers: int) -> int:
+    """The layer, from 0, whose output is averaged with the last one's. Raise Unsupported for top2 of one."""
+    if tokens == "top2" and layers < 2:
+        raise Unsupported("The pooling top2 needs two layers, and the model has one.")
+    return 0 if tokens == "first_last" else layers - 2
 
 
 def mask_distance(mode: str) -> int | None:
@@ -152,6 +165,10 @@ class _Pooling:
             if self._skipped:
                 return n("GatherND", self._hidden, self._skipped, batch_dims=1)
             return n("Gather", self._hidden, n.tensor(0, np.int64), axis=1)
+        if mode == "min":
+            padded = n("Mul", n("Sub", self._mask, n.tensor(1.0)), n.tensor(-1e30))
+            negated = n("Neg", n("Add", n("Mul", self._hidden, self._mask), padded))
+            return n("Neg", n.maximum(negated, axis=1))
         if mode == "max":
             padded = n("Mul", n("Sub", n.tensor(1.0), self._mask), n.tensor(-1e30))
             return n.maximum(n("Add", n("Mul", self._hidden, self._mask), padded), axis=1)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graph.backbone import Backbone, Tensors
-from models.graph.head import Head, Prompt, mask_distance
+from models.graph.head import MIXED, Head, Prompt, beside_last, mask_distance
 from models.graph.layers import Layer, LayerNorm, Unit
 
 Array = NDArray[Any]
@@ -68,7 +68,9 @@ def token_vectors(backbone: Backbone, tensors: Tensors, tokens: str, rows: Rows)
     if tokens == "static":
         return np.split(words, ends)
     outputs = _layers(backbone, tensors, rows, words, ends)
-    return np.split((outputs[0] + outputs[-1]) / 2 if tokens == "first_last" else outputs[-1], ends)
+    if tokens in MIXED:
+        return np.split((outputs[beside_last(tokens, len(outputs))] + outputs[-1]) / 2, ends)
+    return np.split(outputs[-1], ends)
 
 
 def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends: Array) -> list[Array]:
@@ -191,6 +193,7 @@ ACTIVATE: dict[str, Callable[[Array], Array]] = {
 _POOL: dict[str, Callable[[Array], Array]] = {
     "cls": lambda hidden_TD: hidden_TD[0],
     "max": lambda hidden_TD: hidden_TD.max(0),
+    "min": lambda hidden_TD: hidden_TD.min(0),
     "mean": lambda hidden_TD: hidden_TD.mean(0),
     "mean_sqrt_len_tokens": lambda hidden_TD: hidden_TD.sum(0) / np.sqrt(len(hidden_TD)),
 }

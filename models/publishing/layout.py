@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from models.graph.head import POOLINGS, Head
+from models.graph.head import POOLINGS, STATIC_MEAN, Head
 from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
 from models.sources.files import optional_json
 from models.sources.folder import Source
@@ -84,10 +84,9 @@ def _write_modules(source: Source, folder: Path) -> None:
         folder / "config_sentence_transformers.json",
         {"default_prompt_name": None} | settings | {"prompts": source.prompts},
     )
-    if source.is_table:
-        modules = [("StaticEmbedding", "")]
-    else:
-        modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    modules = [("StaticEmbedding" if source.is_table else "Transformer", "")]
+    if not source.is_table or source.head.names != STATIC_MEAN:  # which a StaticEmbedding does by itself
+        modules.append(("Pooling", "1_Pooling"))
         _write(folder / "1_Pooling" / "config.json", _pooling_config(source.head, source.width))
     for layer in source.head.layers:
         kind = _KINDS[type(layer)]

@@ -26,7 +26,7 @@ from models.graph.aside import Aside, save
 from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
 from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, table_graph
 from models.graph.file import LARGEST
-from models.graph.head import append_head
+from models.graph.head import STATIC_MEAN, append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import model_of
 from models.graph.packing import packs
@@ -196,6 +196,7 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
     source, space = prepared.source, prepared.space
     created = datetime.now(UTC)
     fingerprint = fingerprint_of(space)
+    known_elsewhere = source.head.portable or (source.is_table and source.head.names == STATIC_MEAN)
     return Manifest(
         version=version_name(created, origin, fingerprint),
         fingerprint=fingerprint,
@@ -211,7 +212,7 @@ def _manifest(prepared: Prepared, origin: str, parent: str | None, lineage: Mapp
         search_prompt=source.search_prompt,
         document_prompt=source.document_prompt,
         packed=packs(prepared.model.graph),
-        portable="sentence-transformers" if source.head.portable or source.is_table else "simile",
+        portable="sentence-transformers" if known_elsewhere else "simile",
     )
 
 

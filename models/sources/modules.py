@@ -53,8 +53,8 @@ def read_modules(folder: Path) -> list[Module]:
         kinds[:1] in ([TRANSFORMER], [TABLE])
         and set(kinds[1:]) <= _BEHIND
         and kinds.count("Pooling") <= 1
+        and ("Pooling" not in kinds[2:])
         and (table or kinds[1:2] in ([], ["Pooling"]))
-        and not (table and "Pooling" in kinds)
     ):
         raise Unsupported(
             f"modules.json lists {', '.join(kinds)}; known here: {TRANSFORMER} or {TABLE}, then Pooling, "
@@ -93,6 +93,8 @@ def read_head(
     while layers and isinstance(layers[-1], Unit):  # every graph ends in unit vectors
         layers.pop()
     head = Head.of(names, tuple(layers), left_out)
+    if head.tokens != "static" and any(module.kind == TABLE for module in modules):
+        raise Unsupported(f"A {TABLE} has the rows of its table alone to pool, and not {'+'.join(names)}.")
     check_places(tokenizer, head.pooling)
     return head
 

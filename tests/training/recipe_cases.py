@@ -11,9 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 from tests.tiny import WIDTH, tiny_source
 from training.methods.crops import Cloze, Crops
+from training.methods.ordered import OrderedSentences
 from training.methods.recipe import Recipe
-from training.methods.sources import DocumentSpans
-from training.text.corpus import LISTED, LISTS, PAIRS, RELATIONS, TEXTS, Corpus, Kind
+from training.methods.spans import DocumentSpans
+from training.methods.word_objectives import WordCe
+from training.text.corpus import LISTED, LISTS, PAIRS, RELATIONS, SCORED, TEXTS, Corpus, Kind
 
 WORDS = "river stone market letter engine garden bridge paper window forest harbour cat dog animal".split()
 
@@ -53,6 +55,13 @@ def corpus_for(recipe: Recipe, count: int = 64) -> Corpus:
     if isinstance(recipe.source, DocumentSpans):
         random = np.random.default_rng(0)
         return Corpus.of((" ".join(random.choice(WORDS, 300)) for _ in range(count)), "documents")
+    if any(
+        isinstance(objective, WordCe) for objective in recipe.objectives
+    ):  # a word, and texts that have it
+        return Corpus.of_rows((((row[0], row[0].split()[0]), None) for row in triples(count)), "definitions")
+    if isinstance(recipe.source, OrderedSentences):  # the second sentence repeats the first in other words
+        words = [row[0] for row in triples(count)]
+        return Corpus.of((f"{each} and {each}. The {each} of {each}." for each in words), "documents")
     if isinstance(recipe.source, Crops | Cloze):  # two words of its own say a document in each sentence
         random = np.random.default_rng(0)
         names = itertools.islice(itertools.combinations(WORDS, 2), count)
@@ -71,6 +80,9 @@ def corpus_of(kind: Kind, count: int = 64) -> Corpus:
         return Corpus.of_rows(
             (((row[0], *listed), scores) for row, listed in zip(rows, others, strict=True)), "lists"
         )
+    if kind is SCORED:
+        others = [(row[0], (row[1], rows[at - 1][1])[at % 2]) for at, row in enumerate(rows)]
+        return Corpus.of_rows(((row, (5.0 - 4.0 * (at % 2),)) for at, row in enumerate(others)), "scored")
     if kind is RELATIONS:
         others = [(row[0], (row[0], row[2], rows[at - 1][0])[at % 3]) for at, row in enumerate(rows)]
         return Corpus.of_rows(((row, at % 3) for at, row in enumerate(others)), "relations")

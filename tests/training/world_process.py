@@ -23,7 +23,8 @@ from training.__main__ import main
 from training.errors import TrainingError
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.methods.sources import DocumentSpans, Given
+from training.methods.sources import Given
+from training.methods.spans import DocumentSpans
 from training.methods.start import load_encoder
 from training.runs.processes import World, join_world
 from training.runs.step import Trainer
@@ -51,6 +52,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tsdae": ("tsdae", {}),
     "declutr": ("declutr", {}),
     "sbert-nli": ("sbert-nli", {}),
+    "ct": ("ct", {}),
+    "sg-opt": ("sg-opt", {"head": "none"}),
+    "is-bert": ("is-bert", {}),
     "decayed": ("simcse-unsup", {"pool": "static", "optim.weight_decay": 0.5}),
 }
 

@@ -14,6 +14,7 @@ from training.arguments import target
 from training.errors import TrainingError
 from training.evaluation.data import data_folder
 from training.evaluation.report.courses import add_runs, read_runs
+from training.evaluation.report.csv_file import write_csv
 from training.evaluation.report.markdown import report_folder
 from training.evaluation.report.one import write_report
 from training.evaluation.report.table import table
@@ -54,6 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="FILE",
         help="write the figures as fractions; - prints them, and the table goes to stderr",
     )
+    command.add_argument("--csv", metavar="FILE", help="write a row for each figure, as fractions")
     command.add_argument(
         "--report", metavar="FOLDER", help="write report.md there, with every figure and with pictures"
     )
@@ -66,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
     suites = check_suites(options.suite.split(","))
     data = data_folder(options.data)
     file = target(options.json) if options.json and options.json != _STDOUT else None
+    rows = target(options.csv) if options.csv else None
     if options.runs and not options.report:
         raise TrainingError("--run is for the report: name its folder with --report.")
     courses = read_runs(options.runs)
@@ -97,6 +100,8 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(text)
     elif file:
         replace_text(file, text)
+    if rows:
+        write_csv(rows, scores)
     if folder:
         sys.stderr.write(f"{write_report(folder, scores, courses)}\n")
     return 0

@@ -3,7 +3,8 @@
     sts         Spearman of STS12 to STS16, STS-B (test) and SICK-R (test); KorSTS and JSTS beside them
     geometry    alignment, uniformity, anisotropy and spectrum over STS-B (train, dev and test)
     retrieval   nDCG@10 and others over every folder in BEIR's layout, by vectors, words and both
-    transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC
+    transfer    accuracy of a linear classifier: MR, CR, SUBJ, MPQA, SST2, TREC and MRPC; SICK-E beside them
+    clustering  accuracy of k-means against the labels of the same single sentences
 
 What a figure means is said where it is computed.
 """
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from models.words.progress import Say, silent
 from training.errors import TrainingError
+from training.evaluation.clustering import clustering
 from training.evaluation.data import OTHERS, SETS, STSB, EvaluationSet, Pairs, is_absent, load
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.geometry import geometry
@@ -31,7 +33,7 @@ from training.evaluation.tasks import Task
 from training.evaluation.tasks import load as load_tasks
 from training.evaluation.transfer import transfer
 
-SUITES = ("sts", "geometry", "retrieval", "transfer")
+SUITES = ("sts", "geometry", "retrieval", "transfer", "clustering")
 DEFAULT = ("sts", "geometry")  # the quick ones, which a promotion gate compares
 _SPLITS = ("train", "dev", "test")
 
@@ -65,6 +67,7 @@ def score(
          "geometry": {"alignment": …, "uniformity": …, …},
          "retrieval": {"scifact": {"ndcg10": 0.65, …, "lexical": {"ndcg10": 0.66, …}, "hybrid": {…}}},
          "transfer": {"mr": {"accuracy": 0.76, …}}, "transfer_mean": {"accuracy": 0.82, "sets": […]},
+         "clustering": {"trec": {"accuracy": 0.5, …}},
          "absent": ["sts13"], "sentences": …, "seconds": …}
 
     `encode` is for sentences; queries and documents have their own functions where the model has prompts for
@@ -104,12 +107,14 @@ class _Loaded(NamedTuple):
     stsb: list[Pairs]  # each split, for the geometry
     collections: dict[str, Collection]
     tasks: dict[str, Task]
+    clustered: dict[str, Task]
     absent: list[str]
 
     def sentences(self) -> set[str]:
         pairs = (*self.sts.values(), *self.stsb)
         texts = chain.from_iterable(side for each in pairs for side in (each.left, each.right))
-        return {*texts, *chain.from_iterable(task.sentences() for task in self.tasks.values())}
+        tasks = chain(self.tasks.values(), self.clustered.values())
+        return {*texts, *chain.from_iterable(task.sentences() for task in tasks)}
 
 
 def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
@@ -121,7 +126,7 @@ def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
     if "retrieval" in suites:
         wanted += ["retrieval"]
         absent += [] if folders else ["retrieval"]
-    tasks, missing = load_tasks(data) if "transfer" in suites else ({}, [])
+    tasks, missing = load_tasks(data) if {"transfer", "clustering"} & set(suites) else ({}, [])
     wanted += [*tasks, *missing]
     absent += missing
     others = _present(OTHERS, data) if similar else []
@@ -131,7 +136,8 @@ def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
         {key: load(key, data) for key in ([*_present(SETS, data), *others] if similar else [])},
         [load(STSB, data, split) for split in _SPLITS] if geometric and STSB not in absent else [],
         {name: load_collection(folder) for name, folder in folders.items()},
-        tasks,
+        tasks if "transfer" in suites else {},
+        {key: task for key, task in tasks.items() if "clustering" in suites and task.single()},
         absent,
     )
 
@@ -152,14 +158,19 @@ def _of_sentences(loaded: _Loaded, encode: Encode, say: Say) -> dict[str, Any]:
         body["geometry"] = _plain(geometry(loaded.stsb, encode)) | {"splits": list(_SPLITS)}
     if loaded.tasks:
         body["transfer"] = {key: _plain(transfer(task, encode, say)) for key, task in loaded.tasks.items()}
-        body["transfer_mean"] = _mean(body["transfer"], "accuracy")
+        means = {key: figures for key, figures in body["transfer"].items() if not loaded.tasks[key].beside}
+        body["transfer_mean"] = _mean(means, "accuracy")
+    if loaded.clustered:
+        body["clustering"] = {
+            key: _plain(clustering(task, encode, say)) for key, task in loaded.clustered.items()
+        }
     return body
 
 
 def _mean(sets: dict[str, dict[str, Any]], figure: str) -> dict[str, Any]:
     """Over the sets that are there; which ones is said, since a mean over others is not comparable."""
     each = [figures[figure] for figures in sets.values()]
-    mean = None if None in each else sum(each) / len(each)
+    mean = None if None in each or not each else sum(each) / len(each)
     return {figure: mean, "sets": list(sets)}
 
 

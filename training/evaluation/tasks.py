@@ -4,6 +4,7 @@
     DIR/sst2/{train,dev,test}.tsv.gz    label text                  further columns are ignored
     DIR/trec/{train,test}.tsv.gz        coarse text
     DIR/mrpc/{train,val,test}.tsv.gz    label sentence1 sentence2
+    DIR/sick/{train,trial,test}.tsv.gz  entailment sentence1 sentence2
 
 or, where those are not, as SentEval's own script leaves them:
 
@@ -11,7 +12,8 @@ or, where those are not, as SentEval's own script leaves them:
     DIR/MPQA/mpqa.{pos,neg}        DIR/SST/binary/sentiment-{train,dev,test}
     DIR/TREC/{train_5500,TREC_10}.label                       DIR/MRPC/msr_paraphrase_{train,test}.txt
 
-A set with no folder of either kind is absent; one that is there but cannot be read is an error.
+A set with no folder of either kind is absent; one that is there but cannot be read is an error. SICK-E stands
+beside the seven that papers take the mean of, and is not missed.
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ class Task(NamedTuple):
     classes: tuple[str, ...]
     splits: dict[str, Examples]  # all, for cross-validation; or train, test, and dev where there is one
     remarks: list[str]  # where the set is not the one that others report on
+    beside: bool = False  # whether it is left out of the mean
+
+    def single(self) -> bool:
+        """True where an example is one sentence."""
+        return all(len(split.sides) == 1 for split in self.splits.values())
 
     def sentences(self) -> Iterable[str]:
         return chain.from_iterable(side for split in self.splits.values() for side in split.sides)
@@ -104,6 +111,7 @@ class Known(NamedTuple):
     classes: tuple[str, ...]
     published: dict[str, str]  # what each split holds in SentEval
     layouts: tuple[Layout, ...]  # ours first
+    beside: bool = False  # as of Task
 
 
 def _polarity(key: str, title: str, published: str, positive: str, negative: str) -> Known:
@@ -151,6 +159,23 @@ _KNOWN = (
             {split: [(f"MRPC/msr_paraphrase_{split}.txt", _mrpc)] for split in ("train", "test")},
         ),
     ),
+    Known(
+        "sicke",
+        "SICK-E",
+        ("CONTRADICTION", "ENTAILMENT", "NEUTRAL"),
+        {"train": "4,500 pairs", "dev": "500 pairs", "test": "4,927 pairs"},
+        (
+            {
+                split: [(f"sick/{name}.tsv.gz", _tsv("entailment", "sentence1", "sentence2"))]
+                for split, name in {"train": "train", "dev": "trial", "test": "test"}.items()
+            },
+            {
+                split: [(f"SICK/SICK_{name}.txt", _tsv("entailment_judgment", "sentence_A", "sentence_B"))]
+                for split, name in {"train": "train", "dev": "trial", "test": "test_annotated"}.items()
+            },
+        ),
+        beside=True,
+    ),
 )
 TITLES = {known.key: known.title for known in _KNOWN}  # of all tasks, in the order of tables
 
@@ -158,11 +183,14 @@ TITLES = {known.key: known.title for known in _KNOWN}  # of all tasks, in the or
 def load(data: Path) -> tuple[dict[str, Task], list[str]]:
     """The tasks that are in `data`, by key, and the keys of those that are absent. Raise TrainingError."""
     tasks = {known.key: _task(known, layout, data) for known in _KNOWN if (layout := _layout(known, data))}
-    return tasks, [key for key in TITLES if key not in tasks]
+    return tasks, [known.key for known in _KNOWN if known.key not in tasks and not known.beside]
 
 
 def _layout(known: Known, data: Path) -> Layout | None:
     """The one with a file that is there, else one with a folder, whose missing file reading will name."""
+    if known.beside:  # its folder is another set's, too
+        whole = (all((data / name).is_file() for name, _ in chain(*each.values())) for each in known.layouts)
+        return next((layout for layout, there in zip(known.layouts, whole, strict=True) if there), None)
     files = [(layout, data / name) for layout in known.layouts for name, _ in chain(*layout.values())]
     there = [layout for layout, file in files if file.is_file()]
     there += [layout for layout, file in files if file.parent.is_dir()]
@@ -178,7 +206,7 @@ def _task(known: Known, layout: Layout, data: Path) -> Task:
         if held != published.split()[0]:
             unit = "pairs" if len(split.sides) == 2 else "sentences"
             remarks += [f"{_DOES[name]} {held} {unit}; SentEval's set has {published}"]
-    return Task(known.key, known.title, known.classes, splits, remarks)
+    return Task(known.key, known.title, known.classes, splits, remarks, known.beside)
 
 
 def _split(known: Known, files: Sequence[tuple[Path, Reader]]) -> Examples:

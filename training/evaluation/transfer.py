@@ -5,13 +5,13 @@ After SentEval (Conneau & Kiela 2018), with its protocols:
     MR CR SUBJ MPQA    ten stratified folds; each is predicted by a classifier that was fitted to the other
                        nine, its l2 chosen by ten folds of those nine
     TREC MRPC          l2 chosen by ten stratified folds of train; test predicted
-    SST2               l2 chosen on dev; test predicted
+    SST2 SICK-E        l2 chosen on dev; test predicted
 
-MRPC's features are [|u - v|; u * v] of the two vectors u and v. Vectors are taken as the model gives them, so
-of length 1 where it is served so. Other than SentEval: the folds are drawn by another generator, the
-classifier is fitted to its optimum and not by Adam stopped early, its bias is not decayed, l2 counts from
-features of unit variance in total, and a last fit holds nothing back. Accuracies may differ by some tenths
-of a point for that.
+The features of MRPC and SICK-E are [|u - v|; u * v] of the two vectors u and v. Vectors are taken as the
+model gives them, so of length 1 where it is served so. Other than SentEval: the folds are drawn by another
+generator, the classifier is fitted to its optimum and not by Adam stopped early, its bias is not decayed, l2
+counts from features of unit variance in total, and a last fit holds nothing back. Accuracies may differ by
+some tenths of a point for that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DEV = "l2 by dev, scored on test"
 
 class Accuracy(NamedTuple):
     accuracy: float  # from 0 to 1
-    f1: float | None  # of the label 1; only for pairs
+    f1: float | None  # of the label 1; only for pairs of two classes
     examples: int  # that were predicted
     dev: float  # accuracy on the held-out examples that chose l2, the mean where it was chosen more than once
     l2: list[float]  # as chosen, once for each classifier
@@ -72,7 +72,7 @@ def transfer(task: Task, encode: Encode, say: Say = silent) -> Accuracy:
         predicted, fitted = one.predict(features["test"]), [one]
     return Accuracy(
         accuracy=float((predicted == tested.labels).mean()),
-        f1=f1(predicted, tested.labels) if len(tested.sides) == 2 else None,
+        f1=f1(predicted, tested.labels) if len(tested.sides) == 2 and classes == 2 else None,
         examples=len(tested.labels),
         dev=float(np.mean([each.accuracy for each in fitted])),
         l2=[each.l2 for each in fitted],

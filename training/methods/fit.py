@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from training.methods.distillation import KlTeacher
+from training.methods.flow import Flow
+from training.methods.guided_objectives import Neighbours, SelfGuided
 from training.methods.heads import BatchNorm
 from training.methods.negatives import Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
+from training.methods.ordered import OrderedSentences
+from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
 from training.methods.recipe import Recipe
-from training.methods.sources import DocumentSpans, LabelledPairs, ScoredLists, Triples
+from training.methods.sources import LabelledPairs, ScoredLists, ScoredPairs, TextPairs, Triples
+from training.methods.spans import DocumentSpans
 from training.methods.token_objectives import Denoise, Mlm, Rtd
+from training.methods.twins import Clone, Ema, Frozen
 from training.methods.views import Mask, Repeat, Same, Template, View, stands_aside
+from training.methods.word_objectives import WordCe
+from training.methods.word_weights import Sif, Usif
+
+_CONTRASTIVE = InfoNCE | NTXent | Triplet | BceDot | TwoWay | SelfGuided
+_TWO_VIEWS = InfoNCE | NTXent | PairSoftmax | BceDot | TwoWay | Neighbours
+_NEEDED: tuple[
+    tuple[Any, Any, str], ...
+] = (  # objectives, the sources that they can read, and words for those
+    (KlTeacher, ScoredLists, '"lists", whose documents have scores'),
+    (CosineMse | Cosent, ScoredLists | ScoredPairs, '"scored_pairs" or "lists", which have scores'),
+    (PairSoftmax | HardNce, LabelledPairs, '"labelled_pairs"'),
+    (Neighbours, OrderedSentences, '"sentences", which has them in their order'),
+    (WordCe, TextPairs, '"pairs": a definition and the word that it defines'),
+)
 
 
 class Unfit(Exception):
@@ -27,9 +49,11 @@ def check_fit(recipe: Recipe) -> None:
     _check_whole(recipe)
     _check_further_views(recipe)
     for objective in recipe.objectives:
-        _check_scores(recipe, objective)
+        _check_source(recipe, objective)
         _check_objective(recipe, objective, contrasted)
     _check_negatives(recipe)
+    _check_twin(recipe)
+    _check_post(recipe)
     _check_templates(recipe, contrasted)
     if recipe.result == "backbone" and not any(isinstance(objective, Mlm) for objective in recipe.objectives):
         raise Unfit('the result "backbone" is what mlm trains; there is no such objective.')
@@ -87,27 +111,41 @@ def _check_further_views(recipe: Recipe) -> None:
             raise Unfit("further spans of a document are positives: nt_xent takes them for such.")
 
 
-def _check_scores(recipe: Recipe, objective: object) -> None:
-    scored = isinstance(recipe.source, ScoredLists)
-    if isinstance(objective, KlTeacher) and not scored:
-        raise Unfit('kl_teacher needs the source "lists", whose documents have scores.')
-    if scored and isinstance(objective, InfoNCE | NTXent | Triplet):
-        raise Unfit("documents of a list are neither right nor wrong: kl_teacher learns from their scores.")
+def _check_source(recipe: Recipe, objective: object) -> None:
+    """Check that the rows say what the objective learns from."""
+    source = recipe.source
+    for kinds, sources, needed in _NEEDED:
+        if isinstance(objective, kinds) and not isinstance(source, sources):
+            raise Unfit(f"{objective.name} needs the source {needed}.")
+    if not isinstance(objective, _CONTRASTIVE):
+        return
+    if isinstance(source, ScoredLists | ScoredPairs):
+        raise Unfit(
+            "documents of a list are neither right nor wrong, nor are pairs with scores: kl_teacher, "
+            "cosine_mse and cosent learn from them."
+        )
+    if isinstance(source, LabelledPairs):
+        raise Unfit(
+            "labelled pairs contradict each other as well: pair_softmax and hard_nce learn from them."
+        )
 
 
 def _check_objective(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
-    if isinstance(objective, InfoNCE | NTXent | Triplet) and isinstance(recipe.source, LabelledPairs):
-        raise Unfit("labelled pairs contradict each other as well: only pair_softmax can learn from them.")
     there = f"there are {len(contrasted)}."
     if isinstance(objective, Triplet):
         _check_triplet(objective, len(contrasted))
-    aside = [view for view in recipe.views if stands_aside(view)]
-    if isinstance(objective, InfoNCE | NTXent | PairSoftmax) and len(contrasted) < 2:
+    if isinstance(objective, _TWO_VIEWS) and len(contrasted) < 2:
         raise Unfit(f"{type(objective).__name__} compares two views; {there}")
-    if isinstance(objective, PairSoftmax) and not isinstance(recipe.source, LabelledPairs):
-        raise Unfit('pair_softmax needs the source "labelled_pairs".')
     if isinstance(objective, PairSoftmax) and objective.classes < 3:
         raise Unfit("labelled pairs have 3 relations, and pair_softmax must have a class for each.")
+    if isinstance(objective, SelfGuided) and (not isinstance(recipe.twin, Frozen) or len(contrasted) != 1):
+        raise Unfit('self_guided compares one view with the layers of the twin "frozen".')
+    _check_aside(recipe, objective, contrasted)
+
+
+def _check_aside(recipe: Recipe, objective: object, contrasted: list[View]) -> None:
+    """Check the views that an objective reads by their tokens."""
+    aside = [view for view in recipe.views if stands_aside(view)]
     if isinstance(objective, Mlm) and not any(isinstance(view, Mask) for view in recipe.views):
         raise Unfit("mlm guesses what a view `mask` hides, and there is none.")
     if isinstance(objective, Rtd) and [type(view) for view in aside] != [Mask] * len(contrasted):
@@ -130,21 +168,45 @@ def _check_negatives(recipe: Recipe) -> None:
     if recipe.negatives and not any(isinstance(objective, InfoNCE) for objective in recipe.objectives):
         raise Unfit("negatives are for info_nce.")
     queued = any(isinstance(negatives, Queue) for negatives in recipe.negatives)
-    if queued != (recipe.twin is not None):
-        raise Unfit('a queue needs the twin "ema", and the twin is for a queue.')
+    if queued != isinstance(recipe.twin, Ema):
+        raise Unfit('a queue needs the twin "ema", and that twin is for a queue.')
     if queued and isinstance(recipe.head, BatchNorm):
         raise Unfit(
             "the head \"bn\" gives a queue's vectors other statistics than the batch's: take another."
         )
+    if queued and recipe.source.whole:
+        raise Unfit("a queue knows texts again by their numbers, and documents are cut anew in each step.")
+
+
+def _check_twin(recipe: Recipe) -> None:
+    if recipe.twin is not None and not recipe.objectives:
+        raise Unfit("a twin is for training, and there is no objective.")
+    if isinstance(recipe.twin, Frozen) and not any(
+        isinstance(objective, SelfGuided) for objective in recipe.objectives
+    ):
+        raise Unfit('the twin "frozen" is for self_guided.')
+    alone = recipe.fixed_mask or recipe.dropouts or isinstance(recipe.twin, Clone)
+    if alone and recipe.reads("hidden"):
+        raise Unfit(
+            'fixed_mask, dropouts and the twin "clone" encode each view alone; mlm and mi_jsd need more.'
+        )
+
+
+def _check_post(recipe: Recipe) -> None:
+    weighs = [isinstance(post, Sif | Usif) for post in recipe.post]
+    if any(weighs) and not recipe.pool.startswith("static"):
+        raise Unfit("sif and usif weigh the rows of a word table: the pool must be static.")
+    if weighs != sorted(weighs, reverse=True):
+        raise Unfit("sif and usif come before other post-processors, which are fitted on weighted vectors.")
+    if any(isinstance(post, Flow) for post in recipe.post[:-1]):
+        raise Unfit("flow comes after all other post-processors.")
 
 
 def _check_templates(recipe: Recipe, contrasted: list[View]) -> None:
     templates = [isinstance(view, Template) for view in contrasted]
     less_bias = any(isinstance(view, Template) and view.less_bias for view in contrasted)
-    if recipe.fixed_mask and (less_bias or recipe.reads("hidden")):
-        raise Unfit(
-            "fixed_mask encodes each view alone; mlm and templates less their bias need more than that."
-        )
+    if (recipe.fixed_mask or recipe.dropouts or isinstance(recipe.twin, Clone)) and less_bias:
+        raise Unfit("templates less their bias are encoded together, and this recipe encodes view by view.")
     if len({view.less_bias for view in contrasted if isinstance(view, Template)}) > 1:
         raise Unfit("less_bias is for all templates of a recipe, or for none.")
     if (recipe.pool == "mask") != any(templates) or any(templates) != all(templates):

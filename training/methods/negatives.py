@@ -12,18 +12,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from training.methods.objectives import NO_TEXT, Extra
 from training.methods.ranges import AboveZero
 
 
 class Rows(nn.Module):
     """Negatives as a module, so that what they remember is in every checkpoint."""
 
-    def rows(self, generator: torch.Generator) -> Tensor:
-        """(K, P)"""
+    def rows(self, generator: torch.Generator) -> Extra:
+        """K of them, of which a text's own earlier vectors are none of its negatives."""
         raise NotImplementedError
 
-    def push(self, rows: Tensor) -> None:
-        """Vectors of a batch that is over, (N, P)."""
+    def push(self, rows: Extra) -> None:
+        """Vectors of a batch that is over."""
 
 
 class QueueBuffer(Rows):
@@ -32,17 +33,21 @@ class QueueBuffer(Rows):
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
         self.kept: Tensor
+        self.texts: Tensor
         self.filled: Tensor
         self.register_buffer("kept", torch.zeros(size, width))
+        self.register_buffer("texts", torch.full((size,), NO_TEXT))
         self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
 
-    def rows(self, _generator: torch.Generator) -> Tensor:
-        return self.kept[: int(self.filled)]
+    def rows(self, _generator: torch.Generator) -> Extra:
+        filled = int(self.filled)
+        return Extra(self.kept[:filled], self.texts[:filled])
 
-    def push(self, rows: Tensor) -> None:
+    def push(self, rows: Extra) -> None:
         size = len(self.kept)
-        self.kept.copy_(torch.cat([rows.detach().to(self.kept.dtype), self.kept])[:size])
-        self.filled.copy_((self.filled + len(rows)).clamp(max=size))
+        self.kept.copy_(torch.cat([rows.z.detach().to(self.kept), self.kept])[:size])
+        self.texts.copy_(torch.cat([rows.texts.to(self.texts), self.texts])[:size])
+        self.filled.copy_((self.filled + len(rows.z)).clamp(max=size))
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class NoiseRows(Rows):
         super().__init__()
         self.shape = (count, width)
 
-    def rows(self, generator: torch.Generator) -> Tensor:
-        return torch.randn(self.shape, generator=generator)
+    def rows(self, generator: torch.Generator) -> Extra:
+        return Extra(torch.randn(self.shape, generator=generator), torch.full(self.shape[:1], NO_TEXT))
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,21 @@ if TYPE_CHECKING:
 NO_TEXT = -1  # the number of what fills up a row that has fewer negatives than others
 
 
+class Extra(NamedTuple):
+    """Negatives beside those of the batch."""
+
+    z: Tensor  # (K, P)
+    texts: Tensor  # int64 (K,): of which text each is, or NO_TEXT
+
+
 class Reps(NamedTuple):
     """Input of an objective in one step. Vectors are of the whole batch, tokens of this process."""
 
-    z: Tensor  # (N, V, P), after the head
+    z: Tensor  # (N, V, P), after the head; behind the views those that a frozen twin adds
     texts: Tensor  # int64 (N, V): equal numbers are equal texts; NO_TEXT is none
-    labels: Tensor | None = None  # int64 (N,), or a teacher's scores, float32 (N, V - 1)
-    extra: Tensor | None = None  # (K, P): negatives of every text
+    labels: Tensor | None = None  # int64 (N,), or scores, float32 (N, V - 1)
+    extra: Extra | None = None
+    pooled: Tensor | None = None  # (N, V, D): z before the head, where there is one
     views: tuple[Tokens, ...] = ()  # contrasted ones first, then those that stand aside
     hidden: tuple[Tensor, ...] = ()  # of each view that was encoded, (all its tokens, D)
     share: slice = slice(None)  # which of the N texts `views` holds
@@ -130,10 +138,12 @@ class InfoNCEModule(nn.Module):
         bonus_NM = torch.zeros(same_NM.shape, device=reps.z.device)
         for view in range(1, V - 1):
             bonus_NM[:, view * N : (view + 1) * N].diagonal().fill_(math.log(self.recipe.hard_weight))
-        if reps.extra is not None and len(reps.extra):
-            keys_MP = torch.cat([keys_MP, reps.extra.to(keys_MP.dtype)])
-            more = (0, len(reps.extra))
-            same_NM, bonus_NM = F.pad(same_NM, more), F.pad(bonus_NM, more)
+        if reps.extra is not None:
+            extra_KP, extra_1K = reps.extra.z, reps.extra.texts[None]
+            keys_MP = torch.cat([keys_MP, extra_KP.to(keys_MP.dtype)])
+            of_query_NK = (extra_1K == reps.texts[:, :1]) | (extra_1K == reps.texts[:, 1:2])
+            same_NM = torch.cat([same_NM, of_query_NK], dim=1)
+            bonus_NM = F.pad(bonus_NM, (0, len(extra_KP)))
         return info_nce(reps.z[:, 0], keys_MP, tau=self.recipe.tau, same_NM=same_NM, bonus_NM=bonus_NM)
 
 
@@ -257,7 +267,8 @@ class PairSoftmaxModule(nn.Module):
         if reps.labels is None:
             raise ValueError("pair_softmax needs a source with labels")
         with torch.autocast(reps.z.device.type, enabled=False):
-            u, v = reps.z[:, 0].float(), reps.z[:, 1].float()
+            z_NVD = reps.z if reps.pooled is None else reps.pooled  # a contrast's head is not its own
+            u, v = z_NVD[:, 0].float(), z_NVD[:, 1].float()
             return F.cross_entropy(self.classifier(torch.cat([u, v, (u - v).abs()], dim=-1)), reps.labels)
 
 

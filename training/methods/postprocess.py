@@ -1,9 +1,11 @@
-"""Post-processors: affine maps fitted on vectors, after training or instead of it; published as dense layers.
+"""Post-processors: maps fitted on vectors, after training or instead of it; published as dense layers.
 
 vectors ─▶ mean and covariance, in float64, a chunk at a time ─▶ x W + b
 
+sif, usif   weights of words, before anything else (word_weights.py)
 whiten      every direction gets the same spread (Su et al. 2021, BERT-whitening)
-drop_pcs    the strongest directions are taken out (Mu and Viswanath 2018, All-but-the-Top)
+drop_pcs    the strongest directions are taken out (Mu and Viswanath 2018, All-but-the-Top; Arora et al. 2017)
+flow        every vector at once, by a normalising flow, after anything else (flow.py)
 """
 
 # ruff: noqa: N806  shapes live in names
@@ -11,16 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from training.errors import TrainingError
-from training.methods.ranges import Count
-from training.model.encoder import Affine
+from training.methods.flow import Flow
+from training.methods.ranges import Count, Flag
+from training.methods.word_weights import Sif, Usif
+from training.model.encoder import Affine, TrainedEncoder
 
 Floats = NDArray[np.float64]
+_FOR_ONE = 100  # dimensions for one direction that drop_pcs takes out
 _NOTHING = 1e-10  # of the strongest direction's variance: a direction in which vectors do not differ
 
 
@@ -38,6 +44,8 @@ class Moments(NamedTuple):
 
 
 class Post(Protocol):
+    """One that needs no more than moments."""
+
     def fit(self, moments: Moments) -> Affine:
         """Raise TrainingError when the vectors are too few or too alike."""
 
@@ -64,17 +72,29 @@ class Whiten:
 
 @dataclass(frozen=True)
 class DropPcs:
-    """x - μ without its part in the `count` strongest directions."""
+    """x without its part in the `count` strongest directions.
 
-    count: Count
+    count: 0 is one for every 100 dimensions (Mu and Viswanath 2018, section 2). centred: around the mean,
+    which is subtracted; SIF and uSIF take directions from 0. by_share: of each direction only the share that
+    its σ² has in those of all `count` (Ethayarajh 2018, section 3.4).
+    """
+
+    count: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] = 0
+    centred: Flag = True
+    by_share: Flag = False
     name: Literal["drop_pcs"] = "drop_pcs"
 
     def fit(self, moments: Moments) -> Affine:
-        _, directions = _principal(moments)
-        if self.count >= len(directions):
-            raise TrainingError(f"Vectors of {len(directions)} dimensions cannot lose {self.count} of them.")
-        top = directions[:, : self.count]
-        weight = np.eye(len(directions)) - top @ top.T
+        if not self.centred:
+            second = moments.covariance + np.outer(moments.mean, moments.mean)
+            moments = Moments(moments.texts, np.zeros_like(moments.mean), second)
+        variances, directions = _principal(moments)
+        count = self.count or max(round(len(directions) / _FOR_ONE), 1)
+        if count >= len(directions):
+            raise TrainingError(f"Vectors of {len(directions)} dimensions cannot lose {count} of them.")
+        top, strongest = directions[:, :count], variances[:count]
+        shares = strongest / strongest.sum() if self.by_share else np.ones(count)
+        weight = np.eye(len(directions)) - top * shares @ top.T
         return Affine(weight, -moments.mean @ weight)
 
 
@@ -97,6 +117,23 @@ def moments_of(chunks: Iterable[NDArray[np.float32]]) -> Moments:
         raise TrainingError("A post-processor is fitted on two texts or more.")
     mean = total / count
     return Moments(count, mean + shift, products / count - np.outer(mean, mean))
+
+
+def process(posts: Sequence[Post | Flow | Sif | Usif], encoder: TrainedEncoder, texts: Sequence[str]) -> None:
+    """Fit one after another, each on what those before it make of the vectors of `texts`, and add them."""
+    affine: list[Post] = []
+    flows: list[Flow] = []
+    for post in posts:
+        if isinstance(post, Sif | Usif):
+            encoder.weigh_words(post.weights(encoder.word_counts(texts)))
+        elif isinstance(post, Flow):
+            flows.append(post)
+        else:
+            affine.append(post)
+    if affine:
+        encoder.add_dense(fit(affine, moments_of(encoder.pooled_chunks(texts))))
+    for flow in flows:
+        encoder.add_dense(flow.fit(np.concatenate([*encoder.pooled_chunks(texts)])))
 
 
 def fit(posts: Sequence[Post], moments: Moments) -> list[Affine]:

@@ -19,38 +19,60 @@ from models.graph.head import POOLINGS
 from training.methods.crops import Cloze, Crops
 from training.methods.declared import Named
 from training.methods.distillation import KlTeacher
-from training.methods.heads import BatchNorm, Plain, Tanh
+from training.methods.flow import Flow
+from training.methods.guided_objectives import Anchor, Neighbours, SelfGuided
+from training.methods.heads import BatchNorm, Gelu, Plain, Relu, Tanh, Transform
 from training.methods.negatives import Noise, Queue
 from training.methods.objectives import InfoNCE, NTXent, PairSoftmax, Triplet
+from training.methods.ordered import OrderedSentences
+from training.methods.pair_objectives import BceDot, Cosent, CosineMse, HardNce, TwoWay
 from training.methods.postprocess import DropPcs, Whiten
 from training.methods.ranges import AboveZero, Count, Flag, Rate, Share
-from training.methods.sources import DocumentSpans, LabelledPairs, Lines, ScoredLists, TextPairs, Triples
+from training.methods.sources import LabelledPairs, Lines, ScoredLists, ScoredPairs, TextPairs, Triples
+from training.methods.spans import DocumentSpans
 from training.methods.token_objectives import Denoise, Mlm, Rtd
-from training.methods.twins import Ema
-from training.methods.views import Crop, Delete, Mask, Repeat, Same, Template
+from training.methods.twins import Clone, Ema, Frozen
+from training.methods.views import Crop, Cutoff, Delete, Mask, Repeat, Same, Shuffle, Template
+from training.methods.word_objectives import MiJsd, WordCe
+from training.methods.word_weights import Sif, Usif
 
 Chosen = Field(discriminator="name")
 AnySource = Annotated[
-    Lines | TextPairs | Triples | LabelledPairs | ScoredLists | DocumentSpans | Crops | Cloze,
+    Lines
+    | TextPairs
+    | Triples
+    | LabelledPairs
+    | ScoredPairs
+    | ScoredLists
+    | OrderedSentences
+    | DocumentSpans
+    | Crops
+    | Cloze,
     Chosen,
     Named,
 ]
-AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template, Chosen, Named]
-AnyHead = Annotated[Plain | Tanh | BatchNorm, Chosen, Named]
-AnyObjective = Annotated[
-    InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher | Mlm | Rtd | Denoise, Chosen, Named
-]
+AnyView = Annotated[Same | Mask | Repeat | Delete | Crop | Template | Cutoff | Shuffle, Chosen, Named]
+AnyHead = Annotated[Plain | Tanh | BatchNorm | Relu | Gelu | Transform, Chosen, Named]
+_OverVectors = InfoNCE | NTXent | Triplet | PairSoftmax | KlTeacher
+_OverPairs = CosineMse | Cosent | HardNce | BceDot | TwoWay
+_Guided = SelfGuided | Neighbours | Anchor
+_OverTokens = Mlm | Rtd | Denoise | WordCe | MiJsd
+AnyObjective = Annotated[_OverVectors | _OverPairs | _Guided | _OverTokens, Chosen, Named]
 AnyNegatives = Annotated[Queue | Noise, Chosen, Named]
-AnyPost = Annotated[Whiten | DropPcs, Chosen, Named]
+AnyTwin = Annotated[Ema | Clone | Frozen, Chosen, Named]
+AnyPost = Annotated[Whiten | DropPcs | Flow | Sif | Usif, Chosen, Named]
 if TYPE_CHECKING:
     Pool = str
 else:
-    Pool = Literal[(*POOLINGS, "first_last", "static", "mask")]
+    Pool = Literal[(*POOLINGS, "first_last", "top2", "static", "static_max", "static_power", "mask")]
+
+
+Dropout = Annotated[float, Field(ge=0, le=0.9, strict=True)]
 
 
 @dataclass(frozen=True)
 class Optim:
-    """AdamW. The rate rises over the warmup and then falls linearly to 0, or stays."""
+    """AdamW. The rate rises over the warmup and then falls linearly to 0, or stays (runs/optimizer.py)."""
 
     lr: Rate
     batch: Annotated[int, Field(ge=2, le=1 << 20, strict=True)]  # rows of one step
@@ -58,10 +80,12 @@ class Optim:
     weight_decay: Share  # not of biases and normalisations
     epsilon: Rate
     clip: AboveZero  # the largest norm of a gradient
-    decay: Literal["linear", "constant"] = "linear"
+    decay: Literal["linear", "constant", "slanted"] = "linear"
     table_lr: Rate | None = None  # of the word table, where its rows are new and the layers are not
+    head_lr: Rate | None = None  # of the head and of objectives' own weights, which begin at random
     epochs: Count = 1  # how often each row is seen, unless the number of steps is given
-    train_layers: Count | None = None  # the last ones, and the head; with it embeddings and the others stay
+    # The last ones, and the head; with it embeddings and the others stay. 0: what stands beside the backbone
+    train_layers: Annotated[int, Field(ge=0, le=1 << 20, strict=True)] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,14 +98,17 @@ class Recipe:
     pool: Pool  # of a raw backbone
     head: AnyHead  # of a raw backbone
     objectives: tuple[AnyObjective, ...]  # none: nothing is trained
-    dropout: Annotated[float, Field(ge=0, le=0.9, strict=True)]
+    dropout: Dropout
     max_length: Annotated[int, Field(ge=3, le=1 << 20, strict=True)]  # tokens, in training; not in service
     seed: Annotated[int, Field(ge=0, le=(1 << 63) - 1, strict=True)]
     optim: Optim
     negatives: tuple[AnyNegatives, ...] = ()
-    twin: Annotated[Ema, Named] | None = None
+    twin: AnyTwin | None = None
     post: tuple[AnyPost, ...] = ()
     fixed_mask: Flag = False  # every view has the same dropout mask: SimCSE's ablation
+    dropouts: tuple[
+        Dropout, ...
+    ] = ()  # rates of which each view draws one in each step, instead of `dropout`
     # `backbone`: the run's end is a raw one with its masked-language head
     result: Literal["encoder", "backbone"] = "encoder"
 
@@ -93,11 +120,19 @@ class Recipe:
         """The recipe as JSON, with every block under its name; without the recipe's own name and seed."""
         found: dict[str, Any] = RECIPE.dump_python(self, mode="json", exclude={"name", "seed"})
         # Keys that came later are left out where they change nothing: such a recipe keeps its digest.
-        if found["source"].get("queries") is False:
-            del found["source"]["queries"]
-        for key in ("train_layers", "table_lr"):
-            if found["optim"][key] is None:
-                del found["optim"][key]
+        for table, key, default in (
+            (found["source"], "queries", False),
+            (found["source"], "near", "any"),
+            (found["optim"], "train_layers", None),
+            (found["optim"], "table_lr", None),
+            (found["optim"], "head_lr", None),
+            (found, "dropouts", []),
+            *((block, "generator", "") for block in found["objectives"]),
+            *((block, "centred", True) for block in found["post"]),
+            *((block, "by_share", False) for block in found["post"]),
+        ):
+            if table.get(key) == default:
+                table.pop(key, None)
         return found
 
     def reads(self, what: str) -> bool:

@@ -4,15 +4,15 @@
 
 A batch is a function of the seed and its step, and of nothing else: a run that is resumed goes on exactly
 where it stopped. All rows are seen once before any is seen again; the last batch of such a round is as small
-as it comes. Not here: what is done to the tokens (views.py), and where the texts come from (corpus.py).
+as it comes. Not here: what is drawn from documents (spans.py, crops.py, ordered.py), what is done to tokens
+(views.py), and where the texts come from (corpus.py).
 """
 
 # ruff: noqa: N806  shapes live in names
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, Protocol
@@ -24,12 +24,11 @@ from torch import Tensor
 
 from models.tokens.tokenizer import Tokenizer
 from models.words.progress import counted
-from training.errors import NothingToLearn, TrainingError
 from training.methods.objectives import NO_TEXT
-from training.methods.ranges import Count, Flag
-from training.text.corpus import LISTS, PAIRS, RELATIONS, TEXTS, TRIPLES, Corpus, Kind
+from training.methods.ranges import Flag
+from training.text.corpus import LISTS, PAIRS, RELATIONS, SCORED, TEXTS, TRIPLES, Corpus, Kind
 from training.text.token_file import Shelf, tokenise
-from training.text.tokens import Tokens, tokens_of
+from training.text.tokens import Tokens
 
 _NEGATIVE = 2  # the first column of negatives
 _ORDER, DRAWN = 0, 2  # beside the seed, so that no other use of it draws the same numbers
@@ -80,7 +79,7 @@ class Rows:
         self._columns = corpus.columns
         self._special = sum(map(len, given.tokenizer.affixes))
         self._rounds = Rounds(len(seen), given.batch, given.seed)
-        self._shelf = _shelf(given, seen, given.search_prompt if queries else given.prompt)
+        self._shelf = shelf_of(given, seen, given.search_prompt if queries else given.prompt)
         self._labels = None if corpus.labels is None else torch.tensor(corpus.labels)[torch.from_numpy(seen)]
 
     def __len__(self) -> int:
@@ -104,50 +103,6 @@ class Rows:
         numbers = torch.tensor([first.setdefault(ids[a:b].tobytes(), n) for n, (a, b) in spans])
         further = torch.arange(len(numbers)) % self._columns > _NEGATIVE
         return numbers.where((self._shelf.starts.diff() > self._special) | ~further, NO_TEXT)
-
-
-class Spans:
-    """Spans of each document, drawn anew in every step: anchors, and positives near each of them."""
-
-    def __init__(self, given: Given, recipe: DocumentSpans) -> None:
-        self._before, self._after = given.tokenizer.affixes
-        room = given.longest - len(self._before) - len(self._after)
-        if room < recipe.shortest:
-            raise TrainingError(
-                f"The recipe's spans have {recipe.shortest} tokens or more, and no row may have more than "
-                f"{room} beside the special ones. Lower `shortest`, or raise `max_length`."
-            )
-        self._recipe, self._seed = replace(recipe, longest=min(recipe.longest, room)), given.seed
-        seen = order_of(given.seed, 0, len(given.corpus))[: given.batch * given.steps]
-        self._shelf = _shelf(given, seen, given.prompt)
-        lengths = self._shelf.starts.diff() - len(self._before) - len(self._after)
-        self._long_enough = (lengths >= recipe.least()).nonzero()[:, 0]
-        if len(self._long_enough) < 2:
-            raise NothingToLearn(
-                f"{len(self._long_enough)} of {len(seen)} documents have the {recipe.least()} tokens that "
-                f"{recipe.anchors} anchors of {recipe.shortest} tokens need. Lower the recipe's `shortest`."
-            )
-        too_short = len(seen) - len(self._long_enough)
-        self.remark = f"{too_short:,} documents too short for spans are left out" if too_short else ""
-        self._rounds = Rounds(len(self._long_enough), given.batch, given.seed)
-
-    def __len__(self) -> int:
-        return self._rounds.count
-
-    def distinct(self) -> int:
-        return len(self)
-
-    def batch(self, step: int) -> Batch:
-        random = np.random.default_rng([self._seed, DRAWN, step])
-        columns: list[list[list[int]]] = [[] for _ in range(1 + self._recipe.positives)]
-        for row in self._long_enough[torch.from_numpy(self._rounds.rows(step))].tolist():
-            ids = self._shelf.document(row)[len(self._before) :]
-            ids = ids[: len(ids) - len(self._after)]
-            for spans in self._recipe.spans(len(ids), random):
-                for column, (first, last) in zip(columns, spans, strict=True):
-                    column.append([*self._before, *ids[first:last].tolist(), *self._after])
-        numbers = torch.arange(len(columns[0]) * len(columns)).reshape(-1, len(columns))
-        return Batch(tuple(tokens_of(column) for column in columns), numbers)
 
 
 @dataclass(frozen=True)
@@ -215,54 +170,11 @@ class ScoredLists(_RowSource):
 
 
 @dataclass(frozen=True)
-class DocumentSpans:
-    """Long texts, of which spans are drawn: `anchors` of each, and for each of those `positives` near it.
+class ScoredPairs(_RowSource):
+    """Two texts and how much they mean the same, as a number."""
 
-    Giorgi et al. 2021 (DeCLUTR), section 3.1: Beta(4, 2) makes anchors long and Beta(2, 4) positives short; a
-    positive lies in its anchor, overlaps it or touches it. Anchors lie in different parts of their document.
-    Lengths are in tokens without the special ones; documents too short for the longest give shorter spans,
-    and so does a base that takes fewer tokens.
-    """
-
-    anchors: Count
-    positives: Count
-    shortest: Count
-    longest: Count
-    name: Literal["documents"] = "documents"
-
-    kind: ClassVar[Kind] = TEXTS
-    whole: ClassVar[bool] = True
-    searches: ClassVar[bool] = False
-
-    @property
-    def columns(self) -> int:
-        """The number of texts in a row."""
-        return 1 + self.positives
-
-    def build(self, given: Given) -> Source:
-        return Spans(given, self)
-
-    def least(self) -> int:
-        """The tokens that a document needs."""
-        return 2 * self.anchors * self.shortest
-
-    def spans(self, length: int, random: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
-        """For each anchor its (begin, end) and those of its positives, in a document of `length` tokens."""
-        longest = min(self.longest, length // (2 * self.anchors))
-        parts = random.permutation(length // (2 * longest))[: self.anchors]
-        for part in sorted(parts.tolist()):
-            size = self._length(random.beta(4, 2), longest)
-            begin = 2 * longest * part + int(random.integers(2 * longest - size + 1))
-            found = [(begin, begin + size)]
-            for _ in range(self.positives):
-                near = self._length(random.beta(2, 4), longest)
-                first, last = max(0, begin - near), min(begin + size, length - near)
-                at = int(random.integers(first, last + 1))
-                found.append((at, at + near))
-            yield found
-
-    def _length(self, share: float, longest: int) -> int:
-        return int(share * (longest - self.shortest) + self.shortest)
+    name: Literal["scored_pairs"] = "scored_pairs"
+    kind: ClassVar[Kind] = SCORED
 
 
 def steps_of_a_round(rows: int, batch: int) -> int:
@@ -290,7 +202,7 @@ def order_of(seed: int, number: int, count: int) -> NDArray[np.int64]:
     return np.random.default_rng([seed, _ORDER, number]).permutation(count)
 
 
-def _shelf(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
+def shelf_of(given: Given, rows: NDArray[np.int64], first_prompt: str) -> Shelf:
     """first_prompt: before the first text of a row. A text that only fills up a row stays empty."""
     corpus = given.corpus
     places = (rows[:, None] * corpus.columns + np.arange(corpus.columns)).ravel().tolist()

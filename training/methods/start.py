@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.graph.head import Head
+from models.graph.head import MIXED, Head
 from models.publishing.from_torch.backbone import load_backbone
 from models.publishing.from_torch.pooling import torch_layers
 from models.sources.folder import Source, read_source
@@ -24,6 +24,12 @@ from training.methods.views import Template
 from training.model.encoder import TrainedEncoder
 from training.model.packed import FAMILIES, attention_of
 from training.text.lexicon import Lexicon
+
+_STATIC = {  # pools over the rows of the word table; the last one are power means of Rücklé et al. 2018
+    "static": ("mean",),
+    "static_max": ("max",),
+    "static_power": ("mean", "max", "min"),
+}
 
 
 def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[TrainedEncoder, nn.Module]:
@@ -37,10 +43,12 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
         raise TrainingError(f"{folder} has no model.safetensors to train from.")
     raw = not (folder / "modules.json").is_file()
     template = None
-    if raw:
+    if source.is_table and recipe.pool in _STATIC:
+        source = replace(source, head=Head(_STATIC[recipe.pool], source.head.layers, "static"))
+    elif raw:
         template = _template(recipe) if recipe.pool == "mask" else None
         source = replace(source, head=_head(recipe, source, template))
-    elif recipe.pool in ("mask", "first_last", "static"):
+    elif recipe.pool in ("mask", *MIXED, *_STATIC):
         raise TrainingError(
             f'{folder} pools in its own way; the pool "{recipe.pool}" needs a raw backbone. '
             "(--set 'pool=\"mean\"' leaves the base its own.)"
@@ -52,9 +60,10 @@ def load_encoder(folder: Path, recipe: Recipe, device: torch.device) -> tuple[Tr
     head: nn.Module = nn.Identity()
     if raw:
         generator = torch.Generator().manual_seed(recipe.seed)
-        head = recipe.head.build(source.head.dimension(source.width), generator)
+        head = recipe.head.build(source, source.head.dimension(source.width), generator)
         if recipe.head.keep:
-            dense, head = nn.Sequential(head), nn.Identity()
+            layers = head if isinstance(head, nn.Sequential) else (head,)
+            dense, head = nn.Sequential(*layers), nn.Identity()
     return TrainedEncoder(source, backbone, dense, template).to(device), head.to(device)
 
 
@@ -69,7 +78,8 @@ def _freeze_but_last(backbone: nn.Module, count: int, source: Source) -> None:
     if count > layers:
         raise TrainingError(f"optim.train_layers is {count}, and the base has {layers} layers. Lower it.")
     backbone.requires_grad_(requires_grad=False)
-    stack[layers - count :].requires_grad_(requires_grad=True)
+    if count:  # 0: what stands beside the backbone alone
+        stack[layers - count :].requires_grad_(requires_grad=True)
 
 
 def _template(recipe: Recipe) -> str:
@@ -86,8 +96,10 @@ def _head(recipe: Recipe, source: Source, template: str | None) -> Head:
         if len(distances) > 1:
             raise TrainingError("The templates of a recipe must end alike: [MASK] as far from the end.")
         return Head((f"mask:{distances.pop()}",), ())
-    if recipe.pool in ("first_last", "static"):
+    if recipe.pool in (*MIXED, *_STATIC):
         if source.config.get("model_type") not in FAMILIES:
             raise TrainingError(f'The pool "{recipe.pool}" is there for {", ".join(FAMILIES)} only.')
-        return Head(("mean",), (), recipe.pool)
+        if recipe.pool in MIXED:
+            return Head(("mean",), (), recipe.pool)
+        return Head(_STATIC[recipe.pool], (), "static")
     return Head((recipe.pool,), ())

@@ -12,17 +12,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor, nn
 
+from models.publishing.from_torch.backbone import load_backbone
+from models.sources.folder import Source, read_source
 from training.errors import TrainingError
 from training.methods.objectives import Materials, Objective, Reps
 from training.model.encoder import TrainedEncoder
 from training.model.language_head import language_head, published_head
-from training.model.packed import FAMILIES, packing_of, positions_of, run_backbone, set_dropout
+from training.model.packed import FAMILIES, attention_of, packing_of, positions_of, run_backbone, set_dropout
 from training.text.tokens import NOT_A_TARGET, Tokens, join
 
 _SPREAD = 0.02  # BERT's initializer_range
@@ -65,17 +68,21 @@ class Mlm(Objective):
 class RtdModule(nn.Module):
     """generator: frozen, with its dropout on. discriminator: an encoder of its own, told of the vector h."""
 
-    def __init__(self, materials: Materials) -> None:
+    def __init__(self, materials: Materials, generator: str) -> None:
         super().__init__()
         encoder = materials.encoder
         _require_packed("rtd", materials)
-        self.generator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=False)
-        self.language, stored = language_head(encoder.source, materials.generator)
+        source = _generator_source(generator, encoder) if generator else encoder.source
+        found = load_backbone(source.backbone, attention_of(source.config)) if generator else encoder.backbone
+        self.generator: Any = copy.deepcopy(found).requires_grad_(requires_grad=False)
+        self.language, stored = language_head(source, materials.generator)
         if not stored:
             raise TrainingError(
-                "The base has no masked-language head (cls.predictions.*), which rtd's generator is. "
-                "Take a pre-trained BERT as it was released, or pre-train one with the recipe mlm."
+                f"{source.folder} has no masked-language head (cls.predictions.*), which rtd's generator is. "
+                "Take a pre-trained BERT as it was released, or let the base learn one first: "
+                "`train mlm-head,diffcse …`."
             )
+        self._kind = str(source.config.get("model_type")), int(source.config.get("pad_token_id") or 0)
         self.language.requires_grad_(requires_grad=False)
         # It ends with the run, so it trains whole where the encoder does not.
         self.discriminator: Any = copy.deepcopy(encoder.backbone).requires_grad_(requires_grad=True)
@@ -99,10 +106,8 @@ class RtdModule(nn.Module):
         """The likeliest token at every place, masked or not; the first one of a text stays."""
         device = self.classifier.weight.device
         set_dropout(self.generator, dropout)
-        hidden, _ = run_backbone(
-            self.generator, masked, packing_of(masked, device), self._family, self._pad_id
-        )
-        guessed = self.language(hidden, self.generator.embeddings.word_embeddings.weight).argmax(-1).cpu()
+        hidden, _ = run_backbone(self.generator, masked, packing_of(masked, device), *self._kind)
+        guessed = self.language(hidden, self.generator.get_input_embeddings().weight).argmax(-1).cpu()
         guessed[original.starts[:-1]] = original.ids[original.starts[:-1]]
         return Tokens(guessed, original.starts)
 
@@ -127,15 +132,17 @@ class RtdModule(nn.Module):
 class Rtd(Objective):
     """Chuang et al. 2022 (DiffCSE), equations 2 and 3, as published: the generator takes its best guess.
 
-    It is the base itself, frozen as it began, where theirs is a distilled model of half the layers.
-    The masked views stand aside; the k-th is told of the k-th contrasted view's vector.
+    generator: the folder of a masked language model with the base's vocabulary; theirs is a distilled model
+    of half the layers. Without one it is the base itself, frozen as it began. The masked views stand aside;
+    the k-th is told of the k-th contrasted view's vector.
     """
 
+    generator: str = ""
     name: Literal["rtd"] = "rtd"
     reads: ClassVar[frozenset[str]] = frozenset({"aside"})
 
     def build(self, materials: Materials) -> nn.Module:
-        return RtdModule(materials)
+        return RtdModule(materials, self.generator)
 
 
 class CrossAttention(nn.Module):
@@ -208,6 +215,18 @@ class Denoise(Objective):
 
     def build(self, materials: Materials) -> nn.Module:
         return DenoiseModule(materials)
+
+
+def _generator_source(folder: str, encoder: TrainedEncoder) -> Source:
+    """Raise TrainingError for a folder that has other ids for words than the base."""
+    source = read_source(Path(folder))
+    theirs, own = (each.tokenizer.get("model", {}).get("vocab") for each in (source, encoder.source))
+    if theirs != own:
+        raise TrainingError(
+            f"{folder} has another vocabulary than the base, and its guesses would be other words. Give rtd "
+            "a generator with the base's own tokenizer, or none."
+        )
+    return source
 
 
 def _require_packed(name: str, materials: Materials) -> None:

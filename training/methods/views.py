@@ -6,13 +6,15 @@
     delete      some words left out (TSDAE; SimCSE's ablation), or a single one
     crop        one piece of the text (SimCSE's ablation)
     template    the text in a sentence whose [MASK] stands for it (PromptBERT)
+    cutoff      some tokens' embeddings, or some features of all of them, are zero (ConSERT)
+    shuffle     the tokens at each other's positions (ConSERT)
 
 Special tokens stay where they are. A view that stands `aside` is not contrasted: an objective reads it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -121,6 +123,34 @@ class Crop:
         place = torch.arange(len(owner)) - (in_text.cumsum(0) - in_text)[owner]
         inside = (place >= first[owner]) & (place < (first + length)[owner])
         return _keep_words(tokens, special, words, inside)
+
+
+@dataclass(frozen=True)
+class Cutoff:
+    """A share of each text's tokens, or of the columns of its embeddings, is zeroed (model/cutoff.py).
+
+    Yan et al. 2021 (ConSERT), section 3.2.2. The share is a chance of each: the published code zeroes a
+    fixed number.
+    """
+
+    tokens: Share = 0.0
+    features: Share = 0.0
+    name: Literal["cutoff"] = "cutoff"
+
+    def __call__(self, tokens: Tokens, _generator: torch.Generator, _lexicon: Lexicon, /) -> Tokens:
+        shares = torch.tensor([self.tokens, self.features]).repeat(len(tokens), 1)
+        return replace(tokens, cutoff=shares)
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """The positions of a text's tokens, special ones too, in a random order. ConSERT, section 3.2.2."""
+
+    name: Literal["shuffle"] = "shuffle"
+
+    def __call__(self, tokens: Tokens, generator: torch.Generator, _lexicon: Lexicon, /) -> Tokens:
+        lot = torch.rand(len(tokens.ids), generator=generator)
+        return replace(tokens, positions=_rank_within(tokens.rows(), lot))
 
 
 @dataclass(frozen=True)

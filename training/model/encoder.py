@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.publishing.fingerprint import hash_layer
-from models.publishing.from_torch.backbone import first_last
+from models.publishing.from_torch.backbone import mixed
 from models.publishing.from_torch.pooling import DenseLayer, pool, published_layer, skipped
 from models.publishing.layout import write_backbone, write_layout
 from models.sources.folder import Source
 from models.sources.template import with_template
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.tokens.tokenizer import Tokenizer
+from training.model.cutoff import cut_off
 from training.model.packed import Packing, packing_of, pad, run_backbone, set_dropout
 from training.model.weights import save_weights
 from training.text.lexicon import Lexicon, surround
@@ -34,10 +35,11 @@ _GROUP = 128  # texts of one forward in `encode`; more gains nothing on a CPU
 
 
 class Affine(NamedTuple):
-    """An affine map: x weight + bias."""
+    """An affine map, x weight + bias, and what is done to its result."""
 
     weight: NDArray[np.float64]  # (D, K)
     bias: NDArray[np.float64]  # (K,)
+    activation: str = "identity"  # as of a published Dense
 
 
 class Encoded(NamedTuple):
@@ -78,17 +80,29 @@ class TrainedEncoder(nn.Module):
         set_dropout(self.backbone, dropout)
         packing = packing_of(tokens, self.device)
         layers = self.source.head.tokens != "last"
-        hidden, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=layers)
+        with cut_off(self.backbone, tokens):
+            hidden, states = run_backbone(
+                self.backbone, tokens, packing, self.family, self.pad_id, states=layers
+            )
         pooled = self._pool(hidden, states, tokens, packing)
         return Encoded(pooled, hidden)
 
+    def layers(self, tokens: Tokens) -> Tensor:
+        """The mean of each layer's token vectors, the embeddings' first, without dropout: (R, layers, D)."""
+        set_dropout(self.backbone, 0.0)
+        packing = packing_of(tokens, self.device)
+        _, states = run_backbone(self.backbone, tokens, packing, self.family, self.pad_id, states=True)
+        with torch.autocast(self.device.type, enabled=False):
+            means = [pool(pad(state.float(), packing), packing.mask.long(), ("mean",)) for state in states]
+            return torch.stack(means, dim=1)
+
     def _pool(self, hidden: Tensor, states: Sequence[Tensor], tokens: Tokens, packing: Packing) -> Tensor:
         kind = self.source.head.tokens
-        if kind == "first_last":
-            hidden = first_last(states)
-        elif kind == "static":
+        if kind == "static":
             embeddings: Any = self.backbone.get_input_embeddings()
             hidden = embeddings(tokens.ids.to(self.device))
+        elif kind != "last":
+            hidden = mixed(states, kind)
         with torch.autocast(self.device.type, enabled=False):  # a mean in bf16 would lose digits
             padded = pad(hidden.float(), packing)
             head = self.source.head
@@ -148,7 +162,23 @@ class TrainedEncoder(nn.Module):
             with torch.no_grad():
                 linear.weight.copy_(torch.from_numpy(layer.weight.T))
                 linear.bias.copy_(torch.from_numpy(layer.bias))
-            self.dense.append(DenseLayer(linear, "identity").to(self.device))
+            self.dense.append(DenseLayer(linear, layer.activation).to(self.device))
+
+    @torch.no_grad()
+    def weigh_words(self, weights: NDArray[np.float64]) -> None:
+        """Each row of the word table times its weight, (vocabulary,)."""
+        table: Tensor = self.backbone.get_input_embeddings().weight
+        table.mul_(torch.from_numpy(weights).to(table)[:, None])
+
+    def word_counts(self, texts: Sequence[str]) -> NDArray[np.int64]:
+        """The number of times that each id stands in the texts, without special tokens, (vocabulary,)."""
+        size = len(self.backbone.get_input_embeddings().weight)
+        before, after = map(len, self.lexicon.affixes)
+        counts = np.zeros(size, np.int64)
+        for at in range(0, len(texts), 1024):
+            for tokens in self._tokenizer.tokenize(texts[at : at + 1024]):
+                counts += np.bincount(tokens.ids[before : len(tokens.ids) - after], minlength=size)
+        return counts
 
     def pooled_chunks(self, texts: Sequence[str], chunk: int = 1024) -> Iterator[NDArray[np.float32]]:
         """The vectors of documents: with the prompt that the published model will put before them."""

@@ -217,12 +217,7 @@ class _Run:
         recipe = self._job.recipe
         if recipe.post:
             self._options.say("fitting " + " and ".join(type(each).__name__ for each in recipe.post))
-            encoder = self._trainer.encoder
-            encoder.add_dense(
-                postprocess.fit(
-                    recipe.post, postprocess.moments_of(encoder.pooled_chunks(self._job.corpus.texts))
-                )
-            )
+            postprocess.process(recipe.post, self._trainer.encoder, self._job.corpus.texts)
         if recipe.post or not self._steps:
             self._evaluate()
         self._save("last")

@@ -10,7 +10,7 @@ Not here: how often anything is reported, evaluated or saved (loop.py).
 # ruff: noqa: N803, N806  shapes live in names
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +22,18 @@ from training.errors import TrainingError
 from training.evaluation.encoding import Choose, Encode
 from training.methods.fit import column_of_each_view
 from training.methods.negatives import Rows
-from training.methods.objectives import Materials, Reps
+from training.methods.objectives import Extra, Materials, Reps
 from training.methods.recipe import Recipe
 from training.methods.sources import Batch, Source
 from training.methods.token_objectives import word_table
-from training.methods.views import Template, stands_aside
-from training.model.encoder import Encoded, TrainedEncoder
-from training.runs.gradcache import backward_in_chunks, random_state, set_random_state
+from training.methods.twins import Ema
+from training.methods.views import stands_aside
+from training.model.encoder import TrainedEncoder
+from training.runs.forward import Forward
+from training.runs.gradcache import backward_in_chunks
+from training.runs.optimizer import adamw, rate
 from training.runs.processes import World
-from training.text.tokens import Tokens, join
+from training.text.tokens import Tokens
 
 _STEPS = 1  # beside the seed: sources.py draws its order from 0 and its spans from 2
 
@@ -61,26 +64,21 @@ class Trainer:
         """
         self.encoder = encoder
         self._recipe, self._source, self._world = recipe, source, world
-        self._steps, self._bf16, self._chunk = steps, bf16, chunk
+        self._steps, self._chunk = steps, chunk
         self._device = encoder.device
         self._contrasted = sum(not stands_aside(view) for view in recipe.views)
         self._columns = column_of_each_view(recipe)
-        if chunk and (recipe.reads("hidden") or recipe.reads("aside") or recipe.fixed_mask):
-            raise TrainingError(
-                f"The recipe {recipe.name} reads more than vectors: its batch cannot be computed in chunks."
-            )
-        self._table = word_table(encoder) if recipe.optim.table_lr else None
         self._objectives, self._negatives = self._build()
         self.model = self._modules(head)
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": list(self._parameters(matrices=True)), "weight_decay": recipe.optim.weight_decay},
-                {"params": list(self._parameters(matrices=False)), "weight_decay": 0.0},
-                *self._table_group(),
-            ],
-            eps=recipe.optim.epsilon,
-            fused=True,
-        )
+        twin: Any = self.model["twin"] if recipe.twin else encoder
+        self._forward = Forward(recipe, encoder, twin, bf16=bf16)
+        if chunk and (recipe.reads("hidden") or recipe.reads("aside") or self._forward.one_by_one):
+            raise TrainingError(
+                f"The recipe {recipe.name} reads more than vectors, or encodes view by view: its batch "
+                "cannot be computed in chunks. Leave out --chunk."
+            )
+        table = word_table(encoder) if recipe.optim.table_lr else None
+        self.optimizer = adamw(self.model, recipe.optim, table)
 
     def step(self, number: int) -> Step:
         """Make step `number`, counted from 0."""
@@ -92,29 +90,34 @@ class Trainer:
         own = tuple(view.select(torch.arange(texts)[_or_first(share)]) for view in views)
         extra = self._extra(generator)
         self.optimizer.zero_grad()
-        loss, pooled = self._backward(own, batch, share, extra)
+        rates = self._forward.rates(generator)
+        loss, pooled = self._backward(own, batch, share, extra, rates)
         self._world.sum_gradients(self.model.parameters())
-        nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._recipe.optim.clip)
+        total = self._world.total(loss).item()
+        if not math.isfinite(total) or not norm.isfinite():  # the weights of the step before are still good
+            return Step(math.nan, texts, math.nan)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(number, group.get("highest"))
+            group["lr"] = rate(self._recipe.optim, self._steps, number, group.get("highest"))
         self.optimizer.step()
-        self._follow(own[0], share, texts)
-        return Step(self._world.total(loss).item(), texts, _uniformity(pooled))
+        self._follow(own[0], batch, share)
+        return Step(total, texts, _uniformity(pooled))
 
     def _backward(
-        self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Tensor | None
+        self, own: tuple[Tokens, ...], batch: Batch, share: slice, extra: Extra | None, rates: list[float]
     ) -> tuple[Tensor, Tensor]:
         """The loss, as far as it is this process's, and (N, D) of the first view; gradients are added."""
-        rows, bias = self._rows(own)
+        rows, bias = self._forward.rows(own)
         size = share.stop - share.start
         seen: list[Tensor] = []
 
         def loss_of(pooled: Tensor, hidden: tuple[Tensor, ...] = ()) -> Tensor:
-            own_nVD = self._less_bias(pooled, len(own[0]), bias)
+            own_nVD = self._forward.vectors(pooled, own, bias)
             all_NVD = self._world.gather(own_nVD[:size], len(batch.texts))
             seen.append(all_NVD[:, 0].detach())
             reps = Reps(
                 z=self._head(all_NVD),
+                pooled=all_NVD,
                 texts=batch.texts[:, self._columns[: self._contrasted]].to(self._device),
                 labels=None if batch.labels is None else batch.labels.to(self._device),
                 extra=extra,
@@ -126,7 +129,7 @@ class Trainer:
                 guest=not size,
             )
             pairs = zip(self._recipe.objectives, self._objectives, strict=True)
-            with self._autocast():
+            with self._forward.autocast():
                 losses = [objective.weight * module(reps) for objective, module in pairs]
             # The processes' losses are summed in the end. One over vectors is the whole batch's in each of
             # them, so it counts as a part of `size`; one over tokens is a process's own sum over the count of
@@ -135,9 +138,9 @@ class Trainer:
 
         if self._chunk and len(rows) > self._chunk:
             chunks = [rows.select(part) for part in torch.split(torch.arange(len(rows)), self._chunk)]
-            loss = backward_in_chunks(lambda part: self._encode(part)[0], chunks, loss_of)
+            loss = backward_in_chunks(lambda part: self._forward.encode(part).pooled, chunks, loss_of)
         else:
-            loss = loss_of(*self._encode_all(rows, own))
+            loss = loss_of(*self._forward.all(rows, own, rates))
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach(), seen[0]
 
@@ -148,95 +151,43 @@ class Trainer:
             for view, column in zip(self._recipe.views, self._columns, strict=True)
         )
 
-    def _rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:
-        """Views to encode: the contrasted views, those aside if they are read, the templates' biases."""
-        encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
-        which: list[Tensor] = []
-        for view, tokens in zip(self._recipe.views, own, strict=True):
-            if isinstance(view, Template) and view.less_bias:
-                empty, of_text = view.bias(tokens, self.encoder.lexicon)
-                encoded.append(empty)
-                which.append(of_text)
-        return join(encoded), which
-
-    def _encode_all(self, rows: Tokens, own: tuple[Tokens, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The vector of each row, and the token vectors of each encoded view."""
-        if self._recipe.fixed_mask:
-            state = random_state()
-            pooled = []
-            for view in own[: self._contrasted]:
-                set_random_state(state)
-                pooled.append(self._encode(view)[0])
-            return torch.cat(pooled), ()
-        pooled_R, hidden = self._encode(rows)
-        if not self._recipe.reads("hidden"):
-            return pooled_R, ()
-        sizes = [len(view.ids) for view in own]
-        return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
-
-    def _encode(self, rows: Tokens) -> Encoded:
-        with self._autocast():
-            encoded: Encoded = self.encoder(rows, self._recipe.dropout)
-            return encoded
-
     def quickly(self, choose: Choose) -> Choose:
         """`choose` in the precision of the training: bf16 was 2.6 times as fast, at cosines of 0.99998."""
 
         def figures(encode_queries: Encode, encode_documents: Encode) -> NDArray[np.float64]:
             # Anew each time: autocast keeps the weights that it has cast, and several are asked about.
-            with self._autocast():
+            with self._forward.autocast():
                 return choose(encode_queries, encode_documents)
 
         return figures
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16)
-
-    def _less_bias(self, pooled: Tensor, texts: int, bias: list[Tensor]) -> Tensor:
-        """(rows, D) -> (texts of this process, V, D)."""
-        V = self._contrasted
-        vectors = pooled[: V * texts].reshape(V, texts, -1)
-        if bias:  # of each view the empty templates' vectors stand behind all others (_rows)
-            counts = [int(which.max()) + 1 for which in bias]
-            parts = torch.split(pooled[len(pooled) - sum(counts) :], counts)
-            vectors = vectors - torch.stack(
-                [part[which.to(part.device)] for part, which in zip(parts, bias, strict=True)]
-            )
-        return vectors.transpose(0, 1)
-
     def _head(self, all_NVD: Tensor) -> Tensor:
         """(N, V, P). A head that normalises batches sees the rows of all views together."""
         z: Tensor = self.model["head"](all_NVD.transpose(0, 1).flatten(0, 1))
-        return z.reshape(self._contrasted, len(all_NVD), -1).transpose(0, 1)
+        return z.reshape(all_NVD.shape[1], len(all_NVD), -1).transpose(0, 1)
 
-    def _extra(self, generator: torch.Generator) -> Tensor | None:
-        rows = [negatives.rows(generator).to(self._device) for negatives in self._negatives]
-        return torch.cat(rows) if rows else None
+    def _extra(self, generator: torch.Generator) -> Extra | None:
+        found = [negatives.rows(generator) for negatives in self._negatives]
+        if not found:
+            return None
+        rows, texts = (torch.cat(each).to(self._device) for each in zip(*found, strict=True))
+        return Extra(rows, texts)
 
     @torch.no_grad()
-    def _follow(self, first: Tokens, share: slice, texts: int) -> None:
+    def _follow(self, first: Tokens, batch: Batch, share: slice) -> None:
         """The twin follows, and its vectors of this batch, without dropout, are negatives of later ones."""
         twin = self._recipe.twin
-        if twin is None:
+        if not isinstance(twin, Ema):
             return
         twin.follow(self.model["twin"], self.encoder)
-        own = self.model["twin"](first, 0.0).pooled[: share.stop - share.start]
-        pooled = self._world.gather(own, texts)
-        z = self.model["head"](pooled)
+        own = self._forward.by_twin(first)[: share.stop - share.start]
+        z = self.model["head"](self._world.gather(own, len(batch.texts)))
         for negatives in self._negatives:
-            negatives.push(z)
+            negatives.push(Extra(z, batch.texts[:, 0]))
 
-    def rate(self, number: int, highest: float | None = None) -> float:
-        """The learning rate of a step: up over the warmup, then down to 0 after the last, or flat.
-
-        highest: instead of the recipe's lr.
-        """
-        optim = self._recipe.optim
-        lr = optim.lr if highest is None else highest
-        warmup = round(optim.warmup * self._steps)
-        if number < warmup:
-            return lr * number / warmup
-        return lr * ((self._steps - number) / (self._steps - warmup) if optim.decay == "linear" else 1)
+    def rate(self, number: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        return rate(self._recipe.optim, self._steps, number)
 
     def _seed(self, number: int) -> torch.Generator:
         """Dropout draws from torch's own generators, other numbers in each process; views from the answer."""
@@ -260,20 +211,6 @@ class Trainer:
         if self._recipe.twin is not None:
             modules["twin"] = self._recipe.twin.build(self.encoder)
         return nn.ModuleDict(modules).to(self._device)
-
-    def _table_group(self) -> list[dict[str, Any]]:
-        """The word table, where it has a rate of its own."""
-        optim = self._recipe.optim
-        if self._table is None:
-            return []
-        return [{"params": [self._table], "weight_decay": optim.weight_decay, "highest": optim.table_lr}]
-
-    def _parameters(self, *, matrices: bool) -> Iterator[nn.Parameter]:
-        return (
-            tensor
-            for tensor in self.model.parameters()
-            if tensor.requires_grad and (tensor.ndim > 1) == matrices and tensor is not self._table
-        )
 
 
 def _or_first(share: slice) -> slice:

@@ -29,7 +29,7 @@ POSITIVE = ("positive", "sent1", "hypothesis", "sentence2")
 _NEGATIVE = ("negative", "hard_neg", "sent2", "negative_1")
 MOST_NEGATIVES = 10  # of a row
 _LABEL = ("label", "entailment")
-_SCORES = ("scores",)
+_SCORES = ("scores", "score")
 LISTED = 8  # documents of a list
 _RELATIONS = {"entailment": 0, "neutral": 1, "contradiction": 2}
 
@@ -47,6 +47,7 @@ TEXTS = Kind((_TEXT,))
 PAIRS = Kind((ANCHOR, POSITIVE))
 TRIPLES = Kind((ANCHOR, POSITIVE, _NEGATIVE), many=True)
 RELATIONS = Kind((ANCHOR, POSITIVE), labelled=True)
+SCORED = Kind((ANCHOR, POSITIVE), scored=True)
 LISTS = Kind((ANCHOR, *((f"doc_{number}",) for number in range(1, LISTED + 1))), scored=True)
 
 Label = int | tuple[float, ...]  # 0 entailment, 1 neutral, 2 contradiction; or a score of each document
@@ -148,14 +149,17 @@ def _many(record: Record, most: int) -> Sequence[str]:
 
 
 def _scores(record: Record, count: int) -> tuple[float, ...]:
-    """A list of JSON, or numbers with spaces between them in a table."""
-    found = record.fields.get(_SCORES[0])
+    """A number or a list of JSON, or numbers with spaces between them in a table."""
+    name = next((name for name in _SCORES if name in record.fields), _SCORES[0])
+    found: Any = record.fields.get(name)
     try:
-        scores = tuple(map(float, found.split() if isinstance(found, str) else found or ()))
+        listed = found.split() if isinstance(found, str) else found if isinstance(found, list) else [found]
+        scores = tuple(map(float, listed))
     except (TypeError, ValueError):
         scores = ()
     if len(scores) != count or not all(map(math.isfinite, scores)):
-        raise TrainingError(f"{record.at}: `scores` must be {count} numbers, one for each document.")
+        wanted = "a number" if count == 1 else f"{count} numbers, one for each document"
+        raise TrainingError(f"{record.at}: `{name}` must be {wanted}.")
     return scores
 
 

@@ -23,6 +23,7 @@ class Tokens:
     starts: Tensor  # int64 (R + 1,)
     targets: Tensor | None = None  # int64 (all tokens,): the id to be guessed, or NOT_A_TARGET
     positions: Tensor | None = None  # int64 (all tokens,), where they are not 0, 1, 2 … of each text
+    cutoff: Tensor | None = None  # (R, 2): the share of each text's tokens, of its features, that are zeroed
 
     def __len__(self) -> int:
         """The number of texts."""
@@ -49,6 +50,7 @@ class Tokens:
             starts,
             None if self.targets is None else self.targets[at],
             None if self.positions is None else self.positions[at],
+            None if self.cutoff is None else self.cutoff[rows],
         )
 
     def keep(self, kept: Tensor) -> Tokens:
@@ -87,12 +89,14 @@ def join(parts: Sequence[Tokens]) -> Tokens:
     for part in parts:
         starts.append(part.starts[1:] + shift)
         shift += len(part.ids)
-    targets = positions = None
+    targets = positions = cutoff = None
     if any(part.targets is not None for part in parts):
         targets = torch.cat([_targets(part) for part in parts])
     if any(part.positions is not None for part in parts):
         positions = torch.cat([part.places() if part.positions is None else part.positions for part in parts])
-    return Tokens(torch.cat([part.ids for part in parts]), torch.cat(starts), targets, positions)
+    if any(part.cutoff is not None for part in parts):
+        cutoff = torch.cat([torch.zeros(len(p), 2) if p.cutoff is None else p.cutoff for p in parts])
+    return Tokens(torch.cat([part.ids for part in parts]), torch.cat(starts), targets, positions, cutoff)
 
 
 def _targets(part: Tokens) -> Tensor:

@@ -17,6 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from models.errors import Unsupported
 from models.graph.backbone import read_safetensors
+from models.graph.head import MIXED, beside_last
 from models.sources.files import read_json
 from models.sources.folder import STATIC
 
@@ -97,15 +98,16 @@ def token_vectors(backbone: nn.Module, ids_RT: Tensor, mask_RT: Tensor, tokens: 
     if tokens == "static":
         words: Tensor = cast("transformers.PreTrainedModel", backbone).get_input_embeddings()(ids_RT)
         return words
-    both = tokens == "first_last"
+    both = tokens in MIXED
     found = backbone(input_ids=ids_RT, attention_mask=mask_RT, output_hidden_states=both)
-    hidden: Tensor = first_last(found.hidden_states) if both else found.last_hidden_state
+    hidden: Tensor = mixed(found.hidden_states, tokens) if both else found.last_hidden_state
     return hidden
 
 
-def first_last(states: Sequence[Tensor]) -> Tensor:
-    """The mean of the first and the last layer's output, float32; states: as transformers gives them.
+def mixed(states: Sequence[Tensor], tokens: str) -> Tensor:
+    """The mean of two layers' outputs, float32; states: as transformers gives them; tokens: as in head.py.
 
-    The first of the states are the embeddings, which are no layer.
+    The first of the states are the embeddings, which are no layer. Raise Unsupported for `top2` of one layer.
     """
-    return (states[1].float() + states[-1].float()) / 2
+    other = states[1 + beside_last(tokens, len(states) - 1)]
+    return (other.float() + states[-1].float()) / 2

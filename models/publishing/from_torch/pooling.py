@@ -55,6 +55,8 @@ def _pool(hidden_RTD: Tensor, mask_RT: Tensor, skipped_R: Tensor, mode: str) -> 
         return hidden_RTD[rows_R, skipped_R]
     places_RT = mask_RT.cumsum(1)
     pooled_RT = mask_RT * (places_RT > skipped_R[:, None])
+    if mode == "min":
+        return hidden_RTD.masked_fill(pooled_RT[..., None] == 0, torch.inf).amin(1)
     if mode == "max":
         return hidden_RTD.masked_fill(pooled_RT[..., None] == 0, -torch.inf).amax(1)
     weights_RT = (pooled_RT * places_RT if mode == "weightedmean" else pooled_RT).to(hidden_RTD.dtype)

@@ -26,7 +26,16 @@ from models.sources.template import with_template
 from tests.tiny import LAYERS, tiny_source
 
 ROWS = [[2, 7, 114, 4, 54, 3], [2, 9, 3], [2, *range(50, 105), 114, 4, 9, 3]]
-POOLINGS = ["mean", "cls", "max", "mean_sqrt_len_tokens", "first_last.mean", "static.mean", "mask:2"]
+POOLINGS = [
+    "mean",
+    "cls",
+    "max",
+    "mean_sqrt_len_tokens",
+    "first_last.mean",
+    "top2.mean",
+    "static.mean",
+    "mask:2",
+]
 
 
 def _model(folder: Path, pooling: str = "mean", activation: str = "gelu") -> onnx.ModelProto:

@@ -28,7 +28,16 @@ from models.store import Store
 from models.tokens.texts import PROOF_TEXTS
 from tests.tiny import ROUNDING, WIDTH, tiny_source
 
-KINDS = ["first_last.mean", "first_last.cls", "static.mean", "static.max", "mask:2", "first_last.mask:2"]
+KINDS = [
+    "first_last.mean",
+    "first_last.cls",
+    "top2.mean",
+    "min",
+    "static.mean",
+    "static.max",
+    "mask:2",
+    "first_last.mask:2",
+]
 TEMPLATE = 'the letter "{}" is [MASK].'
 ROWS = [[2, 7, 114, 4, 54, 3], [2, 40, 41, 42, 4, 43, 44, 4, 9, 3], [2, *range(50, 105), 114, 4, 9, 3]]
 WORDS = "embeddings.word_embeddings.weight"

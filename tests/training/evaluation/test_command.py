@@ -1,5 +1,6 @@
 """python -m training evaluate, as a person uses it."""
 
+import csv
 import errno
 import json
 import os
@@ -49,6 +50,24 @@ def test_a_version_is_scored_as_a_table_and_as_json(
     assert stsb.split()[1] == f"{100 * scores['sts']['stsb']['spearman_all']:.2f}"
     assert "absent: STS13, STS14, STS15, STS16" in captured.out
     assert "encoding the sentences …" in captured.err
+
+
+def test_every_figure_is_a_row_of_the_csv(data: Path, tmp_path: Path, models_dir: Path) -> None:
+    version = Store(models_dir).versions()[0].version
+    files = tmp_path / "scores.json", tmp_path / "scores.csv"
+    given = ["evaluate", version, "--data", str(data), "--json", str(files[0]), "--csv", str(files[1])]
+    assert main(given) == 0
+    scores = json.loads(files[0].read_text())
+    with files[1].open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["model"] for row in rows} == {version}
+    found = {(row["suite"], row["set"], row["figure"]): row["value"] for row in rows}
+    assert len(found) == len(rows)
+    for key, figures in scores["sts"].items():
+        for figure, value in figures.items():
+            assert found["sts", key, figure] == ("" if value is None else str(value))
+    assert found["geometry", "", "uniformity"] == str(scores["geometry"]["uniformity"])
+    assert found["mean", "", "spearman_all"] == str(scores["mean"]["spearman_all"])
 
 
 def test_a_folder_is_scored_published_or_not(

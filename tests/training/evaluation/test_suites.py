@@ -142,7 +142,10 @@ def test_a_folder_without_any_set_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suites", "reason"),
     [
-        (["sts", "stss"], r"There is no suite 'stss'\. There are: sts, geometry, retrieval, transfer\."),
+        (
+            ["sts", "stss"],
+            r"There is no suite 'stss'\. There are: sts, geometry, retrieval, transfer, clustering\.",
+        ),
         ([" "], r"No suite is named\."),
     ],
 )

@@ -27,7 +27,7 @@ def test_sets_for_cross_validation_are_one_file(tmp_path: Path, key: str) -> Non
     write(tmp_path / key / "all.tsv.gz", TEXTS, "label text")
     tasks, absent = load(tmp_path)
     assert list(tasks) == [key]
-    assert absent == [other for other in TITLES if other != key]
+    assert absent == [other for other in TITLES if other not in (key, "sicke")]
     assert tasks[key].splits["all"].sides == (["it is good", "it is bad", "fine"],)
     assert np.array_equal(tasks[key].splits["all"].labels, [1, 0, 1])
     assert list(tasks[key].sentences()) == ["it is good", "it is bad", "fine"]

@@ -18,6 +18,7 @@ MASKED = {"name": "mask", "rate": 0.15}
 ASIDE = {"name": "same", "aside": True}
 TEMPLATE = {"name": "template", "text": '"{}" means [MASK].'}
 SPANS = {"name": "documents", "anchors": 1, "positives": 2, "shortest": 8, "longest": 30}
+QUEUED = {"negatives": [{"name": "queue", "batches": 1}], "twin": {"name": "ema", "momentum": 0.9}}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("promptbert", {"views": [TEMPLATE, TEMPLATE | {"less_bias": False}]}, "less_bias is for all templates"),
     ("esimcse", {"head": "bn"}, 'the head "bn" gives a queue'),
@@ -88,18 +89,36 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "simcse-unsup",
         {"negatives": [{"name": "queue", "batches": 1}]},
-        'a queue needs the twin "ema", and the twin is for a queue',
+        'a queue needs the twin "ema", and that twin is for a queue',
     ),
     ("simcse-unsup", {"twin": {"name": "ema", "momentum": 0.9}}, 'a queue needs the twin "ema"'),
     ("simcse-unsup", {"views": [TEMPLATE, TEMPLATE]}, 'the pool "mask" goes with views `template`, all'),
     ("promptbert", {"views": [TEMPLATE, "same"]}, 'the pool "mask" goes with views `template`, all'),
     ("promptbert", {"pool": "cls"}, 'the pool "mask" goes with views `template`, all of them'),
-    ("promptbert", {"fixed_mask": True}, "fixed_mask encodes each view alone; mlm and templates less"),
-    ("simcse-unsup-mlm", {"fixed_mask": True}, "fixed_mask encodes each view alone"),
+    ("promptbert", {"fixed_mask": True}, "templates less their bias are encoded together"),
+    ("simcse-unsup-mlm", {"fixed_mask": True}, "encode each view alone; mlm and mi_jsd need"),
     ("simcse-unsup", {"result": "backbone"}, 'the result "backbone" is what mlm trains'),
     ("mlm", {"post": [{"name": "drop_pcs", "count": 1}]}, 'the result "backbone" has no vectors'),
     ("pairs", {"objectives": [{"name": "kl_teacher", "tau": 0.1}]}, 'kl_teacher needs the source "lists"'),
     ("distil-hybrid", {"objectives": [INFO]}, "documents of a list are neither right nor wrong"),
+    ("pairs", {"objectives": ["cosine_mse"]}, 'cosine_mse needs the source "scored_pairs" or "lists"'),
+    ("cosent", {"objectives": [INFO]}, "documents of a list are neither right nor wrong, nor are pairs with"),
+    ("pairsupcon", {"objectives": [INFO]}, "labelled pairs contradict each other as well"),
+    ("pairs", {"objectives": [{"name": "hard_nce", "tau": 1}]}, 'hard_nce needs the source "labelled_pairs"'),
+    ("ct", {"objectives": ["neighbours"]}, 'neighbours needs the source "sentences"'),
+    ("ct", {"objectives": ["word_ce"]}, 'word_ce needs the source "pairs"'),
+    ("ct", {"views": ["same"]}, "BceDot compares two views; there are 1."),
+    ("sg-opt", {"twin": "clone"}, "self_guided compares one view with the layers of the twin"),
+    ("sg-opt", {"views": ["same", "same"]}, "self_guided compares one view with the layers"),
+    ("simcse-unsup", {"twin": "frozen"}, 'the twin "frozen" is for self_guided'),
+    ("whitening", {"twin": "clone"}, "a twin is for training, and there is no objective"),
+    ("ct", {"objectives": ["mi_jsd"]}, "encode each view alone; mlm and mi_jsd need more"),
+    ("simcse-unsup-mlm", {"dropouts": [0.1]}, "encode each view alone"),
+    ("promptbert", {"dropouts": [0.1]}, "templates less their bias are encoded together"),
+    ("crops", QUEUED, "a queue knows texts again by their numbers, and documents are cut anew"),
+    ("whitening", {"post": ["sif"]}, "sif and usif weigh the rows of a word table: the pool must be static"),
+    ("sif", {"post": ["drop_pcs", "sif"]}, "sif and usif come before other post-processors"),
+    ("bert-flow", {"post": ["flow", "drop_pcs"]}, "flow comes after all other post-processors"),
     ("distil-hybrid", {"views": ["same"] * 8}, "the source has 9 texts in a row, and there are 8 views"),
     ("simcse-sup", {"objectives": []}, "a head that is kept must be trained, and there is no objective"),
 ]
@@ -124,6 +143,9 @@ def test_what_could_not_work_is_refused(name: str, changes: dict[str, Any], mess
         ("diffcse", {"objectives": [INFO, "rtd", "mlm"]}),
         ("declutr", {"source": SPANS | {"positives": 1}, "views": ["same"] * 2, "objectives": [INFO]}),
         ("promptbert", {"views": [TEMPLATE | {"less_bias": False}] * 2, "fixed_mask": True}),
+        ("ct", {"objectives": [INFO]}),
+        ("sif", {"post": ["usif", "flow"]}),
+        ("declutr", {"source.near": "adjacent"}),
         ("esimcse", {"negatives": [{"name": "queue", "batches": 1}, {"name": "noise", "batches": 1}]}),
     ],
 )

@@ -12,48 +12,71 @@ import torch.nn.functional as F  # noqa: N812  its usual name
 from torch import Tensor
 
 from tests.training.pretrained import ROWS, encoder_of, pretrained, trainer_of
+from tests.training.recipe_cases import corpus_for, raw_source
 from training.methods.catalogue import load_recipe
-from training.methods.negatives import Noise, NoiseRows, Queue, QueueBuffer
+from training.methods.negatives import Noise, NoiseRows, Queue, QueueBuffer, Rows
+from training.methods.objectives import Extra, InfoNCE, InfoNCEModule, Reps
 from training.methods.recipe import Recipe
+from training.methods.sources import Given
+from training.methods.start import load_encoder
 from training.methods.twins import Ema
 from training.runs.step import Trainer
 
 NONE = torch.Generator()
 
 
-def numbered(*numbers: int) -> Tensor:
-    return torch.tensor([[float(number)] * 2 for number in numbers])
+def numbered(*numbers: int) -> Extra:
+    """Vectors that name their texts."""
+    return Extra(torch.tensor([[float(number)] * 2 for number in numbers]), torch.tensor(numbers))
+
+
+def held(queue: Rows) -> list[int]:
+    z, texts = queue.rows(NONE)
+    assert texts.tolist() == z[:, 0].tolist(), "each vector has the number of its text"
+    return texts.tolist()
 
 
 def test_a_queue_has_the_newest_first_grows_and_then_stays_as_long() -> None:
     queue = Queue(batches=2.5).build(2, 2)
     assert isinstance(queue, QueueBuffer)
-    found = [queue.rows(NONE)[:, 0].tolist()]
+    found = [held(queue)]
     for at in range(4):
         queue.push(numbered(10 * at, 10 * at + 1))
-        found.append(queue.rows(NONE)[:, 0].tolist())
+        found.append(held(queue))
     assert found == [[], [0, 1], [10, 11, 0, 1], [20, 21, 10, 11, 0], [30, 31, 20, 21, 10]]
     queue.push(numbered(*range(50, 57)))  # a batch longer than the queue
-    assert queue.rows(NONE)[:, 0].tolist() == [50, 51, 52, 53, 54]
+    assert held(queue) == [50, 51, 52, 53, 54]
 
 
 def test_a_queue_is_in_every_checkpoint() -> None:
     queue, other = Queue(batches=2).build(2, 3), Queue(batches=2).build(2, 3)
     queue.push(numbered(1, 2, 3, 4))
     other.load_state_dict(queue.state_dict())
-    assert other.rows(NONE)[:, 0].tolist() == [1, 2, 3, 4]
+    assert held(other) == [1, 2, 3, 4]
 
 
 def test_a_queue_keeps_no_graph() -> None:
     queue = Queue(batches=2).build(2, 3)
-    queue.push(numbered(1, 2).requires_grad_())
-    assert not queue.rows(NONE).requires_grad
+    queue.push(Extra(torch.ones(2, 2, requires_grad=True), torch.arange(2)))
+    assert not queue.rows(NONE).z.requires_grad
+
+
+def test_a_text_s_own_earlier_vector_is_none_of_its_negatives() -> None:
+    """Worked out by hand."""
+    z = torch.tensor([[[1.0, 0], [1, 0]], [[0, 1], [0, 1]]])
+    texts = torch.tensor([[5, 5], [6, 6]])
+    extra = Extra(torch.tensor([[1.0, 0], [1, 0], [-1, 0]]), torch.tensor([5, 7, 6]))
+    found = InfoNCEModule(InfoNCE(tau=1.0))(Reps(z, texts, extra=extra)).item()
+    e = math.e
+    first = math.log((e + 1 + e + 1 / e) / e)  # itself, the other text, texts 7 and 6; not text 5 again
+    second = math.log((e + 1 + 1 + 1) / e)  # itself, the other text, texts 5 and 7; not text 6 again
+    assert found == pytest.approx((first + second) / 2, rel=1e-6)
 
 
 def test_noise_is_gaussian_and_follows_its_generator() -> None:
     noise = Noise(batches=3.0).build(16, 64)
     assert isinstance(noise, NoiseRows)
-    first, again, other = (noise.rows(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    first, again, other = (noise.rows(torch.Generator().manual_seed(seed)).z for seed in (1, 1, 2))
     assert first.shape == (192, 16)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -64,10 +87,10 @@ def test_noise_is_gaussian_and_follows_its_generator() -> None:
 def test_the_noise_of_a_step_is_its_own_and_comes_again_with_the_step(tmp_path: Path) -> None:
     recipe = load_recipe("gs-infonce", {"optim.batch": 4})
     trainer = trainer_of(recipe, tmp_path / "raw")
-    drawn = [trainer._extra(trainer._seed(step)) for step in (3, 4, 3)]
-    assert [rows.shape for rows in drawn if rows is not None] == [(12, 32)] * 3
-    assert torch.equal(*(rows for rows in (drawn[0], drawn[2]) if rows is not None))
-    assert not torch.equal(*(rows for rows in drawn[:2] if rows is not None))
+    drawn = [extra.z for step in (3, 4, 3) if (extra := trainer._extra(trainer._seed(step)))]
+    assert [rows.shape for rows in drawn] == [(12, 32)] * 3
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
 
 
 def still(batch: int = 8) -> Recipe:
@@ -96,11 +119,11 @@ def loss_by_hand(z: Tensor, kept: Tensor) -> float:
 def test_a_step_sees_the_batches_before_it_and_then_its_own_is_kept(tmp_path: Path) -> None:
     trainer = trainer_of(still(), tmp_path / "raw")
     queue = trainer._negatives[0]
-    before = queue.rows(NONE).clone()
+    before = queue.rows(NONE).z.clone()
     for step in range(4):
         z = first_vectors(trainer, step, "encoder")
         assert trainer.step(step).loss == pytest.approx(loss_by_hand(z, before), rel=1e-4), step
-        after = queue.rows(NONE).clone()
+        after = queue.rows(NONE).z.clone()
         assert torch.equal(after[: len(z)], first_vectors(trainer, step, "twin")), step
         assert torch.equal(after[len(z) :], before[: 12 - len(z)]), "older ones stay as they were"
         before = after
@@ -139,3 +162,16 @@ def test_a_twin_encodes_by_itself(tmp_path: Path) -> None:
             parameter.zero_()
     assert torch.equal(twin(ROWS).pooled, expected)
     assert twin.encode(["river stone"]).shape == (1, 32)
+
+
+def test_a_twin_computes_in_the_precision_of_the_encoder(tmp_path: Path) -> None:
+    """Before it follows, the twin's vectors of a batch are the encoder's own, to the last bit."""
+    recipe = still()
+    encoder, head = load_encoder(raw_source(tmp_path / "raw"), recipe, torch.device("cpu"))
+    given = Given(corpus_for(recipe, 40), encoder.tokenizer(32), batch=8, steps=2, seed=recipe.seed)
+    trainer = Trainer(encoder, head, recipe, recipe.source.build(given), steps=2, bf16=True)
+    (column,) = trainer._source.batch(0).columns
+    with torch.no_grad():
+        expected = trainer._forward.encode(column).pooled
+        assert torch.equal(trainer._forward.by_twin(column), expected)
+        assert not torch.equal(encoder(column).pooled, expected), "bfloat16 is seen"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from training.methods.objectives import (
     NO_TEXT,
+    Extra,
     InfoNCE,
     InfoNCEModule,
     NTXentModule,
@@ -45,6 +46,11 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
 def vectors(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def further(rows: Tensor) -> Extra:
+    """Negatives of none of the texts."""
+    return Extra(rows, torch.full((len(rows),), NO_TEXT))
 
 
 def info_nce_by_loops(z: Tensor, texts: Tensor, extra: Tensor, tau: float, alpha: float) -> float:
@@ -99,7 +105,7 @@ def test_info_nce_counts_each_candidate_as_what_it_is(
 ) -> None:
     z, extra = vectors(8, views, 6), vectors(queued, 6, seed=1)
     module = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))
-    found = module(Reps(z, texts[:, :views], extra=extra))
+    found = module(Reps(z, texts[:, :views], extra=further(extra)))
     expected = info_nce_by_loops(z, texts[:, :views], extra, 0.3, alpha)
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
@@ -115,7 +121,7 @@ def test_several_negatives_of_a_row_and_rows_with_fewer_follow_the_loops() -> No
     )
     z, extra = vectors(4, 5, 6), vectors(3, 6, seed=1)
     for alpha in (1.0, 2.5):
-        found = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))(Reps(z, texts, extra=extra))
+        found = InfoNCEModule(InfoNCE(tau=0.3, hard_weight=alpha))(Reps(z, texts, extra=further(extra)))
         assert found.item() == pytest.approx(info_nce_by_loops(z, texts, extra, 0.3, alpha), rel=1e-5)
     moved = z.clone()
     moved[0, 4], moved[1, 3] = vectors(6, seed=2), vectors(6, seed=3)  # what fills a row up is never seen
@@ -146,7 +152,7 @@ def test_equal_texts_are_not_negatives() -> None:
 def test_the_spread_of_further_negatives_cancels() -> None:
     z, extra = vectors(4, 2, 6), vectors(12, 6, seed=1)
     module = InfoNCEModule(InfoNCE(tau=0.05))
-    found = [module(Reps(z, DISTINCT[:4, :2], extra=scale * extra)).item() for scale in (1, 7)]
+    found = [module(Reps(z, DISTINCT[:4, :2], extra=further(scale * extra))).item() for scale in (1, 7)]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
@@ -231,32 +237,6 @@ def test_a_batch_of_one_text_over_and_over_moves_nothing() -> None:
     assert not z.grad.any()
 
 
-def test_pair_softmax_is_a_softmax_over_u_v_and_their_difference() -> None:
-    z, labels = vectors(7, 2, 5), torch.tensor([0, 2, 1, 1, 0, 2, 2])
-    module = PairSoftmaxModule(5, 3, torch.Generator().manual_seed(3))
-    found = module(Reps(z, DISTINCT[:7, :2], labels)).item()
-    u, v = z[:, 0].numpy().astype(float), z[:, 1].numpy().astype(float)
-    weight, bias = (tensor.detach().numpy().astype(float) for tensor in module.classifier.parameters())
-    logits = np.concatenate([u, v, np.abs(u - v)], axis=1) @ weight.T + bias
-    log_sums = np.log(np.exp(logits).sum(1))
-    assert found == pytest.approx(np.mean(log_sums - logits[range(7), labels]), rel=1e-5)
-
-
-def test_the_classifier_of_pairs_begins_as_torch_s_linear_does() -> None:
-    module = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
-    again = PairSoftmaxModule(300, 3, torch.Generator().manual_seed(3))
-    weight = module.classifier.weight.detach()
-    assert torch.equal(weight, again.classifier.weight)
-    bound = 900**-0.5
-    assert 0.99 * bound < weight.abs().max() <= bound
-    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
-
-
-def test_pair_softmax_without_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match="labels"):
-        PairSoftmaxModule(5, 3, torch.Generator())(Reps(vectors(7, 2, 5), DISTINCT[:7, :2]))
-
-
 LOSSES: dict[str, Callable[[], torch.nn.Module]] = {
     "info_nce": lambda: InfoNCEModule(InfoNCE(tau=0.05, hard_weight=2.0)),
     "nt_xent": lambda: NTXentModule(0.05),
@@ -270,7 +250,7 @@ def test_loss_and_gradient_are_in_float32_under_autocast(name: str) -> None:
     found = []
     for enabled in (False, True):
         z = vectors(8, 3, 16).requires_grad_()
-        reps = Reps(z, TEXTS, torch.arange(8) % 3, vectors(4, 16, seed=1))
+        reps = Reps(z, TEXTS, torch.arange(8) % 3, further(vectors(4, 16, seed=1)))
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             loss = LOSSES[name]()(reps)
         assert loss.dtype == torch.float32

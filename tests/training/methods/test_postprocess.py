@@ -131,6 +131,32 @@ def test_no_direction_would_be_left() -> None:
         fit([DropPcs(12)], moments())
 
 
+def test_all_but_the_top_takes_one_direction_for_every_hundred_dimensions() -> None:
+    wide = RANDOM.normal(size=(900, 250)).astype(np.float32)
+    lost = 250 - np.linalg.matrix_rank(applied([DropPcs()], wide), tol=1e-6)
+    assert lost == 2
+    assert np.linalg.matrix_rank(applied([DropPcs()], X), tol=1e-6) == 11, "one at least"
+
+
+def test_directions_from_the_origin_are_those_of_an_uncentred_svd_and_the_mean_stays() -> None:
+    x = X.astype(float)
+    _, _, directions = np.linalg.svd(x, full_matrices=False)
+    top = directions[:1].T
+    found = applied([DropPcs(1, centred=False)], X)
+    assert np.abs(found - (x - x @ top @ top.T)).max() < 1e-8
+
+
+def test_by_share_takes_of_each_direction_what_it_has_of_their_spread() -> None:
+    x = X.astype(float)
+    _, singular, directions = np.linalg.svd(x, full_matrices=False)
+    shares = singular[:3] ** 2 / (singular[:3] ** 2).sum()
+    expected = x - sum(
+        share * np.outer(x @ each, each) for share, each in zip(shares, directions, strict=False)
+    )
+    found = applied([DropPcs(3, centred=False, by_share=True)], X)
+    assert np.abs(found - expected).max() < 1e-8
+
+
 @pytest.mark.parametrize("chunks", [[], [X[:1]]])
 def test_one_vector_alone_is_too_few(chunks: list[Floats]) -> None:
     with pytest.raises(TrainingError, match="fitted on two texts or more"):

@@ -41,10 +41,10 @@ def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
         (
             '"same"]',
             '"sane"]',
-            "view 'sane' is not known; 'same' is. There are: crop, delete, mask",
+            "view 'sane' is not known; 'same' is. There are: crop, cutoff, delete, mask",
         ),
         ('"same", "same"', '"same"', "there are 1"),
-        ('"tanh"', '"bm"', "head 'bm' is not known. There are: bn, none, tanh"),
+        ('"tanh"', '"bm"', "head 'bm' is not known. There are: bn, gelu, none, relu, tanh, transform"),
         ('"info_nce"', '"tripled"', "objective 'tripled' is not known"),
         ("tau = 0.05", "temperature = 0.05", "the objective has no key 'temperature'"),
         ("tau = 0.05", 'tau = "warm"', "tau must be a number, not 'warm'"),
@@ -72,7 +72,11 @@ def test_a_shipped_recipe_is_at_most_fifteen_lines() -> None:
             "result 'model' is not known. There are: encoder, backbone",
         ),
         ("seed = 42", 'seed = 42\nnegatives = ["nose"]', "negative 'nose' is not known; 'noise' is"),
-        ("seed = 42", 'seed = 42\ntwin = "emma"', "twin 'emma' is not known; 'ema' is. There are: ema"),
+        (
+            "seed = 42",
+            'seed = 42\ntwin = "emma"',
+            "twin 'emma' is not known; 'ema' is. There are: clone, ema, frozen",
+        ),
         ("seed = 42", 'seed = 42\npost = ["whiten"]', "the post lacks dimension"),
         ("seed = 42", "seed = 42\nfixed_mask = 1", "fixed_mask must be true or false, not 1"),
         (

@@ -17,7 +17,8 @@ from tests.training.recipe_cases import WORDS, raw_source
 from tests.training.vocabularies import rows_of
 from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
-from training.methods.sources import Batch, DocumentSpans, Given
+from training.methods.sources import Batch, Given
+from training.methods.spans import DocumentSpans
 from training.runs.command import train
 from training.runs.options import Options
 from training.text.corpus import Corpus
@@ -176,6 +177,29 @@ def test_a_base_whose_rows_are_shorter_than_the_recipe_s_spans_can_be_trained(tm
     corpus = Corpus.of(texts_of(4, 1200), "documents")  # so long that spans could have 300 tokens
     result = train(recipe, corpus, base, tmp_path / "out", Options(precision="fp32", steps=2, threads=1))
     assert result.finished
+
+
+def test_equal_documents_are_read_once(tiny_source: Path) -> None:
+    """Two spellings of one text have the same tokens, and would be each other's negatives."""
+    texts = texts_of(3, 60)
+    source = SMALL.build(given_of(tiny_source, [*texts, texts[0].upper(), texts[1] + " "]))
+    assert source.distinct() == 3
+    assert source.remark == "2 documents with the tokens of others are left out"
+
+
+@given(documents(), st.integers(0, 2**32))
+def test_positives_lie_in_their_anchor_or_beside_it(drawn: tuple[DocumentSpans, int], seed: int) -> None:
+    recipe, length = drawn
+    for (begin, end), *positives in replace(recipe, near="subsuming").spans(
+        length, np.random.default_rng(seed)
+    ):
+        assert all(begin <= first < last <= end for first, last in positives)
+        assert all(last - first >= recipe.shortest for first, last in positives)
+    for (begin, end), *positives in replace(recipe, near="adjacent").spans(
+        length, np.random.default_rng(seed)
+    ):
+        assert all(0 <= first < last <= length for first, last in positives)
+        assert all(last == begin or first == end for first, last in positives)
 
 
 def test_a_shortest_span_above_the_longest_is_refused() -> None:

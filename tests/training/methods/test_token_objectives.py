@@ -27,7 +27,7 @@ from tests.training.pretrained import (
 from tests.training.recipe_cases import raw_source
 from training.errors import TrainingError
 from training.methods.objectives import Reps
-from training.methods.token_objectives import DenoiseModule, RtdModule
+from training.methods.token_objectives import Denoise, DenoiseModule, Rtd, RtdModule
 from training.model.encoder import TrainedEncoder
 from training.text.tokens import NOT_A_TARGET, Tokens, join, tokens_of
 
@@ -59,7 +59,8 @@ def rtd_of(folder: Path, family: str = "bert") -> tuple[Any, TrainedEncoder, Rtd
     """The masked language model of transformers, our encoder of the same weights, and the objective."""
     theirs = pretrained(folder, family)
     encoder = encoder_of(folder)
-    module = RtdModule(materials_of(encoder))
+    module = Rtd().build(materials_of(encoder))
+    assert isinstance(module, RtdModule)
     shaken(module.discriminator, 1)
     shaken(module.classifier, 2)
     return theirs, encoder, module
@@ -182,17 +183,17 @@ def test_the_encoder_learns_through_the_vector_and_the_generator_nothing(tmp_pat
 def test_rtd_without_a_masked_language_head_is_refused(tmp_path: Path) -> None:
     encoder = encoder_of(raw_source(tmp_path / "raw", language=False))
     with pytest.raises(TrainingError, match="no masked-language head"):
-        RtdModule(materials_of(encoder))
+        Rtd().build(materials_of(encoder))
 
 
-@pytest.mark.parametrize("module", [RtdModule, DenoiseModule])
-def test_objectives_that_need_a_berts_insides_refuse_others(module: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("objective", [Rtd(), Denoise()])
+def test_objectives_that_need_a_berts_insides_refuse_others(objective: Any, tmp_path: Path) -> None:
     encoder = encoder_of(pretrained_folder(tmp_path / "raw"))
     with pytest.raises(TrainingError, match="as wide as its tokens"):
-        module(materials_of(encoder)._replace(width=16))
+        objective.build(materials_of(encoder)._replace(width=16))
     other = encoder_of(family_source(tmp_path / "distilbert", "distilbert"))
     with pytest.raises(TrainingError, match="needs a base of bert, roberta"):
-        module(materials_of(other))
+        objective.build(materials_of(other))
 
 
 def pretrained_folder(folder: Path) -> Path:

@@ -138,6 +138,9 @@ def test_what_reads_more_than_vectors_refuses_chunks_and_leaves_nothing(
     run: Run, tmp_path: Path, name: str, changes: dict[str, Any]
 ) -> None:
     given = {"recipe": load_recipe(name, changes), "base": raw_source(tmp_path / "raw")}
-    with pytest.raises(TrainingError, match=f"The recipe {name} reads more than vectors: its batch cannot"):
+    with pytest.raises(
+        TrainingError,
+        match=f"The recipe {name} reads more than vectors, or encodes view by view: its batch cannot",
+    ):
         run("out", **given, chunk=2)
     assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ from training.errors import TrainingError
 from training.evaluation.scorable import open_scorable
 from training.methods.catalogue import load_recipe
 from training.methods.recipe import Recipe
-from training.methods.sources import DocumentSpans
+from training.methods.spans import DocumentSpans
 from training.methods.views import Repeat
 from training.runfile import Result
 from training.runs.command import train

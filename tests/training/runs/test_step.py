@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from training.runs.collapse import LONG
 from training.runs.step import Step, Trainer, _uniformity
 from training.text.corpus import TEXTS, Corpus
 
-NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top"]
+NO_STEPS = ["first-last", "static-average", "whitening", "all-but-the-top", "static-max", "power-means"]
 
 
 def uniformities(monkeypatch: pytest.MonkeyPatch, found: list[float]) -> None:
@@ -105,6 +106,50 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_no_model(run: Run, tmp
         run("out", base=base)
     assert not (tmp_path / "out" / "last").exists()
     assert not events(tmp_path / "out", "step")
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_step_whose_loss_is_no_number_changes_nothing(broken: str, tmp_path: Path) -> None:
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("esimcse", {}))
+    trainer.step(0)
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    optimiser = copy.deepcopy(trainer.optimizer.state_dict())
+    if broken == "loss":
+        hook: Any = trainer._objectives[0].register_forward_hook(lambda *given: given[2] * torch.inf)
+    else:
+        weight = trainer.encoder.backbone.encoder.layer[0].output.dense.weight
+        hook = weight.register_hook(lambda gradient: gradient * torch.nan)
+    assert np.isnan(trainer.step(1).loss)
+    hook.remove()
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    after = trainer.optimizer.state_dict()
+    for number, state in optimiser["state"].items():
+        assert all(torch.equal(tensor, after["state"][number][name]) for name, tensor in state.items())
+    assert np.isfinite(trainer.step(1).loss)
+
+
+def test_a_slanted_rate_begins_and_ends_at_a_32nd(tmp_path: Path) -> None:
+    """Howard and Ruder 2018, equation 3, with T = 10 steps, a cut of 2 and a ratio of 32, by hand."""
+    changes = {"optim.decay": "slanted", "optim.warmup": 0.2, "optim.lr": 3.2e-3}
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("simcse-unsup", changes))
+    shares = [0, 1 / 2, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+    assert [trainer.rate(step) for step in range(10)] == pytest.approx([1e-4 * (1 + 31 * p) for p in shares])
+
+
+def test_the_head_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    changes = {"optim.head_lr": 1e-1, "optim.lr": 1e-3, "optim.warmup": 0.0, "optim.decay": "constant"}
+    trainer = trainer_for(raw_source(tmp_path / "raw"), recipe_of("pairsupcon", changes))
+    trainer.step(0)
+    names = {id(tensor): name for name, tensor in trainer.model.named_parameters()}
+    rates = {
+        names[id(tensor)]: group["lr"]
+        for group in trainer.optimizer.param_groups
+        for tensor in group["params"]
+    }
+    assert rates.keys() == set(names.values())
+    for name, rate in rates.items():
+        assert rate == (1e-3 if name.startswith("encoder.") else 1e-1), name
 
 
 def test_a_base_with_a_weight_that_is_no_number_is_refused(run: Run, tmp_path: Path) -> None:

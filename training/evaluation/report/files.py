@@ -104,6 +104,7 @@ _RETRIEVAL = _table(
     SEARCH.values(), ("queries", "documents", "empty", "undefined"), lexical=_MODE, hybrid=_MODE
 )
 _TRANSFER = _table(("accuracy", "f1"), ("examples", "undefined"), remarks=_TEXTS)
+_CLUSTERED = _table(("accuracy",), ("classes", "sentences", "undefined"))
 _STEPS = Annotated[list[StrictInt], Field(min_length=BINS, max_length=BINS)]
 _GEOMETRY = _table(
     ("alignment", "uniformity", "mean_cosine", "top_energy", "effective_rank"),
@@ -120,6 +121,7 @@ _EVALUATION = _table(
     sts=(_by_name(BY_KEY, _SIMILARITY), {}),
     retrieval=(GenericAlias(dict, (str, _RETRIEVAL)), {}),
     transfer=(_by_name(TITLES, _TRANSFER), {}),
+    clustering=(_by_name(TITLES, _CLUSTERED), {}),
     mean=_MEAN,
     transfer_mean=_MEAN,
     geometry=(_GEOMETRY, None),

@@ -117,6 +117,10 @@ def _tables(models: Models) -> Iterator[str]:
         f1 = {f"{title(key)} F1": _figure("transfer", key, "f1") for key in keys if key == "mrpc"}
         yield "## Transfer: accuracy"
         yield _rows(models, figures | mean | f1, percent)
+    keys = _present(models, "clustering", TITLES)
+    if keys:
+        yield "## Clustering: accuracy of k-means"
+        yield _rows(models, {title(key): _figure("clustering", key, "accuracy") for key in keys}, percent)
 
 
 def _rows(models: Models, figures: Mapping[str, Figure], *shows: Show) -> str:

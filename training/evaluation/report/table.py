@@ -35,6 +35,8 @@ def table(scores: dict[str, Any]) -> str:
         sections += [_retrieval(scores["retrieval"])]
     if "transfer" in scores:
         sections += [_transfer(scores["transfer"], scores["transfer_mean"])]
+    if "clustering" in scores:
+        sections += [_clustering(scores["clustering"])]
     if scores["absent"]:
         names = ", ".join(map(title, scores["absent"]))
         sections += [f"absent: {names} (no such folder in the evaluation data)"]
@@ -145,6 +147,14 @@ def _transfer(tasks: dict[str, dict[str, Any]], mean: dict[str, Any]) -> str:
         cells = f"{percent(figures['accuracy']):>10}{f1:>10}{figures['examples']:>10}"
         lines += [f"{TITLES[key]:12}{cells}{said}"]
     lines += [f"{'mean of ' + str(len(mean['sets'])):12}{percent(mean['accuracy']):>10}"]
+    return "\n".join(lines)
+
+
+def _clustering(tasks: dict[str, dict[str, Any]]) -> str:
+    lines = [f"{'clustering':12}{'accuracy':>10}{'classes':>10}{'sentences':>11}"]
+    for key, figures in tasks.items():
+        cells = f"{percent(figures['accuracy']):>10}{figures['classes']:>10}{figures['sentences']:>11}"
+        lines += [f"{TITLES[key]:12}{cells}"]
     return "\n".join(lines)
 
 

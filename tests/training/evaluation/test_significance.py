@@ -1,0 +1,84 @@
+"""Differences between two models with their intervals: clear ones, none, and the command on real models."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from models.store import Store
+from tests.tiny import tiny_source as make_tiny_source
+from tests.training.evaluation.beir import write_collection
+from tests.training.evaluation.pairs import small_data
+from training.__main__ import main
+from training.evaluation.significance import Measured, differences, table
+
+RANDOM = np.random.default_rng(0)
+GOLD = RANDOM.uniform(0, 5, 120)
+
+
+def cosines(noise: float, seed: int) -> np.ndarray:
+    found: np.ndarray = GOLD / 5 + np.random.default_rng(seed).normal(size=120) * noise
+    return found
+
+
+def test_a_clear_difference_is_told_from_luck() -> None:
+    before = Measured({"stsb": (GOLD, cosines(0.5, 1)), "sickr": (GOLD, cosines(0.5, 2))}, {})
+    after = Measured({"stsb": (GOLD, cosines(0.1, 3)), "sickr": (GOLD, cosines(0.5, 4))}, {})
+    stsb, sickr, mean = differences(before, after)
+    assert (stsb.name, sickr.name, mean.name) == ("STS-B", "SICK-R", "mean of 2")
+    assert stsb.before == pytest.approx(spearmanr(before.pairs["stsb"][1], GOLD).statistic)
+    assert mean.after == pytest.approx((stsb.after + sickr.after) / 2)
+    assert [each.verdict for each in (stsb, sickr, mean)] == ["better", "may be luck", "better"]
+    other_way = (Measured({"stsb": each.pairs["stsb"]}, {}) for each in (after, before))
+    assert [each.verdict for each in differences(*other_way)] == ["worse"]
+    for each in (stsb, sickr, mean):
+        assert each.interval.low < each.after - each.before < each.interval.high
+    (line,) = [line for line in table([stsb]).splitlines() if line.startswith("STS-B")]
+    assert line.split()[-1] == "better"
+    assert line.split()[1] == f"{100 * stsb.before:.2f}"
+
+
+def test_searches_are_compared_query_by_query() -> None:
+    before = Measured({}, {"cranfield": [0.5, 0.1] * 40})
+    after = Measured({}, {"cranfield": [0.6, 0.2] * 40})
+    (found,) = differences(before, after)
+    assert found.after - found.before == pytest.approx(0.1)
+    assert found.interval == pytest.approx((0.1, 0.1)), "every query gains as much"
+    (same,) = differences(before, before)
+    assert same.verdict == "may be luck"
+
+
+@pytest.mark.long
+def test_two_versions_are_compared_by_their_names(
+    tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SIMILE_MODELS_DIR", str(tiny_models_dir))
+    data = small_data(tmp_path / "data")
+    write_collection(data / "tiny", {"a": ("", "the cat"), "b": ("", "a dog")}, {"q": "cat"}, [("q", "a", 1)])
+    first = Store(tiny_models_dir).versions()[0].version
+    second = str(make_tiny_source(tmp_path / "other", seed=5))
+    file = tmp_path / "found.csv"
+    given = [
+        "significance",
+        first,
+        second,
+        "--data",
+        str(data),
+        "--suite",
+        "sts,retrieval",
+        "--csv",
+        str(file),
+    ]
+    assert main(given) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == ["STS12", "STS-B", "SICK-R", "mean", "tiny"]
+    with file.open(newline="") as stream:
+        rows = {row["set"]: row for row in csv.DictReader(stream)}
+    assert float(rows["STS12"]["low"]) <= float(rows["STS12"]["difference"]) <= float(rows["STS12"]["high"])
+    assert rows["tiny"]["items"] == "1"
+    assert main(["significance", first, second, "--data", str(data), "--suite", "transfer"]) == 1
+    assert "--suite is 'transfer', and takes sts and retrieval." in capsys.readouterr().err

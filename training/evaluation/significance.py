@@ -1,0 +1,149 @@
+"""`python -m training significance BEFORE AFTER`: whether a difference between two models may be luck.
+
+    both models ─▶ the same pairs and queries ─▶ paired bootstrap ─▶ each difference with its interval
+
+Models are named as for `evaluate`. Similarity is Spearman over a set's pairs, search is nDCG@10 over its
+queries; an interval that holds 0 says that another draw of the same kind could have shown nothing. Seeds of
+training are not drawn again: two runs of one recipe may differ by more than their intervals say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.words.progress import Say
+from training.arguments import target
+from training.errors import TrainingError
+from training.evaluation.bootstrap import Graded, Interval, of_mean, of_spearman
+from training.evaluation.data import data_folder
+from training.evaluation.report.table import title
+from training.evaluation.retrieval import collections, judge_all, load, search
+from training.evaluation.scorable import open_scorable
+from training.evaluation.sts import spearman
+from training.evaluation.suites import score
+
+LEVEL = 0.95
+_SUITES = ("sts", "retrieval")
+Floats = NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """What one model gets on each set, item by item."""
+
+    pairs: dict[str, tuple[Floats, Floats]]  # gold scores and cosines
+    queries: dict[str, list[float]]  # nDCG@10 of each
+
+
+class Difference(NamedTuple):
+    name: str
+    before: float
+    after: float
+    interval: Interval
+    items: int
+
+    @property
+    def verdict(self) -> str:
+        if self.interval.low > 0:
+            return "better"
+        return "worse" if self.interval.high < 0 else "may be luck"
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "significance",
+        help="whether a difference between two models may be luck",
+        description="Two models on the same pairs and queries: each difference with its 95 %% interval.",
+    )
+    for name in ("before", "after"):
+        command.add_argument(name, metavar=name.upper(), help="a model, as `evaluate` takes it")
+    command.add_argument(
+        "--data", metavar="DIR", help="where the sets are (SIMILE_EVAL_DATA, else ../shared/data)"
+    )
+    command.add_argument(
+        "--suite", metavar="NAMES", default="sts", help="sts, retrieval or both, with a comma (%(default)s)"
+    )
+    command.add_argument("--csv", metavar="FILE", help="write the differences as fractions")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    suites = [name.strip() for name in options.suite.split(",") if name.strip()]
+    if not suites or not set(suites) <= set(_SUITES):
+        raise TrainingError(f"--suite is {options.suite!r}, and takes {' and '.join(_SUITES)}.")
+    data = data_folder(options.data)
+    file = target(options.csv) if options.csv else None
+    before, after = (measure(name, data, suites, _say) for name in (options.before, options.after))
+    found = list(differences(before, after))
+    sys.stdout.write(f"{table(found)}\n")
+    if file:
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(("set", "before", "after", "difference", "low", "high", "items", "verdict"))
+            for each in found:
+                change = each.after - each.before
+                row = (each.name, each.before, each.after, change, *each.interval, each.items, each.verdict)
+                writer.writerow(row)
+    return 0
+
+
+def measure(name: str, data: Path, suites: list[str], say: Say) -> Measured:
+    """Raise TrainingError when there is no such model, or none of the sets."""
+    found = Measured({}, {})
+    with open_scorable(name, os.environ, say) as model:
+        if "sts" in suites:
+            found.pairs.update(score(model.encode, data, ["sts"], say, samples=True).get("samples", {}))
+        for known, folder in (collections(data) if "retrieval" in suites else {}).items():
+            say(f"searching {known}")
+            collection = load(folder)
+            lists, _ = search(collection, model.encode_queries, model.encode_documents, model.split)
+            found.queries[known] = [each.ndcg10 for each in judge_all(collection, lists["dense"])]
+    if not found.pairs and not found.queries:
+        raise TrainingError(f"{data} holds no set of {' and '.join(suites)}.")
+    return found
+
+
+def differences(before: Measured, after: Measured) -> Iterator[Difference]:
+    """Of each set, and of the mean over the similarity sets. Both are of the same data."""
+    graded = {
+        key: Graded(gold, cosines, after.pairs[key][1]) for key, (gold, cosines) in before.pairs.items()
+    }
+    for key, each in graded.items():
+        scores = spearman(each.before, each.gold), spearman(each.after, each.gold)
+        yield Difference(title(key), *scores, of_spearman([each], level=LEVEL), len(each.gold))
+    if len(graded) > 1:
+        sets = [*graded.values()]
+        mean_before = float(np.mean([spearman(each.before, each.gold) for each in sets]))
+        mean_after = float(np.mean([spearman(each.after, each.gold) for each in sets]))
+        count = sum(len(each.gold) for each in sets)
+        interval = of_spearman(sets, level=LEVEL)
+        yield Difference(f"mean of {len(sets)}", mean_before, mean_after, interval, count)
+    for key, scores_before in before.queries.items():
+        scores_after = after.queries[key]
+        means = float(np.mean(scores_before)), float(np.mean(scores_after))
+        yield Difference(key, *means, of_mean(scores_before, scores_after, level=LEVEL), len(scores_before))
+
+
+def table(found: list[Difference]) -> str:
+    """Times 100, as papers print them."""
+    width = max(12, *(len(each.name) + 1 for each in found))
+    lines = [f"{'':{width}}{'before':>9}{'after':>9}{'change':>9}   95 % interval       items"]
+    for each in found:
+        low, high = (100 * end for end in each.interval)
+        change = 100 * (each.after - each.before)
+        cells = f"{100 * each.before:>9.2f}{100 * each.after:>9.2f}{change:>+9.2f}"
+        interval = f"[{low:+.2f}, {high:+.2f}]"
+        lines += [f"{each.name:{width}}{cells}   {interval:<18}{each.items:>7}  {each.verdict}"]
+    return "\n".join(lines)
+
+
+def _say(step: str) -> None:
+    sys.stderr.write(f"{step} …\n")

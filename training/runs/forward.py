@@ -1,0 +1,109 @@
+"""From views to the vectors of a step: which rows pass which encoder, and what is taken from them.
+
+    views ─▶ one row of all tokens ─▶ encoder ─▶ (texts, V, D) ─▶ less a template's bias, with a twin's layers
+
+One forward has the rows of all views. They pass one by one where they differ in more than their tokens: in
+the encoder (the twin `clone`) or the rate of dropout (`dropouts`), or where even their masks are one
+(`fixed_mask`).
+"""
+
+# ruff: noqa: N806  shapes live in names
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from training.methods.recipe import Recipe
+from training.methods.twins import Clone, Frozen
+from training.methods.views import Template, stands_aside
+from training.model.encoder import Encoded, TrainedEncoder
+from training.runs.gradcache import random_state, set_random_state
+from training.text.tokens import Tokens, join
+
+
+class Forward:
+    def __init__(self, recipe: Recipe, encoder: TrainedEncoder, twin: TrainedEncoder, *, bf16: bool) -> None:
+        """twin: of a recipe that has one, else the encoder itself."""
+        self._recipe, self._encoder, self._twin, self._bf16 = recipe, encoder, twin, bf16
+        self._contrasted = sum(not stands_aside(view) for view in recipe.views)
+        self._cloned = isinstance(recipe.twin, Clone)
+        self.one_by_one = recipe.fixed_mask or bool(recipe.dropouts) or self._cloned
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self._encoder.device.type, torch.bfloat16, enabled=self._bf16)
+
+    def rows(self, own: tuple[Tokens, ...]) -> tuple[Tokens, list[Tensor]]:
+        """Views to encode: the contrasted views, those aside if they are read, the templates' biases."""
+        encoded = list(own if self._recipe.reads("hidden") else own[: self._contrasted])
+        which: list[Tensor] = []
+        for view, tokens in zip(self._recipe.views, own, strict=True):
+            if isinstance(view, Template) and view.less_bias:
+                empty, of_text = view.bias(tokens, self._encoder.lexicon)
+                encoded.append(empty)
+                which.append(of_text)
+        return join(encoded), which
+
+    def all(
+        self, rows: Tokens, own: tuple[Tokens, ...], rates: list[float]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The vector of each row, and the token vectors of each encoded view."""
+        if self.one_by_one:
+            return torch.cat(self._each(own[: self._contrasted], rates)), ()
+        pooled_R, hidden = self.encode(rows)
+        if not self._recipe.reads("hidden"):
+            return pooled_R, ()
+        sizes = [len(view.ids) for view in own]
+        return pooled_R, torch.split(hidden[: sum(sizes)], sizes)
+
+    def _each(self, views: tuple[Tokens, ...], rates: list[float]) -> list[Tensor]:
+        """The vectors of each view, (texts, D), by a forward of its own."""
+        state = random_state()
+        pooled = []
+        for place, (view, rate) in enumerate(zip(views, rates, strict=True)):
+            if self._recipe.fixed_mask:
+                set_random_state(state)
+            encoder = self._twin if self._cloned and not place else self._encoder
+            with self.autocast():
+                pooled.append(encoder(view, rate).pooled)
+        return pooled
+
+    def encode(self, rows: Tokens) -> Encoded:
+        with self.autocast():
+            encoded: Encoded = self._encoder(rows, self._recipe.dropout)
+            return encoded
+
+    def rates(self, generator: torch.Generator) -> list[float]:
+        """The rate of dropout of each contrasted view in one step."""
+        dropouts = self._recipe.dropouts
+        if not dropouts:
+            return [self._recipe.dropout] * self._contrasted
+        drawn = torch.randint(len(dropouts), (self._contrasted,), generator=generator)
+        return [dropouts[at] for at in drawn.tolist()]
+
+    def vectors(self, pooled: Tensor, own: tuple[Tokens, ...], bias: list[Tensor]) -> Tensor:
+        """(rows, D) -> (texts of this process, V, D)."""
+        V, texts = self._contrasted, len(own[0])
+        vectors = pooled[: V * texts].reshape(V, texts, -1)
+        if bias:  # of each view the empty templates' vectors stand behind all others (rows)
+            counts = [int(which.max()) + 1 for which in bias]
+            parts = torch.split(pooled[len(pooled) - sum(counts) :], counts)
+            vectors = vectors - torch.stack(
+                [part[which.to(part.device)] for part, which in zip(parts, bias, strict=True)]
+            )
+        vectors = vectors.transpose(0, 1)
+        if isinstance(self._recipe.twin, Frozen):
+            vectors = torch.cat([vectors, self._layers(own[0])], dim=1)
+        return vectors
+
+    @torch.no_grad()
+    def _layers(self, view: Tokens) -> Tensor:
+        """The mean of each of the twin's layers over the tokens, without dropout, (texts, layers, D)."""
+        with self.autocast():
+            return self._twin.layers(view)
+
+    @torch.no_grad()
+    def by_twin(self, view: Tokens) -> Tensor:
+        """The twin's vectors without dropout, (texts, D), in the precision of the encoder's own."""
+        with self.autocast():
+            pooled: Tensor = self._twin(view, 0.0).pooled
+        return pooled
