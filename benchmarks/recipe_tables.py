@@ -9,6 +9,7 @@ import numpy as np
 from training.evaluation.bootstrap import of_mean
 
 SEEN = "seen, "  # before a mode: queries whose answers were learned from
+NOT_ASKED = "not asked"  # a verdict: the gate was off
 _SIDES = ("before", "after")
 _MODES = ("dense", "hybrid", "served")  # that decide what a candidate is worth
 
@@ -21,24 +22,53 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Every candidate: base, candidate, difference in each mode; then the gate against the truth."""
+    """Base, candidate and difference in each mode, in the mean of the seeds; the gate against the truth."""
     modes = [*_MODES[:2], "lexical", "served", f"{SEEN}dense", f"{SEEN}hybrid"]
-    yield f"| set | recipe | seed | minutes | verdict | STS | {' | '.join(modes)} |"
-    yield "|---" * (6 + len(modes)) + "|"
-    for row in rows:
+    yield f"| set | recipe | steps | share | seeds | minutes | verdict | STS | {' | '.join(modes)} |"
+    yield "|---" * (8 + len(modes)) + "|"
+    for group in _groups(rows):
+        row = _mean(group)
         sides = [
             " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in _SIDES), _moved(row, mode)])
             for mode in modes
         ]
-        minutes = f"{row['minutes']:.1f}" if "minutes" in row else ""
-        sts = f"{100 * row['sts']:.1f}" if "sts" in row else ""
-        cells = [row["set"], row["recipe"], str(row["seed"]), minutes, row["verdict"], sts, *sides]
-        yield f"| {' | '.join(cells)} |"
+        verdicts = ", ".join(f"{count} {word}" for word, count in Counter(_each(group, "verdict")).items())
+        minutes, sts = np.mean(_each(group, "minutes") or [np.nan]), ""
+        if "sts_before" in row and "sts" in row:
+            sts = f"{100 * row['sts_before']:.1f} {100 * np.mean(_each(group, 'sts')):.1f}"
+        cells = [row["set"], row["recipe"], *(str(row.get(key, "")) for key in ("steps", "share"))]
+        cells += [str(len(group)), f"{minutes:.1f}", verdicts, sts]
+        yield f"| {' | '.join([*cells, *sides])} |"
     yield ""
     yield "| in truth | accepted | refused or nothing to learn |\n|---|---|---|"
-    found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in rows)
+    asked = [row for row in rows if row["verdict"] != NOT_ASKED]
+    found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in asked)
     for truth in ("better", "no different", "worse"):
         yield f"| {truth} | {found[truth, True]} | {found[truth, False]} |"
+
+
+def _groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The rows that differ in nothing but the seed."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = (
+            *(row.get(name) for name in ("set", "recipe", "steps", "share", "noise")),
+            row["verdict"] == NOT_ASKED,
+        )
+        found.setdefault(key, []).append(row)
+    return [*found.values()]
+
+
+def _mean(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One row: each query's figure is the mean over the seeds."""
+    modes = group[0]["after"]
+    return group[0] | {
+        side: {mode: np.mean([row[side][mode] for row in group], axis=0) for mode in modes} for side in _SIDES
+    }
+
+
+def _each(group: Sequence[dict[str, Any]], key: str) -> list[Any]:
+    return [row[key] for row in group if key in row]
 
 
 def _interval(row: dict[str, Any], mode: str) -> tuple[float, float]:

@@ -35,7 +35,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.clicked import judged_by_clicks
 from benchmarks.places import arguments, say, scratch
-from benchmarks.recipe_tables import SEEN, summary, tables
+from benchmarks.recipe_tables import NOT_ASKED, SEEN, summary, tables
 from benchmarks.workloads import evaluation_folder
 from models.publishing.default import default_source, publish_named
 from models.store import Store
@@ -167,7 +167,8 @@ class Place:
         )
         started = time.perf_counter()
         row: dict[str, Any] = {"set": self.name, "recipe": name, "seed": seed, "before": self.before}
-        row |= {"steps": steps, "share": self.options.share, "sts_before": self.sts}
+        row |= {"steps": steps, "share": self.options.share, "noise": self.options.noise}
+        row |= {"sts_before": self.sts}
         try:
             outcome = self._retrained(recipe, config, work)
         except NothingToLearn as error:
@@ -176,7 +177,7 @@ class Place:
             shutil.rmtree(work, ignore_errors=True)
             self.store.want(self.base)
         verdict = "accepted" if outcome.published else "refused"
-        verdict = "not asked" if self.options.ungated else verdict
+        verdict = NOT_ASKED if self.options.ungated else verdict
         row |= {"verdict": verdict, "reason": outcome.reason, "minutes": (time.perf_counter() - started) / 60}
         if outcome.version is None:
             return row | {"after": self.before}
