@@ -250,12 +250,6 @@ def sequence(connection: sqlite3.Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
-def fact(connection: sqlite3.Connection, name: str) -> str | None:
-    """A single stored value."""
-    row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row[0])
-
-
 def _record(row: Sequence[Any]) -> Record:
     id, title, text, metadata = row
     return Record(id, orjson.dumps(text or ""), metadata or b"{}", orjson.dumps(title) if title else b"")

@@ -23,7 +23,6 @@ from service.lifecycle.swap import Swap
 from service.live import Generation
 from service.store.generations import go_live, insert, previous
 from service.store.schema import connect, migrate
-from service.store.writer import Transaction
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
 
@@ -275,17 +274,16 @@ class Rows:
     def __init__(self, folder: Path) -> None:
         migrate(folder / "simile.db")
         self.connection = connect(folder / "simile.db")
-        self.transaction = Transaction(self.connection)
 
     def generation(self, version: str, state: str) -> int:
-        return insert(self.transaction, _manifest(version), "form", state)
+        return insert(self.connection, _manifest(version), "form", state)
 
     def swap(self, version: str, *, rollback: bool = False, desired: str = "id") -> None:
         row = self.connection.execute(
             "SELECT number FROM generations WHERE version = ? AND state = 'standby'", (version,)
         ).fetchone()
         number = row[0] if row else self.generation(version, "building")
-        go_live(self.transaction, number, desired, rollback=rollback)
+        go_live(self.connection, number, desired, rollback=rollback)
 
 
 def _manifest(version: str) -> Any:
