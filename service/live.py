@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,11 +24,35 @@ from service.errors import Conflict
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes
 from service.index.ivf_snapshots import Origin
+from service.index.stored import Size, StoredIndexes
 from service.store.values import Changes
 
 
 def _nothing(_: Encoder) -> None:
     """Ignore a closed generation."""
+
+
+AnyIndexes: TypeAlias = Indexes | StoredIndexes
+IndexesOf: TypeAlias = Callable[[int, Encoder], AnyIndexes]
+
+
+def in_memory(snapshots: Path | None = None, owner: GpuThread | None = None) -> IndexesOf:
+    """Indexes in this process.
+
+    snapshots: the folder where what takes long to make of them is kept. owner: of the GPU where they are
+    searched when they are large.
+    """
+
+    def made(number: int, encoder: Encoder) -> Indexes:
+        origin = Origin(number, encoder.fingerprint, encoder.dimension)
+        return Indexes(encoder.dimension, snapshots, origin, owner)
+
+    return made
+
+
+def in_store(size: Size) -> IndexesOf:
+    """Vectors that are searched in the store. size: documents and rows of a generation."""
+    return lambda number, encoder: StoredIndexes(number, encoder.dimension, size)
 
 
 class Retired(Exception):
@@ -37,18 +62,12 @@ class Retired(Exception):
 class Generation:
     """A model version and its index. `number` names its vectors in the document store."""
 
-    def __init__(
-        self, number: int, encoder: Encoder, snapshots: Path | None = None, owner: GpuThread | None = None
-    ) -> None:
-        """snapshots: the folder where what takes long to make of its indexes is kept.
-
-        owner: of the GPU where they are searched when they are large.
-        """
+    def __init__(self, number: int, encoder: Encoder, made: IndexesOf) -> None:
+        """made: makes its indexes."""
         self.number = number
         self.encoder = encoder
-        self._place = (snapshots, owner)
-        origin = Origin(number, encoder.fingerprint, encoder.dimension)
-        self.indexes = Indexes(encoder.dimension, snapshots, origin, owner)
+        self._made = made
+        self.indexes = made(number, encoder)
         self.is_loaded = False  # the indexes hold every stored vector of it, and nothing else
         self.is_complete = False  # the indexes hold every stored document
         self.missing = 0  # stored documents that they do not hold, as far as known
@@ -63,7 +82,7 @@ class Generation:
 
     def another(self, number: int, encoder: Encoder) -> "Generation":
         """A generation whose indexes are kept and searched where those of this one are."""
-        return Generation(number, encoder, *self._place)
+        return Generation(number, encoder, self._made)
 
     @property
     def manifest(self) -> Manifest:

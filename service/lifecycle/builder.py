@@ -27,6 +27,7 @@ STEP_DOCUMENTS = 64
 STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
 STORE_ROWS = 1024  # of one job; a document's passages stay together
+ELSEWHERE_SECONDS = 0.2  # between two looks at documents that other processes embed
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS = Content("A short sentence.")
 
@@ -77,13 +78,10 @@ class Builder:
         generation = self._generation
         total, counted = 0, float("-inf")
         while True:
-            if generation.retired:  # its index could not follow a write
-                raise Retired(generation.version)
-            if generation.fault is not None:
-                raise Hung(generation.fault)
+            self._check()
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, skipped = await self._store.next_lacking(
+            step, last, skipped, elsewhere = await self._store.next_lacking(
                 generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
@@ -94,8 +92,10 @@ class Builder:
             self._tell(done, total)
             generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
             if not step:
-                generation.complete_through, generation.missing = last, skipped
-                return
+                if not elsewhere:
+                    break
+                await asyncio.sleep(ELSEWHERE_SECONDS)
+                continue
             started = time.monotonic()
             lacking = {**step}
             while shared := await self._store.share_vectors(generation.number, [*lacking]):
@@ -106,6 +106,14 @@ class Builder:
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
+        generation.complete_through, generation.missing = last, skipped
+
+    def _check(self) -> None:
+        """Raise what ends the build."""
+        if self._generation.retired:  # its index could not follow a write
+            raise Retired(self._generation.version)
+        if self._generation.fault is not None:
+            raise Hung(self._generation.fault)
 
     def _step(self) -> int:
         """Documents of one step: a slow pace keeps its pauses short."""

@@ -10,9 +10,8 @@ from models.encoder import Encoder
 from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
 from service.errors import StartupError
-from service.index.gpu import GpuThread
 from service.lifecycle.model_loader import ModelLoader, stored_form
-from service.live import Generation
+from service.live import Generation, IndexesOf
 from service.settings import Settings
 from service.store.protocol import Store
 from service.store.values import Active
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def active_generation(
-    store: Store, loader: ModelLoader, settings: Settings, owner: GpuThread | None = None
+    store: Store, loader: ModelLoader, settings: Settings, indexes: IndexesOf
 ) -> Generation:
     """The generation to serve, opened and verified; each of its forward passes runs on so many threads.
 
@@ -39,7 +38,7 @@ def active_generation(
         raise StartupError(str(error)) from error
     except OSError as error:
         raise StartupError(f"{loader.store.root} cannot be used: {error}. Set SIMILE_MODELS_DIR.") from error
-    return Generation(number, encoder, settings.snapshots_dir, owner)
+    return Generation(number, encoder, indexes)
 
 
 def _again(store: Store, loader: ModelLoader, active: Active) -> tuple[int, Encoder]:

@@ -28,7 +28,7 @@ from service.lifecycle.catch_up import CatchUp
 from service.lifecycle.controller import Controller
 from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
 from service.lifecycle.startup import active_generation
-from service.live import Live
+from service.live import IndexesOf, Live, in_memory, in_store
 from service.observability import logs
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -114,13 +114,30 @@ class Runtime:
                 undo.callback(self._owner.close)
             data_lock = DataDirLock(self.settings.data_dir)
             undo.callback(data_lock.release)
-            store = self._documents = SqliteStore(self.settings.data_dir, self.settings.indexed_fields)
-            undo.callback(store.close)
-            tidy(self.settings.snapshots_dir, *store.indexed())
-            generation = active_generation(store, loader, self.settings, self._owner)
+            indexes = self._open_store()
+            undo.callback(self._documents.close)
+            generation = active_generation(self._documents, loader, self.settings, indexes)
             self.live = Live(generation, on_close=self.batcher.forget)
             undo.pop_all()
         self._data_lock = data_lock
+
+    def _open_store(self) -> IndexesOf:
+        """Open the store. Returns the maker of its generations' indexes.
+
+        Raises:
+            StartupError: it cannot be used.
+
+        """
+        settings = self.settings
+        if settings.database is None:
+            store = self._documents = SqliteStore(settings.data_dir, settings.indexed_fields)
+            tidy(settings.snapshots_dir, *store.indexed())
+            return in_memory(settings.snapshots_dir, self._owner)
+        # An extra, which only those have who need it.
+        from service.store.postgres.store import PostgresStore  # noqa: PLC0415
+
+        shared = self._documents = PostgresStore(settings.database.get_secret_value())
+        return in_store(shared.size)
 
     async def start(self) -> None:
         """Everything that must stand before the port opens; the rest goes on behind it."""

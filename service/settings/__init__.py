@@ -60,6 +60,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     data_dir: Path = Path("data")
+    database: SecretStr | None = None  # postgresql://…; None: SQLite in DATA_DIR
     models_dir: Path = Path()  # DATA_DIR/models unless set
     model: str = "default"
     examples: bool = False

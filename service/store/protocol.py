@@ -6,7 +6,7 @@ connection, SQL or a transaction; values.py has what goes in and comes out. sqli
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from math import inf
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,9 @@ from service.store.values import (
 T = TypeVar("T")
 
 
+Passing: TypeAlias = Any  # what passes a filter, as a store's own search takes it
+
+
 class VectorSink(Protocol):
     """The indexes of a generation, as the store fills them; each collection's rows come by rising name."""
 
@@ -65,7 +68,7 @@ class Snapshot(Protocol):
         """Go to the latest moment. A snapshot begins with its first answer, and again with the next one."""
 
     def sequence(self) -> int: ...
-    def passing(self, where: Predicate, collection: str) -> Revisions: ...
+    def passing(self, where: Predicate, collection: str) -> Passing: ...
     def ids_of(self, revisions: Sequence[int]) -> dict[int, str]: ...
 
     def answered(
@@ -76,7 +79,7 @@ class Snapshot(Protocol):
     def passages(self, generation: int, names: Sequence[int]) -> dict[int, tuple[int, int]]: ...
 
     def nearest_words(
-        self, query: str, depth: int, allowed: Revisions | None, collection: str
+        self, query: str, depth: int, allowed: Passing | None, collection: str
     ) -> tuple[Revisions, NDArray[np.float32]]: ...
 
 

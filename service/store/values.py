@@ -155,12 +155,14 @@ class Unembedded(NamedTuple):
 class Lacking(NamedTuple):
     """The next documents that a generation has no vector of, by rising revision.
 
-    Of the same moment: the last revision there is, and how many texts were skipped.
+    Of the same moment: the last revision there is, how many texts were skipped, and how many more documents
+    other processes are embedding.
     """
 
     documents: dict[int, Unembedded]
     last_revision: int
     skipped: int
+    elsewhere: int = 0
 
 
 @dataclass

@@ -69,7 +69,7 @@ class Dialect(Protocol):
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
         """There is a value at `path`; with a `test`, it or a member of the array passes."""
 
-    def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
+    def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
         """Several operators on one field, which `both` joins; what `bounds` they are may be of use."""
 
 

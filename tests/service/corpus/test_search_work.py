@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from service.corpus import search as searching
 from service.corpus.search import Search
+from service.index.index import Index
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store import documents, vectors
@@ -185,6 +186,7 @@ def test_as_many_queries_are_compared_at_once_as_take_no_longer_than_a_slice(
 ) -> None:
     sizes: list[int] = []
     index = runtime.live.generation.indexes.of("default")
+    assert isinstance(index, Index)
     search = index.search
 
     def counted(queries: Any, *rest: Any, **options: Any) -> Any:

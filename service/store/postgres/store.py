@@ -1,0 +1,258 @@
+"""The store in PostgreSQL: each method is one query or one transaction, as in sqlite.py.
+
+Vectors are searched in the database, so no index follows the writes.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+from models.manifest import Manifest
+from service.errors import StartupError
+from service.store import events, feedback
+from service.store import generations as states
+from service.store.filters.grammar import compile_in
+from service.store.filters.predicate import Predicate
+from service.store.postgres import documents, generations, vectors, writes
+from service.store.postgres.connection import Connection, opened_pool
+from service.store.postgres.errors import refusal
+from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.reader import OWN, READERS, Readers
+from service.store.postgres.schema import migrate
+from service.store.postgres.snapshot import Snapshot
+from service.store.postgres.writer import WRITERS, Writer
+from service.store.protocol import VectorSink
+from service.store.values import Active, Changes, Lacking
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any, T]]
+
+LOOK_SECONDS = 1.0  # between two looks at how large the generations are
+
+
+def _reads(query: Callable[Concatenate[Snapshot, P], T]) -> Method[P, T]:
+    """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
+
+    def read(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
+        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
+
+    return read
+
+
+def _reads_itself(query: Callable[Concatenate[Snapshot, P], T]) -> Method[P, T]:
+    """A method that runs `query` for the service itself, never behind a client's read."""
+
+    def read(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
+
+    return read
+
+
+def _writes(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
+    """A method that runs `job` in a transaction, and returns once that is committed."""
+
+    def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.writer.run(lambda connection: job(connection, *args, **kwargs))
+
+    return write
+
+
+def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
+    """`_writes` of what changes how many documents there are."""
+
+    def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        def both(connection: Connection) -> T:
+            done = job(connection, *args, **kwargs)
+            store.note_size(connection, states.live_number(connection))
+            return done
+
+        return store.writer.run(both)
+
+    return write
+
+
+class PostgresStore:
+    """The store of one database, for one of the processes that share it."""
+
+    def __init__(self, url: str) -> None:
+        """Raises StartupError: the database cannot be reached, or is not one for this version."""
+        self._process = uuid.uuid4().hex
+        self._sizes: dict[int, tuple[int, int]] = {}  # generation to its documents and rows, as last counted
+        self.pool = opened_pool(url, READERS + OWN + WRITERS)
+        try:
+            with self.pool.connection() as raw:
+                migrate(raw)
+        except StartupError:
+            self.pool.close()
+            raise
+        except Exception as error:
+            self.pool.close()
+            fault = refusal(error)
+            raise StartupError(
+                f"The database of SIMILE_DATABASE cannot be used: {fault.message if fault else error}"
+            ) from error
+        self.readers = Readers(self.pool)
+        self.writer: Writer
+
+    def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:  # noqa: ARG002
+        """`on_commit` is not called: nothing follows the writes."""
+        self.writer = Writer(self.pool, observe_seconds)
+
+    def close(self) -> None:
+        if hasattr(self, "writer"):
+            self.writer.stop()
+        self.readers.close()
+        self.pool.close()
+
+    def check(self, _seconds: float, /) -> str | None:
+        """None: no thread of it can die. A database that is away makes no process ill."""
+        return None
+
+    async def keep_noting(self) -> None:
+        """Count how large the generations are, again and again."""
+        while True:
+            self._sizes = await self.readers.own(_sizes)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def size(self, generation: int) -> tuple[int, int]:
+        """Documents and rows of a generation, as last counted."""
+        return self._sizes.get(generation, (0, 0))
+
+    def note_size(self, connection: Connection, generation: int) -> None:
+        """Count the documents of a generation; how many more rows they have is counted by `keep_noting`."""
+        documents, rows = self.size(generation)
+        held = generations.held(connection, generation)
+        self._sizes = {**self._sizes, generation: (held, held + rows - documents)}
+
+    # Before the first write, on the thread that starts the service.
+
+    def active(self) -> Active | None:
+        with self.pool.connection() as raw:
+            return states.active(Connection(raw))
+
+    def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
+        with self.pool.connection() as raw, raw.transaction():
+            return generations.activate(Connection(raw), manifest, form, examples=examples)
+
+    def indexed(self) -> tuple[list[str], set[int]]:
+        with self.pool.connection() as raw:
+            connection = Connection(raw)
+            return documents.collections(connection), states.kept_numbers(connection)
+
+    # Documents and collections.
+
+    collections = _reads(documents.counts)
+    has_collection = _reads(documents.has_collection)
+    document = _reads(documents.get)
+    page = _reads(documents.page)
+    count = _reads(documents.count)
+    passing = _reads(documents.passing)
+    sample = _reads(documents.sample)
+    count_all = _reads_itself(documents.count_all)
+    sequence = _reads_itself(documents.sequence)
+    unchanged = _reads_itself(documents.unchanged)
+    put = _writes_documents(writes.put)
+    delete_one = _writes_documents(writes.delete_one)
+    delete_some = _writes_documents(writes.delete_some)
+    drop_judgements = _writes(writes.drop_judgements)
+    drop_collection = _writes(writes.drop_collection)
+
+    def filter(self, conditions: object) -> Predicate:
+        return compile_in(JsonbDialect(), conditions)
+
+    def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
+        return self.readers.read(work, heavy=heavy)
+
+    # Judgements.
+
+    judge = _writes(feedback.store)
+    judgements = _reads(feedback.page)
+    count_judgements = _reads(feedback.count)
+    sum_up_judgements = _reads(feedback.summary)
+    forget_judgements = _writes(feedback.forget)
+
+    # Events of searches.
+
+    record_events = _writes(events.store)
+    list_events = _reads(events.page)
+    count_events = _reads(events.count)
+    forget_events = _writes(events.forget)
+    expire_events = _writes(events.expire)
+
+    # Generations: what they lack, and which of them is live.
+
+    known = _reads_itself(states.known)
+    abandon = _writes(generations.abandon)
+    keep_decision = _writes(states.handled)
+    keep_verdict = _writes(states.judge)
+    keep_canary = _writes(states.remember_canary)
+    lacking = _reads_itself(generations.lacking)
+    add_vectors = _writes(generations.add_vectors)
+    share_vectors = _writes(generations.share_vectors)
+    skip = _writes(generations.skip)
+    forget_skipped = _writes(generations.forget_skipped)
+    examples_wanted = _reads_itself(states.examples_wanted)
+    examples_loaded = _writes(states.examples_loaded)
+
+    async def begin(self, manifest: Manifest, form: str) -> int:
+        number = await self.writer.run(lambda connection: generations.begin(connection, manifest, form))
+        await self.writer.run(lambda connection: generations.list_lacking(connection, number))
+        return number
+
+    async def go_live(
+        self,
+        generation: int,
+        _complete_through: int,
+        desired: str,
+        /,
+        *,
+        rollback: bool,
+        may: Callable[[], bool],
+        then: Callable[[int], None],
+    ) -> bool:
+        def job(connection: Connection) -> bool:
+            return generations.go_live(connection, generation, desired, rollback=rollback, may=may)
+
+        done = await self.writer.run(job)
+        if done:
+            then(0)
+        return done
+
+    async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
+        def job(connection: Connection) -> Lacking:
+            found = generations.take_lacking(connection, self._process, generation, limit, most_bytes)
+            self.note_size(connection, generation)
+            return found
+
+        return await self.writer.run(job)
+
+    async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
+        """Nothing is to be brought into an index. Returns None."""
+
+    async def load(self, generation: int, _indexes: VectorSink, /) -> bool:
+        await self.forget_skipped(generation)
+        return True
+
+    def reload(self, _generation: int, _indexes: VectorSink, /) -> bool:
+        return True
+
+    def after_writes(self, work: Callable[[], None]) -> None:
+        self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
+
+    async def tidy(self) -> bool:
+        dropped = await self.readers.own(states.has_dropped)
+        if dropped:
+            return await self.writer.run(generations.purge)
+        return await self.writer.run(writes.fold)
+
+
+def _sizes(connection: Connection) -> dict[int, tuple[int, int]]:
+    """Documents and rows of each generation."""
+    found = {}
+    for number in states.kept_numbers(connection):
+        held = generations.held(connection, number)
+        found[number] = (held, held + vectors.others(connection, number))
+    return found

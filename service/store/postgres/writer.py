@@ -1,0 +1,82 @@
+"""Writes: each is one transaction, several of them at a time."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from service import outages
+from service.errors import Unhealthy
+from service.store.postgres.connection import Connection, Raw
+from service.store.postgres.errors import AGAIN_CODES, Again, refusal
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+WRITERS = 4
+ATTEMPTS, PAUSE_SECONDS = 5, 0.01  # where another transaction is in the way
+
+
+class Writer:
+    """`observe_seconds` is told how long each commit took, its work included."""
+
+    def __init__(self, pool: ConnectionPool[Raw], observe_seconds: Callable[[float], None]) -> None:
+        self._connections = pool
+        self._observe_seconds = observe_seconds
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
+        self._closed = False
+        self._closing = threading.Lock()
+
+    async def run(self, job: Callable[[Connection], T]) -> T:
+        """The result of `job`, once it is committed.
+
+        A caller that is cancelled before its job's turn takes the job back.
+
+        Raises:
+            Unhealthy: the database cannot be reached. It may have stored what the job did.
+            Storage: it has no room.
+
+        """
+        return await asyncio.wrap_future(self.submit(job))
+
+    def submit(self, job: Callable[[Connection], T]) -> Future[T]:
+        with self._closing:
+            if self._closed:
+                raise Unhealthy("The service is stopping. Send again to the next one.", retry_after_seconds=1)
+            return self._pool.submit(self._commit, job)
+
+    def stop(self) -> None:
+        """Finish every job that was taken."""
+        with self._closing:
+            self._closed = True
+        self._pool.shutdown(wait=True)
+
+    def _commit(self, job: Callable[[Connection], T]) -> T:
+        try:
+            for attempt in range(1, ATTEMPTS):
+                try:
+                    return self._attempt(job)
+                except (psycopg.Error, Again) as error:
+                    if not isinstance(error, Again) and error.sqlstate not in AGAIN_CODES:
+                        raise
+                    time.sleep(PAUSE_SECONDS * attempt)
+            return self._attempt(job)
+        except Exception as error:
+            fault = refusal(error)
+            if fault is None:
+                raise
+            outages.warn(log, f"Writes fail: {error}")
+            raise fault from error
+
+    def _attempt(self, job: Callable[[Connection], T]) -> T:
+        started = time.monotonic()
+        with self._connections.connection() as raw, raw.transaction():
+            result = job(Connection(raw))
+        self._observe_seconds(time.monotonic() - started)
+        return result

@@ -1,0 +1,269 @@
+"""The store in PostgreSQL, where it promises what the one in SQLite promises: numbers, filters, races."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from models.manifest import Manifest
+from service.errors import Validation
+from service.store import fulltext, schema, secondary_indexes
+from service.store.filters.grammar import compile_in
+from service.store.ids import revisions_of, row_of
+from service.store.values import Document, Embedding, NeedsVectors, Passage, json_of
+from tests import postgres
+from tests.service.filtering import cases, matches
+from tests.service.store.test_field_index import FILTERS, ROWS
+
+pytest.importorskip("psycopg", reason="needs the extra postgres")
+
+from service.store.postgres import documents, generations, passing, vectors, words, writes
+from service.store.postgres.connection import Connection
+from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.schema import migrate
+from service.store.postgres.snapshot import Snapshot
+from service.store.postgres.store import PostgresStore
+
+T = TypeVar("T")
+DIMENSION = 8
+RNG = np.random.default_rng(0)
+
+
+def manifest(version: str) -> Manifest:
+    return cast("Manifest", SimpleNamespace(version=version, fingerprint=version, dimension=DIMENSION))
+
+
+class Place:
+    """A store of a database of its own, with one live generation."""
+
+    def __init__(self) -> None:
+        self.store = PostgresStore(postgres.new_database())
+        self.store.start(lambda _: None, lambda _: None)
+        self.live = self.store.activate(manifest("a"), "fp32")
+
+    def write(self, job: Callable[[Connection], T]) -> T:
+        return self.store.writer.submit(job).result()
+
+    def read(self, query: Callable[[Snapshot], T]) -> T:
+        with self.store.pool.connection() as raw, raw.transaction():
+            return query(Snapshot(raw))
+
+    def put(self, *given: Document, embeddings: Sequence[Embedding] = ()) -> None:
+        rows = dict(enumerate(embeddings or [Embedding(unit(), truncated=False) for _ in given]))
+        self.write(lambda connection: writes.put(connection, given, {self.live: rows}))
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    made = Place()
+    yield made
+    made.store.close()
+
+
+def unit() -> np.ndarray[Any, np.dtype[np.float32]]:
+    vector = RNG.standard_normal(DIMENSION).astype(np.float32)
+    return cast("np.ndarray[Any, np.dtype[np.float32]]", vector / np.linalg.norm(vector))
+
+
+TEXTS = [
+    "Searching is what a searcher does; he searched and searches.",
+    "The searcher found nothing. Nothing at all, at night.",
+    "東京都の図書館で本を読む。東京は大きい",
+    "도서관에서 책을 읽는다, 책 두 권",
+    "京都の古い寺",
+    "to be or not to be",
+    "Café au lait, café crème",
+    "word " * 300,
+    "x" * 600 + " is a word that is too long for an index",
+    "",
+]
+QUERIES = [
+    "searching searches",
+    "nothing",
+    "東京",
+    "京",
+    "책",
+    "to be",
+    "cafe lait",
+    "word",
+    "x" * 600,
+    "search 東",
+]
+
+
+def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(place: Place, tmp_path: Path) -> None:
+    schema.migrate(tmp_path / "simile.db")
+    sqlite = schema.connect(tmp_path / "simile.db")
+    place.put(*(Document(f"{at}", text, title=f"title {at}") for at, text in enumerate(TEXTS)))
+    place.put(Document("0", "Now he searches elsewhere"), Document("5", "2b or not 2b"))
+    place.write(lambda connection: writes.delete_one(connection, "1", "default"))
+    stored = place.read(lambda it: it.execute("SELECT revision, id, title, text FROM documents").fetchall())
+    for row in stored:
+        sqlite.execute(
+            "INSERT INTO documents (revision, collection, id, title, text, metadata) "
+            "VALUES (?, 'default', ?, ?, ?, '{}')",
+            row,
+        )
+        secondary_indexes.add(sqlite, row[0])
+    for query in QUERIES:
+        for depth in (1, 3, 20):
+            expected = fulltext.nearest(sqlite, query, depth, None, "default")
+            ask = partial(words.nearest, query=query, depth=depth, allowed=None, collection="default")
+            found = place.read(ask)
+            assert found[0].tolist() == expected[0].tolist(), query
+            np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+    place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
+    left = place.read(lambda it: it.execute("SELECT count(*) FROM words").fetchone())
+    assert left == (0,), "no term of a deleted document stays"
+    sqlite.close()
+
+
+def passed(place: Place, filter: dict[str, Any], rows: int) -> list[int]:
+    where = compile_in(JsonbDialect(), filter)
+    found = place.read(lambda it: documents.passing(it, where, "default")[0])
+    assert place.read(lambda it: documents.count(it, where, "default")) == len(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def filtered() -> Iterator[Place]:
+    made = Place()
+    for at, row in enumerate(ROWS):
+        made.put(Document(f"{at}", "a", json_of(row)))
+    yield made
+    made.store.close()
+
+
+def test_filters_pass_what_they_say(filtered: Place) -> None:
+    for filter in FILTERS:
+        expected = [at + 1 for at, row in enumerate(ROWS) if matches(filter, row)]
+        assert passed(filtered, filter, len(ROWS)) == expected, filter
+
+
+def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several rows of a document its best one counts; a filter and heads alone hold in both ways."""
+    embeddings = [
+        Embedding(unit(), truncated=False, end=5, others=(Passage(unit(), 5, 9),))
+        if at % 3 == 0
+        else Embedding(unit(), truncated=False)
+        for at in range(200)
+    ]
+    given = [Document(f"{at:03}", f"text {at}", json_of({"n": at})) for at in range(200)]
+    place.put(*given, embeddings=embeddings)
+    revision = {id: number for number, id in place.read(lambda it: it.ids_of(range(1, 201))).items()}
+    where = compile_in(JsonbDialect(), {"n": {"$gte": 100}})
+    query = unit()
+    for few in (10_000, 0):
+        monkeypatch.setattr(vectors, "FEW", few)
+        monkeypatch.setattr(passing, "FEW", few)
+        for filter, heads_only in ((None, False), (None, True), (where, False)):
+            scores: dict[int, tuple[float, int]] = {}
+            for at, embedding in enumerate(embeddings):
+                for number, passage in enumerate(embedding.passages):
+                    row = (float(passage.vector @ query), -row_of(revision[f"{at:03}"], number))
+                    if (filter is None or at >= 100) and not (heads_only and number):
+                        best = scores.get(revision[f"{at:03}"], (-2.0, 0))
+                        scores[revision[f"{at:03}"]] = max(best, row)
+            expected = sorted(scores.values(), reverse=True)[:10]
+
+            def search(it: Snapshot, filter: Any = filter, heads_only: bool = heads_only) -> Any:
+                allowed = None if filter is None else it.passing(filter, "default")
+                return it.nearest(place.live, query[None], 10, allowed, "default", heads_only=heads_only)
+
+            [(found, names)] = place.read(search)
+            assert names.tolist() == [-row for _, row in expected]
+            np.testing.assert_allclose(found, [score for score, _ in expected], atol=1e-6)
+            assert len({*revisions_of(names).tolist()}) == 10
+
+
+def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) -> None:
+    """Also of a write that was under way when it began: what lacks a vector does not come to live."""
+    place.put(*(Document(f"{at}", "text") for at in range(10)))
+    number = place.write(lambda connection: generations.begin(connection, manifest("b"), "fp32"))
+    place.put(Document("new", "text"))
+    place.write(lambda connection: generations.list_lacking(connection, number))
+    take = generations.take_lacking
+    assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
+
+    def swap(connection: Connection) -> bool:
+        return generations.go_live(connection, number, "", rollback=False, may=lambda: True)
+
+    assert not place.write(swap)
+    mine = place.write(lambda connection: take(connection, "me", number, 6, 1 << 20))
+    others = place.write(lambda connection: take(connection, "you", number, 100, 1 << 20))
+    assert (len(mine.documents), len(others.documents)) == (6, 5)
+    assert mine.documents.keys().isdisjoint(others.documents)
+    assert (mine.elsewhere, others.elsewhere) == (5, 6)
+    again = place.write(lambda connection: take(connection, "me", number, 100, 1 << 20))
+    assert again.documents.keys() == mine.documents.keys(), "one's own are taken again after a failure"
+    place.write(
+        lambda connection: connection.execute("UPDATE lacking SET taken_until = now() - interval '1 second'")
+    )
+    rows = {
+        revision: Embedding(unit(), truncated=False)
+        for revision in place.write(lambda it: take(it, "you", number, 100, 1 << 20)).documents
+    }
+    assert len(rows) == 11, "whose time is over, another one takes"
+    assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
+    assert place.write(swap)
+    with pytest.raises(NeedsVectors):
+        place.put(Document("later", "text"))  # by the model that was live
+
+
+def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place) -> None:
+    def write(seed: int) -> None:
+        order = np.random.default_rng(seed).permutation(12)
+        place.put(*(Document(f"{at}", f"text {seed}") for at in order))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    records, more = place.read(lambda it: documents.page(it, "", 100, None))
+    assert len(records) == 12
+    assert not more
+    assert len({record.text for record in records}) == 1, "each write is whole"
+    assert place.read(documents.counts) == [("default", 12)]
+    kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.live}").fetchone())
+    assert kept == (12,)
+
+
+def test_a_character_that_postgresql_cannot_store_is_refused(place: Place) -> None:
+    with pytest.raises(Validation, match="U\\+0000"):
+        place.put(Document("a", "nul\0inside"))
+    with pytest.raises(Validation, match="U\\+0000"):
+        place.put(Document("a", "text", json_of({"a": "nul\0inside"})))
+    place.put(Document("a", "text"))
+
+
+def test_processes_that_start_together_make_the_tables_once() -> None:
+    import psycopg
+
+    url = postgres.new_database()
+
+    def start(_: int) -> None:
+        with psycopg.connect(url, autocommit=True) as raw:
+            migrate(raw)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(start, range(6)))
+    with psycopg.connect(url) as raw:
+        assert raw.execute("SELECT count(*) FROM collections").fetchone() == (1,)
+
+
+@pytest.mark.long
+@given(case=cases())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_filter_passes_what_the_reference_passes(filtered: Place, case: Any) -> None:
+    filter, rows = case
+    where = compile_in(JsonbDialect(), filter)
+    for row in rows:
+        sql = f"SELECT {where.sql} FROM (SELECT ?::jsonb AS metadata) AS documents"
+        bound = (*where.parameters, json_of(row))
+        with filtered.store.pool.connection() as raw:
+            found = Connection(raw).execute(sql, bound).fetchone()
+        assert found == (matches(filter, row),), (filter, row)
