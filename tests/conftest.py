@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     postgres.chosen = config.getoption("--store") == "postgres"
 
 
+@pytest.hookimpl(tryfirst=True)  # before its fixtures
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sqlite")
     if postgres.chosen and mark is not None:

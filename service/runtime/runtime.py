@@ -20,7 +20,7 @@ from service.batching.single_text import threads_for_single_text
 from service.batching.workers import layout_for
 from service.corpus.corpus import Corpus
 from service.corpus.recent_searches import RecentSearches
-from service.errors import ServiceError
+from service.errors import ServiceError, StartupError
 from service.http.body_budget import MEGABYTE
 from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
@@ -133,8 +133,12 @@ class Runtime:
             store = self._documents = SqliteStore(settings.data_dir, settings.indexed_fields)
             tidy(settings.snapshots_dir, *store.indexed())
             return in_memory(settings.snapshots_dir, self._owner)
-        # An extra, which only those have who need it.
-        from service.store.postgres.store import PostgresStore  # noqa: PLC0415
+        try:  # an extra, which only those have who need it
+            from service.store.postgres.store import PostgresStore  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                "SIMILE_DATABASE needs the extra postgres: pip install 'simile[cpu,postgres]'."
+            ) from error
 
         shared = self._documents = PostgresStore(settings.database.get_secret_value())
         return in_store(shared.size)

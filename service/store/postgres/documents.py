@@ -1,6 +1,6 @@
 """Queries of documents and collections in PostgreSQL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -9,10 +9,12 @@ import orjson
 from models.search.content import Content
 from service.store.filters.predicate import Predicate
 from service.store.postgres.connection import Connection
+from service.store.sampling import smallest_hashes
 from service.store.turns import pause, reads
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Document, Record, TooMuch
 
 _TEXTS = {"title": "title", "text": "text", "metadata": "metadata::text"}
+SAMPLE_IDS = 10_000  # looked at in one go
 _BYTES = "octet_length({})"
 
 
@@ -184,12 +186,26 @@ def sample(
     connection: Connection, count: int, characters: int, collection: str = DEFAULT_COLLECTION
 ) -> list[str]:
     """The first `characters` of `count` documents, titles first: those whose ids have the smallest hashes."""
+
+    def steps() -> Iterator[list[str]]:
+        ids = [""]
+        while ids:
+            rows = connection.execute(
+                "SELECT id FROM documents WHERE collection = ? AND id > ? ORDER BY id LIMIT ?",
+                (collection, ids[-1], SAMPLE_IDS),
+            )
+            ids = [id for (id,) in rows]
+            yield ids
+            pause()
+
+    chosen = smallest_hashes(count, steps())
     rows = connection.execute(
-        "SELECT substr(text, 1, ?), substr(title, 1, ?) FROM documents WHERE collection = ? "
-        "ORDER BY md5(id), id LIMIT ?",
-        (characters, characters, collection, count),
+        "SELECT id, substr(text, 1, ?), substr(title, 1, ?) FROM documents "
+        "WHERE collection = ? AND id = ANY(?)",
+        (characters, characters, collection, chosen),
     )
-    return [Content(*row).whole[:characters] for row in rows]
+    heads = {id: Content(text, title).whole[:characters] for id, text, title in rows}
+    return [heads[id] for id in chosen]
 
 
 def ids_of(connection: Connection, revisions: Sequence[int]) -> dict[int, str]:

@@ -125,6 +125,7 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
     assert needed([100_000, 40_000], 384, tmp_path) == base + small - 2600
 
 
+@pytest.mark.sqlite("its vectors take memory of the process")
 def test_a_version_waits_for_the_memory_of_every_collection_and_of_every_passage(
     tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_version_that_gives_other_vectors_than_it_was_published_with_fails_and
 
 
 @pytest.mark.parametrize("step", ["begin", "go_live"])
+@pytest.mark.sqlite("a full disk is injected into its writer")
 def test_a_disk_that_is_full_at_the_first_or_the_last_step_is_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

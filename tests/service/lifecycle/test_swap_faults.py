@@ -161,6 +161,7 @@ def test_memory_of_a_generation_goes_when_it_does(place: Place, monkeypatch: pyt
             time.sleep(0.05)
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_state_that_cannot_be_written_keeps_nothing_else_from_being_done(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,6 +210,7 @@ def test_an_asked_file_that_makes_no_sense_leaves_a_mere_wish(place: Place, aske
     assert (desired.version, desired.kind, desired.id) == (place.b, "want", "")
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_build_that_nobody_wants_any_more_after_a_start_is_dropped(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +240,7 @@ def test_losing_sight_of_wanted_drops_no_build(place: Place, monkeypatch: pytest
         assert 'simile_swaps_total{outcome="dropped"} 0.0' in client.get("/metrics").text
 
 
+@pytest.mark.sqlite("it looks into SQLite's file")
 def test_a_rollback_brings_back_a_service_whose_live_model_fails_from_the_start(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
