@@ -5,7 +5,8 @@ from psycopg_pool import PoolClosed, PoolTimeout
 
 from service.errors import ServiceError, Storage, Unhealthy, Validation
 
-AGAIN_CODES = {"40001", "40P01"}  # a serialization failure, a deadlock: the transaction is tried again
+# A serialization failure, a deadlock, a row that another one has just made: it is tried again.
+AGAIN_CODES = {"40001", "40P01", "23505"}
 _NUL = "has the character U+0000, which PostgreSQL cannot store. Leave it out."
 _AWAY = "The database cannot be reached. What was being written may have been stored; send again."
 _BUSY = "The database was too busy with other writes. Send again."
@@ -14,6 +15,7 @@ _REFUSALS: dict[str, tuple[type[ServiceError], str, float | None]] = {
     "22P05": (Validation, f"Metadata {_NUL}", None),
     "40001": (Unhealthy, _BUSY, 1),
     "40P01": (Unhealthy, _BUSY, 1),
+    "23505": (Unhealthy, _BUSY, 1),
     "57014": (Unhealthy, "The database took too long. Send again later.", 2),
     "25006": (Unhealthy, "The database takes no writes: it is a standby. Send again later.", 2),
     "53300": (Unhealthy, "The database has no connection left. Send again later.", 1),
