@@ -45,6 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
     postgres.chosen = config.getoption("--store") == "postgres"
 
 
+def pytest_unconfigure() -> None:
+    postgres.stop()
+
+
 @pytest.hookimpl(tryfirst=True)  # before its fixtures
 def pytest_runtest_setup(item: pytest.Item) -> None:
     mark = item.get_closest_marker("sqlite")

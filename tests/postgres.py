@@ -1,6 +1,5 @@
 """A real PostgreSQL with pgvector for tests: one server for each process, a database for whoever asks."""
 
-import atexit
 import itertools
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ import pytest
 
 chosen = False  # by `pytest --store postgres`: services of tests keep their documents there
 _numbers = itertools.count()
+_folders: list[Path] = []
 
 
 @cache
@@ -24,10 +24,16 @@ def server() -> Any:
     # Short: a socket's path has 107 characters at most.
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     started = pgserver.get_server(folder / "data", cleanup_mode="stop")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(started.cleanup)
     started.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
+    _folders.append(folder)
     return started
+
+
+def stop() -> None:
+    """End the server of this process, if there is one, and remove its files."""
+    for folder in _folders:
+        server().cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def place() -> dict[str, Any]:
