@@ -1,15 +1,21 @@
 """Connections to the database, and a pool of them."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, LiteralString
 
+import numpy as np
 import psycopg
+from numpy.typing import NDArray
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 from psycopg_pool import ConnectionPool
 
 Raw = psycopg.Connection[tuple[Any, ...]]
 WAIT_SECONDS = 5.0  # for a free connection
 _LEAST = 2
+_COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
 
 @lru_cache
@@ -25,17 +31,28 @@ class Connection:
         self.raw = raw
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.raw.execute(_translated(sql), parameters)
+        return self.raw.execute(_translated(sql), parameters, binary=True)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         with self.raw.cursor() as cursor:
             cursor.executemany(_translated(sql), parameters)
 
-    def copy(self, sql: LiteralString, rows: Iterable[Sequence[Any]]) -> None:
-        """Write rows into a table: COPY … FROM STDIN."""
-        with self.raw.cursor() as cursor, cursor.copy(sql) as copy:
-            for row in rows:
-                copy.write_row(row)
+    def copy(self, into: str, rows: Iterable[bytes]) -> None:
+        """Write rows, in the binary form of COPY, into a table's columns."""
+        with (
+            self.raw.cursor() as cursor,
+            cursor.copy(f"COPY {into} FROM STDIN (FORMAT binary)".encode()) as copy,
+        ):
+            copy.write(_COPY_HEAD + b"".join(rows) + _COPY_END)
+
+
+class _VectorDumper(Dumper):
+    """float32 as pgvector receives it: two numbers of 16 bits, then big-endian float32."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: NDArray[np.float32]) -> bytes:
+        return struct.pack(">hh", len(obj), 0) + obj.astype(">f4").tobytes()
 
 
 def opened_pool(url: str, most: int) -> ConnectionPool[Raw]:
@@ -55,4 +72,8 @@ def opened_pool(url: str, most: int) -> ConnectionPool[Raw]:
 
 
 def _configure(raw: Raw) -> None:
-    raw.execute("SET idle_in_transaction_session_timeout = '60s'")
+    raw.adapters.register_dumper(np.ndarray, _VectorDumper)
+    raw.execute(
+        "SET idle_in_transaction_session_timeout = '60s'; SET hnsw.iterative_scan = relaxed_order; "
+        "SET hnsw.ef_search = 100; SET hnsw.scan_mem_multiplier = 8"
+    )

@@ -35,12 +35,16 @@ def activate(connection: Connection, manifest: Manifest, form: str, *, examples:
     hold_states(connection)
     number = generations.activate(connection, manifest, form, examples=examples)
     vectors.make(connection, number, manifest.dimension)
+    vectors.make_index(connection, number, manifest.dimension)
     _list_lacking(connection, number)
     return number
 
 
 def begin(connection: Connection, manifest: Manifest, form: str) -> int:
-    """As generations.begin. What is written from now on lists its own gaps; `list_lacking` is due."""
+    """As generations.begin. What is written from now on lists its own gaps; `list_lacking` is due.
+
+    Its index is built when its vectors are there (vectors.build_index).
+    """
     hold_states(connection)
     number = generations.begin(connection, manifest, form)
     vectors.make(connection, number, manifest.dimension)
@@ -91,7 +95,7 @@ def _is_whole(connection: Connection, generation: int) -> bool:
         "FROM generations WHERE number = ?",
         (generation,),
     ).fetchone()
-    return row is not None and bool(row[0])
+    return row is not None and bool(row[0]) and vectors.is_indexed(connection, generation)
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
@@ -131,11 +135,15 @@ def take_lacking(
     )
     row = connection.execute(
         "SELECT (SELECT count(*) FROM skipped WHERE generation = ?), "
-        "(SELECT count(*) FROM lacking WHERE generation = ?)",
-        (generation, generation),
+        "(SELECT coalesce(sum(documents), 0) FROM tally)::bigint, "
+        "(SELECT coalesce(sum(documents), 0) FROM sizes WHERE generation = ?)::bigint, "
+        "EXISTS (SELECT 1 FROM lacking WHERE generation = ?)",
+        (generation,) * 3,
     ).fetchone()
-    skipped, left = (0, 0) if row is None else row
-    return Lacking(found, last_revision(connection), skipped, left - len(found))
+    skipped, documents, held, lacks = row or (0, 0, 0, False)
+    # Not counted in `lacking`, which may have a row for each document there is.
+    elsewhere = max(documents - held - skipped - len(found), 0 if found else 1) if lacks else 0
+    return Lacking(found, last_revision(connection), skipped, elsewhere)
 
 
 def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embedding]) -> int:
@@ -201,17 +209,7 @@ def purge(connection: Connection) -> bool:
     [number] = row
     connection.execute("SET LOCAL lock_timeout = '1s'")  # a search may be reading it
     connection.execute(f"DROP TABLE IF EXISTS {vectors.table(number)}")
-    for table in ("lacking", "skipped"):
+    for table in ("lacking", "skipped", "sizes"):
         connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,))
     connection.execute("DELETE FROM generations WHERE number = ?", (number,))
     return True
-
-
-def held(connection: Connection, generation: int) -> int:
-    """Documents that have vectors of a generation."""
-    row = connection.execute(
-        "SELECT ((SELECT coalesce(sum(documents), 0) FROM tally) - (SELECT count(*) FROM lacking WHERE "
-        "generation = ?) - (SELECT count(*) FROM skipped WHERE generation = ?))::bigint",
-        (generation, generation),
-    ).fetchone()
-    return 0 if row is None else int(row[0])

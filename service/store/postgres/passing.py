@@ -1,5 +1,6 @@
 """Documents that pass a filter, for a search: their revisions where they are few, else the condition."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,14 @@ class Passing:
             return f"{column} = ANY(?)", [self.revisions]
         sql = f"EXISTS (SELECT 1 FROM documents d WHERE d.revision = {column} AND ({self.where.sql}))"
         return sql, [*self.where.parameters]
+
+    def among(self, connection: Connection, revisions: Sequence[int]) -> list[int]:
+        """Those of some revisions that pass."""
+        rows = connection.execute(
+            f"SELECT revision FROM documents WHERE revision = ANY(?) AND ({self.where.sql})",
+            ([*revisions], *self.where.parameters),
+        )
+        return [revision for (revision,) in rows]
 
 
 def passing(connection: Connection, where: Predicate, collection: str) -> Passing:

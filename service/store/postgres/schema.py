@@ -4,7 +4,8 @@ The tables are SQLite's (store/schema.py), but for these:
 
     tally        documents and tokens that each write added to a collection: their sum is the collection's. A
                  counter in one row would make the writers of a collection wait for each other
-    words        the words of documents: a row for each term of each document
+    sizes        as tally: documents with vectors, and rows, that each write added to a generation
+    postings     the words of documents, in blocks; `unfolded` is what is to be done to them (postings.py)
     vectors_N    the vectors of generation N, with their index
     lacking      the documents that a generation has no vector of yet, and which process has taken them
     operations   a sequence alone: the number after a write
@@ -41,14 +42,29 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         tokens     bigint NOT NULL
     );
     CREATE INDEX tally_of_collection ON tally (collection) INCLUDE (documents, tokens);
-    CREATE TABLE words (
+    CREATE TABLE sizes (
+        generation bigint NOT NULL,
+        documents  bigint NOT NULL,
+        rows       bigint NOT NULL
+    );
+    CREATE TABLE postings (
         collection text COLLATE "C" NOT NULL,
         term       text COLLATE "C" NOT NULL,
-        revision   bigint NOT NULL,
-        frequency  integer NOT NULL,
-        length     integer NOT NULL,  -- tokens of the document
-        PRIMARY KEY (collection, term, revision) INCLUDE (frequency, length)
+        first      bigint NOT NULL,  -- revisions of the block, as `last`
+        last       bigint NOT NULL,
+        body       bytea STORAGE PLAIN NOT NULL,
+        PRIMARY KEY (collection, term, first) INCLUDE (last)
     );
+    CREATE INDEX open_postings ON postings (collection, term) WHERE octet_length(body) < 2000;
+    CREATE TABLE unfolded (
+        number     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        collection text COLLATE "C" NOT NULL,
+        gained     text[] NOT NULL,
+        lost       text[] NOT NULL,
+        removed    bigint[] NOT NULL,
+        cost       bigint NOT NULL
+    );
+    CREATE INDEX unfolded_removals ON unfolded (collection) WHERE removed <> '{}';
     CREATE TABLE generations (
         number      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
         version     text COLLATE "C" NOT NULL,

@@ -1,6 +1,6 @@
 """A moment of the PostgreSQL store: a connection in a transaction, whose methods are its queries."""
 
-from service.store.postgres import documents, passing, vectors, words
+from service.store.postgres import documents, nearest, passing, vectors, words
 from service.store.postgres.connection import Connection
 
 
@@ -13,7 +13,7 @@ class Snapshot(Connection):
     passing = passing.passing
     vector_of = vectors.vector_of
     passages = vectors.passages
-    nearest = vectors.nearest
+    nearest = nearest.nearest
     nearest_words = words.nearest
 
     def begin(self) -> None:

@@ -8,13 +8,15 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
+import psycopg
+
 from models.manifest import Manifest
 from service.errors import StartupError
 from service.store import events, feedback
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
-from service.store.postgres import documents, generations, vectors, writes
+from service.store.postgres import documents, generations, postings, vectors, writes
 from service.store.postgres.connection import Connection, opened_pool
 from service.store.postgres.errors import refusal
 from service.store.postgres.filters import JsonbDialect
@@ -66,7 +68,7 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         def both(connection: Connection) -> T:
             done = job(connection, *args, **kwargs)
-            store.note_size(connection, states.live_number(connection))
+            store.note_sizes(connection)
             return done
 
         return store.writer.run(both)
@@ -80,7 +82,8 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         """Raises StartupError: the database cannot be reached, or is not one for this version."""
         self._process = uuid.uuid4().hex
-        self._sizes: dict[int, tuple[int, int]] = {}  # generation to its documents and rows, as last counted
+        self._url = url
+        self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
         self.pool = opened_pool(url, READERS + OWN + WRITERS)
         try:
             with self.pool.connection() as raw:
@@ -112,20 +115,18 @@ class PostgresStore:
         return None
 
     async def keep_noting(self) -> None:
-        """Count how large the generations are, again and again."""
+        """Count how large the generations are, and fold the postings, again and again."""
         while True:
-            self._sizes = await self.readers.own(_sizes)
+            self._sizes = await self.readers.own(vectors.held)
+            await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def size(self, generation: int) -> tuple[int, int]:
+    def size(self, generation: int) -> vectors.Held:
         """Documents and rows of a generation, as last counted."""
-        return self._sizes.get(generation, (0, 0))
+        return self._sizes.get(generation, vectors.Held(0, 0))
 
-    def note_size(self, connection: Connection, generation: int) -> None:
-        """Count the documents of a generation; how many more rows they have is counted by `keep_noting`."""
-        documents, rows = self.size(generation)
-        held = generations.held(connection, generation)
-        self._sizes = {**self._sizes, generation: (held, held + rows - documents)}
+    def note_sizes(self, connection: Connection) -> None:
+        self._sizes = vectors.held(connection)
 
     # Before the first write, on the thread that starts the service.
 
@@ -224,10 +225,23 @@ class PostgresStore:
     async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
         def job(connection: Connection) -> Lacking:
             found = generations.take_lacking(connection, self._process, generation, limit, most_bytes)
-            self.note_size(connection, generation)
+            self.note_sizes(connection)
             return found
 
-        return await self.writer.run(job)
+        found = await self.writer.run(job)
+        if found.documents or found.elsewhere or await asyncio.to_thread(self._built, generation):
+            return found
+        return found._replace(elsewhere=1)
+
+    def _built(self, generation: int) -> bool:
+        """Build the index of a generation that lacks nothing. False: another process is about to."""
+        with self.pool.connection() as raw:
+            if vectors.is_indexed(Connection(raw), generation):
+                return True
+            row = raw.execute("SELECT dimension FROM generations WHERE number = %s", (generation,)).fetchone()
+        # With settings of its own, and a lock that ends with it.
+        with psycopg.connect(self._url, autocommit=True, application_name="simile index") as raw:
+            return row is None or vectors.build_index(raw, generation, row[0])
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
         """Nothing is to be brought into an index. Returns None."""
@@ -247,12 +261,3 @@ class PostgresStore:
         if dropped:
             return await self.writer.run(generations.purge)
         return await self.writer.run(writes.fold)
-
-
-def _sizes(connection: Connection) -> dict[int, tuple[int, int]]:
-    """Documents and rows of each generation."""
-    found = {}
-    for number in states.kept_numbers(connection):
-        held = generations.held(connection, number)
-        found[number] = (held, held + vectors.others(connection, number))
-    return found

@@ -1,7 +1,7 @@
-"""Search by words: BM25 with the numbers of SQLite's FTS5, over a table of terms.
+"""Search by words: BM25 with the numbers of SQLite's FTS5, over blocks of postings.
 
-models/search/words.py cuts a text; FTS5 itself, in memory, stems what was cut. So a term is the same in both
-stores. Here its counts are rows, and the score is computed from them:
+The database hands out the blocks of a query's terms, and the score is computed here, so that the one thing
+that replicas share has little to do:
 
     Σ idf · f · 2.2 / (f + 1.2 · (0.25 + 0.75 · length / mean length))
     idf = ln((N - n + 0.5) / (n + 0.5))
@@ -9,127 +9,124 @@ stores. Here its counts are rows, and the score is computed from them:
 N documents of the collection, n of them with the term, at least 1e-6 (FTS5's bm25).
 """
 
-import re
-import sqlite3
-import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from hashlib import blake2b
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.search.content import Content
-from models.search.words import TABLE, cut, expression
 from service.store.ids import Revisions
 from service.store.postgres.connection import Connection
 from service.store.postgres.passing import Passing
+from service.store.postgres.postings import Postings, unpacked
+from service.store.postgres.terms import asked
+from service.store.turns import pause
 
-MOST_BYTES = 256  # of a term as it is stored; a longer one is named by its hash
 TIES = 1000  # with the last hit
-_local = threading.local()
+CHECKED = 256  # documents at least that are held against a wide filter at a time
+_LAST = chr(0x10FFFF)
 
-
-class Terms(NamedTuple):
-    """A text's terms with their counts, and its tokens in all."""
-
-    counts: Mapping[str, int]
-    length: int
-
-
-def terms_of(contents: Sequence[Content]) -> list[Terms]:
-    """The terms of titles and texts."""
-    return [
-        Terms(counts, sum(counts.values())) for counts in _stemmed([cut(each.whole) for each in contents])
-    ]
-
-
-def _stemmed(texts: Sequence[str]) -> list[Counter[str]]:
-    """The terms of texts that were cut, as FTS5 stems them."""
-    if not hasattr(_local, "fts"):
-        _local.fts = sqlite3.connect(":memory:", isolation_level=None)
-        _local.fts.execute(f"CREATE VIRTUAL TABLE words USING {TABLE}")
-        _local.fts.execute("CREATE VIRTUAL TABLE terms USING fts5vocab (words, instance)")
-    fts: sqlite3.Connection = _local.fts
-    found = [Counter[str]() for _ in texts]
-    fts.execute("BEGIN")
-    try:
-        fts.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(texts))
-        for term, at, count in fts.execute("SELECT term, doc, count(*) FROM terms GROUP BY doc, term"):
-            found[at][_stored(term)] += count
-    finally:
-        fts.execute("ROLLBACK")
-    return found
-
-
-def _stored(term: str) -> str:
-    encoded = term.encode()
-    return term if len(encoded) <= MOST_BYTES else blake2b(encoded, digest_size=32).hexdigest()
-
-
-def add(connection: Connection, collection: str, documents: Mapping[int, Terms]) -> None:
-    """Store the terms of documents, by revision."""
-    connection.copy(
-        "COPY words (collection, term, revision, frequency, length) FROM STDIN",
-        (
-            (collection, term, revision, count, terms.length)
-            for revision, terms in documents.items()
-            for term, count in terms.counts.items()
-        ),
-    )
-
-
-def remove(connection: Connection, collection: str, documents: Mapping[int, Terms]) -> None:
-    """Take out the terms that were added of documents, by revision."""
-    rows = [(term, revision) for revision, terms in documents.items() for term in terms.counts]
-    connection.execute(
-        "DELETE FROM words w USING unnest(?::text[], ?::bigint[]) AS gone (term, revision) "
-        "WHERE w.collection = ? AND w.term = gone.term AND w.revision = gone.revision",
-        ([term for term, _ in rows], [revision for _, revision in rows], collection),
-    )
-
-
-_QUOTED = re.compile(r'"([^"]*)"( \*)?')
-
-
-def _asked(query: str) -> tuple[list[str], list[str]]:
-    """The terms of a query, and the beginnings of terms; one that stands there twice counts twice."""
-    found = _QUOTED.findall(expression(query))
-    whole = [term for term, begins in found if not begins]
-    stems = [stem for counts in _stemmed(whole) for stem in counts]
-    return stems, [term for term, begins in found if begins]
+Ranking = tuple[Revisions, NDArray[np.float32]]
 
 
 def nearest(
     connection: Connection, query: str, depth: int, allowed: Passing | None, collection: str
-) -> tuple[Revisions, NDArray[np.float32]]:
+) -> Ranking:
     """The revisions of the `depth` documents that rank highest, and their scores, best first.
 
     With every document that ties with the last one, up to `TIES` more. allowed: what passes a filter.
     """
-    whole, beginnings = _asked(query)
-    if not whole and not beginnings:
+    whole, beginnings = asked(query)
+    found = _postings(connection, whole, beginnings, collection)
+    if not found:
         return np.empty(0, np.int64), np.empty(0, np.float32)
-    among, bound = ("TRUE", []) if allowed is None else allowed.condition("hits.revision")
-    rows = connection.execute(
-        "WITH asked AS (SELECT * FROM unnest(?::text[]) WITH ORDINALITY AS a (term, at)), "
-        "begun AS (SELECT * FROM unnest(?::text[]) WITH ORDINALITY AS a (term, at)), "
-        "hits AS MATERIALIZED ("
-        "SELECT at, revision, frequency, length FROM asked JOIN words w ON w.term = asked.term "
-        "WHERE w.collection = ? UNION ALL "
-        "SELECT -at, revision, sum(frequency), min(length) FROM begun JOIN words w ON "
-        "w.term >= begun.term AND w.term < begun.term || chr(1114111) WHERE w.collection = ? "
-        "GROUP BY at, revision), "
-        "held AS (SELECT sum(documents)::float8 AS documents, sum(tokens)::float8 AS tokens FROM tally "
-        "WHERE collection = ?), "
-        "rare AS (SELECT at, greatest(1e-6, ln((documents - count(*) + 0.5) / (count(*) + 0.5))) AS idf "
-        "FROM hits CROSS JOIN held GROUP BY at, documents) "
-        "SELECT hits.revision, sum(idf * frequency * 2.2 / (frequency + 1.2 * (0.25 + 0.75 * length "
-        "* documents / tokens)) ORDER BY at)::float4 AS score FROM hits JOIN rare USING (at) "
-        f"CROSS JOIN held WHERE {among} GROUP BY hits.revision "
-        "ORDER BY score DESC FETCH FIRST ? ROWS WITH TIES",
-        (whole, beginnings, collection, collection, collection, *bound, depth),
-    ).fetchmany(depth + TIES)
-    rows.sort(key=lambda row: (-row[1], row[0]))
-    return np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows], np.float32)
+    pause()
+    documents, tokens, removed = _collection(connection, collection)
+    revisions, scores = _scores(found, documents, tokens, removed)
+    if allowed is None:
+        return _best(revisions, scores, depth)
+    if allowed.revisions is not None:
+        inside = np.isin(revisions, allowed.revisions)
+        return _best(revisions[inside], scores[inside], depth)
+    size = max(2 * depth, CHECKED)
+    while True:
+        names, best = _best(revisions, scores, size)
+        inside = np.isin(names, allowed.among(connection, names.tolist()))
+        if np.count_nonzero(inside) >= depth + TIES or len(names) == len(revisions):
+            return _best(names[inside], best[inside], depth)
+        if np.count_nonzero(inside) > depth and best[inside][depth] < best[inside][depth - 1]:
+            return _best(names[inside], best[inside], depth)
+        size *= 4
+
+
+def _postings(
+    connection: Connection, whole: list[str], beginnings: list[str], collection: str
+) -> list[tuple[Postings, int]]:
+    """The postings of each term of a query, and how often it is asked for."""
+    found = []
+    if whole:
+        blocks: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        for term, first, body in connection.execute(
+            "SELECT term, first, body FROM postings WHERE collection = ? AND term = ANY(?)",
+            (collection, [*{*whole}]),
+        ):
+            blocks[term].append((first, body))
+        found += [(unpacked(blocks[term]), times) for term, times in Counter(whole).items() if term in blocks]
+    for beginning, times in Counter(beginnings).items():
+        begun = connection.execute(
+            "SELECT first, body FROM postings WHERE collection = ? AND term >= ? AND term < ?",
+            (collection, beginning, beginning + _LAST),
+        ).fetchall()
+        if begun:
+            found.append((_summed(unpacked(begun)), times))
+    return found
+
+
+def _summed(postings: Postings) -> Postings:
+    """One posting for each document that has several of the terms."""
+    starts = np.flatnonzero(np.diff(postings.revisions, prepend=-1))
+    return Postings(
+        postings.revisions[starts], np.add.reduceat(postings.frequencies, starts), postings.lengths[starts]
+    )
+
+
+def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
+    """Documents of a collection, their tokens, and the revisions whose postings are there for nothing."""
+    row = connection.execute(
+        "SELECT sum(documents)::bigint, sum(tokens)::bigint, ARRAY(SELECT unnest(removed) FROM unfolded "
+        "WHERE collection = ? AND removed <> '{}') FROM tally WHERE collection = ?",
+        (collection, collection),
+    ).fetchone()
+    documents, tokens, removed = row or (0, 0, [])
+    return documents or 0, tokens or 0, np.array(removed, np.int64)
+
+
+def _scores(
+    found: list[tuple[Postings, int]], documents: int, tokens: int, removed: Revisions
+) -> tuple[Revisions, NDArray[np.float32]]:
+    names, parts = [], []
+    for postings, times in found:
+        living = postings.where(~np.isin(postings.revisions, removed)) if len(removed) else postings
+        revisions, frequencies, lengths = living
+        count = len(revisions)
+        idf = max(1e-6, log((documents - count + 0.5) / (count + 0.5)))
+        names.append(revisions)
+        relative = lengths * (documents / max(tokens, 1))
+        parts.append(times * idf * frequencies * 2.2 / (frequencies + 1.2 * (0.25 + 0.75 * relative)))
+    revisions = np.concatenate(names)
+    order = np.argsort(revisions, kind="stable")  # so that equal documents add up in one order
+    revisions, scores = revisions[order], np.concatenate(parts)[order]
+    starts = np.flatnonzero(np.diff(revisions, prepend=-1))
+    if not len(starts):
+        return revisions, scores.astype(np.float32)
+    return revisions[starts], np.add.reduceat(scores, starts).astype(np.float32)
+
+
+def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
+    """The `depth` highest, and those that tie with the last; equal scores by revision."""
+    if len(scores) > depth:
+        least = np.partition(scores, -depth)[-depth]
+        kept = scores >= least
+        revisions, scores = revisions[kept], scores[kept]
+    order = np.lexsort((revisions, -scores))[: depth + TIES]
+    return revisions[order], scores[order]

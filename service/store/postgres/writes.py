@@ -10,11 +10,12 @@ from typing import NamedTuple
 from models.search.content import Content
 from service.errors import Conflict
 from service.store.generations import kept_numbers, live_number
-from service.store.postgres import vectors, words
+from service.store.postgres import postings, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.documents import collections, has_collection, sequence
 from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
+from service.store.postgres.terms import Terms, terms_of
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -27,7 +28,7 @@ from service.store.values import (
 )
 
 DELETE_JUDGEMENTS = 4096
-TALLIES = 1000  # of a collection, before they are summed up
+COUNTS = 1000  # of a collection or a generation, before they are summed up
 _COLLECTIONS_LOCK = 7_405_813
 
 
@@ -98,22 +99,21 @@ def put(
         rows: dict[int, Embedding | None] = {
             of_position[at]: given[number].get(at) or kept[number].get(at) for at in changed
         }
-        rows |= {
-            before[at].revision: embedding
-            for at, embedding in given[number].items()
-            if at not in of_position and at not in kept[number]
-        }
-        missing = [revision for revision, embedding in rows.items() if embedding is None]
-        vectors.add(
+        anew = [at for at in given[number] if at not in of_position and at not in kept[number]]
+        rows |= {before[at].revision: given[number][at] for at in anew}
+        vectors.remove(connection, number, [before[at].revision for at in anew])
+        vectors.insert(
             connection,
             number,
             collection,
             {revision: embedding for revision, embedding in rows.items() if embedding is not None},
         )
-        connection.execute(
-            "INSERT INTO lacking (generation, revision) SELECT ?, unnest(?::bigint[]) ON CONFLICT DO NOTHING",
-            (number, missing),
-        )
+        if missing := [revision for revision, embedding in rows.items() if embedding is None]:
+            connection.execute(
+                "INSERT INTO lacking (generation, revision) SELECT ?, unnest(?::bigint[]) "
+                "ON CONFLICT DO NOTHING",
+                (number, missing),
+            )
         if len({*given[number], *kept[number]}) < len(documents):
             gaps.add(number)
     truncated = sum((given[live].get(at) or kept[live][at]).truncated for at in range(len(documents)))
@@ -143,6 +143,8 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
 
     The row stays: whoever waits for its lock finds it again, as it is then.
     """
+    if not documents:
+        return {}
     rows = connection.execute(
         "UPDATE documents d SET revision = DEFAULT, title = given.title, text = given.text, "
         "metadata = given.metadata::jsonb "
@@ -156,6 +158,8 @@ def _update(connection: Connection, documents: Mapping[int, Document]) -> dict[s
 
 def _insert(connection: Connection, documents: Sequence[Document], collection: str) -> dict[str, int]:
     """Insert documents whose ids are new. Returns their revisions, by id."""
+    if not documents:
+        return {}
     rows = connection.execute(
         "INSERT INTO documents (collection, id, title, text, metadata) "
         "SELECT ?, id, title, text, metadata::jsonb FROM unnest(?::text[], ?::text[], ?::text[], ?::text[]) "
@@ -172,27 +176,26 @@ def _add_words(
     connection: Connection,
     documents: Mapping[int, Document],
     collection: str,
-    removed: Mapping[int, words.Terms],
+    removed: Mapping[int, Terms],
 ) -> None:
     """Store the words of documents, by revision. removed: the terms of those that they take the place of."""
-    terms = words.terms_of([document.content for document in documents.values()])
-    words.add(connection, collection, dict(zip(documents, terms, strict=True)))
+    terms = terms_of([document.content for document in documents.values()])
+    postings.change(connection, collection, dict(zip(documents, terms, strict=True)), removed)
     tokens = sum(each.length for each in terms) - sum(each.length for each in removed.values())
     _count(connection, collection, len(documents) - len(removed), tokens)
 
 
-def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, words.Terms]:
+def _clear(connection: Connection, revisions: Sequence[int], collection: str) -> dict[int, Terms]:
     """Take out what stands beside documents that are about to go. Returns their terms, by revision."""
+    if not revisions:
+        return {}
     rows = connection.execute(
         "SELECT revision, text, title FROM documents WHERE revision = ANY(?)", ([*revisions],)
     ).fetchall()
     gone = [row[0] for row in rows]
-    terms = dict(zip(gone, words.terms_of([Content(text, title) for _, text, title in rows]), strict=True))
-    words.remove(connection, collection, terms)
+    terms = dict(zip(gone, terms_of([Content(text, title) for _, text, title in rows]), strict=True))
     for number in kept_numbers(connection):
         vectors.remove(connection, number, gone)
-    for table in ("lacking", "skipped"):
-        connection.execute(f"DELETE FROM {table} WHERE revision = ANY(?)", (gone,))
     return terms
 
 
@@ -214,6 +217,7 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
     ).fetchall()
     removed = _clear(connection, some, collection)
     connection.execute("DELETE FROM documents WHERE revision = ANY(?)", ([*removed],))
+    postings.change(connection, collection, {}, removed)
     _count(connection, collection, -len(removed), -sum(terms.length for terms in removed.values()))
     connection.execute(
         "DELETE FROM events WHERE collection = ? AND id = ANY(?)", (collection, [id for (id,) in ids])
@@ -233,10 +237,14 @@ def drop_judgements(connection: Connection, collection: str) -> bool:
 def drop_collection(connection: Connection, collection: str) -> None:
     """Delete a collection that is empty; the default one stays, and so does one that was written to."""
     _hold_collections(connection)
+    postings.hold(connection, wait=True)
+    # Behind every write that has found it.
+    connection.execute("SELECT 1 FROM collections WHERE name = ? FOR UPDATE", (collection,))
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if collection != DEFAULT_COLLECTION and written_to.fetchone() is None:
         connection.execute("DELETE FROM collections WHERE name = ?", (collection,))
-        connection.execute("DELETE FROM tally WHERE collection = ?", (collection,))
+        for table in ("tally", "postings", "unfolded"):
+            connection.execute(f"DELETE FROM {table} WHERE collection = ?", (collection,))
 
 
 def _make_collection(connection: Connection, collection: str, most: int) -> None:
@@ -265,18 +273,20 @@ def _count(connection: Connection, collection: str, documents: int, tokens: int)
 
 
 def fold(connection: Connection) -> bool:
-    """Sum up the tally of a collection that has many; whether there was one."""
-    row = connection.execute(
-        "SELECT collection FROM tally GROUP BY collection HAVING count(*) > ? LIMIT 1", (TALLIES,)
-    ).fetchone()
-    if row is None:
-        return False
-    connection.execute(
-        "WITH gone AS (DELETE FROM tally WHERE collection = ? RETURNING *) "
-        "INSERT INTO tally SELECT collection, sum(documents), sum(tokens) FROM gone GROUP BY collection",
-        row,
-    )
-    return True
+    """Sum up the counts of a collection or a generation that have many rows; whether there was one."""
+    for table, of in (("tally", "collection"), ("sizes", "generation")):
+        row = connection.execute(
+            f"SELECT {of} FROM {table} GROUP BY {of} HAVING count(*) > ? LIMIT 1", (COUNTS,)
+        ).fetchone()
+        if row is not None:
+            first, second = ("documents", "tokens") if table == "tally" else ("documents", "rows")
+            connection.execute(
+                f"WITH gone AS (DELETE FROM {table} WHERE {of} = ? RETURNING *) INSERT INTO {table} "
+                f"SELECT {of}, sum({first}), sum({second}) FROM gone GROUP BY {of}",
+                row,
+            )
+            return True
+    return False
 
 
 def _sequence(connection: Connection, operations: int) -> int:

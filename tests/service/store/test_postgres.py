@@ -23,7 +23,7 @@ from tests.service.store.test_field_index import FILTERS, ROWS
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
 
-from service.store.postgres import documents, generations, passing, vectors, words, writes
+from service.store.postgres import documents, generations, nearest, passing, postings, vectors, words, writes
 from service.store.postgres.connection import Connection
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.schema import migrate
@@ -97,7 +97,10 @@ QUERIES = [
 ]
 
 
-def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folded", [False, True])
+def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folded: bool
+) -> None:
     schema.migrate(tmp_path / "simile.db")
     sqlite = schema.connect(tmp_path / "simile.db")
     place.put(*(Document(f"{at}", text, title=f"title {at}") for at, text in enumerate(TEXTS)))
@@ -111,6 +114,10 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(place: Pl
             row,
         )
         secondary_indexes.add(sqlite, row[0])
+    monkeypatch.setattr(postings, "FOLDED", (0, 1 << 30))
+    if folded:
+        monkeypatch.setattr(postings, "TOGETHER", 2)
+        assert place.write(postings.fold)
     for query in QUERIES:
         for depth in (1, 3, 20):
             expected = fulltext.nearest(sqlite, query, depth, None, "default")
@@ -119,7 +126,8 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(place: Pl
             assert found[0].tolist() == expected[0].tolist(), query
             np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
     place.write(lambda connection: writes.delete_some(connection, [row[0] for row in stored], "default"))
-    left = place.read(lambda it: it.execute("SELECT count(*) FROM words").fetchone())
+    assert place.write(postings.fold)
+    left = place.read(lambda it: it.execute("SELECT count(*) FROM postings").fetchone())
     assert left == (0,), "no term of a deleted document stays"
     sqlite.close()
 
@@ -160,7 +168,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
     where = compile_in(JsonbDialect(), {"n": {"$gte": 100}})
     query = unit()
     for few in (10_000, 0):
-        monkeypatch.setattr(vectors, "FEW", few)
+        monkeypatch.setattr(nearest, "FEW", few)
         monkeypatch.setattr(passing, "FEW", few)
         for filter, heads_only in ((None, False), (None, True), (where, False)):
             scores: dict[int, tuple[float, int]] = {}
@@ -211,6 +219,9 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     }
     assert len(rows) == 11, "whose time is over, another one takes"
     assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
+    assert not place.write(swap), "without an index nothing is found fast"
+    with place.store.pool.connection() as raw:
+        assert vectors.build_index(raw, number, DIMENSION)
     assert place.write(swap)
     with pytest.raises(NeedsVectors):
         place.put(Document("later", "text"))  # by the model that was live
