@@ -85,8 +85,8 @@ docs: $(DOCS)/.installed  ## Make the docs into a site in build/site, with a sea
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
 	@echo "build/site/index.html is the docs."
 
-bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed
-	@$(BIN)/python -m benchmarks --peers $(PEERS) $(BENCH_ARGS)
+bench: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Measure the service against the raw engine, and against peers that are installed; MODEL=FOLDER: a graph without padding against the padded one
+	@$(BIN)/python -m $(if $(MODEL),benchmarks.padding $(MODEL),benchmarks --peers $(PEERS)) $(BENCH_ARGS)
 
 bench-peers: $(addprefix $(PEERS)/,$(addsuffix /.installed,infinity sentence-transformers fastembed))  ## Install other people's engines for `make bench` (3.5 GB)
 
@@ -103,7 +103,7 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Simile needs Python 3.11 or newer; name one: make serve PYTHON=python3.11")'
 	@$(PYTHON) -c 'import ensurepip' 2> /dev/null || { echo "Python has no venv here; on Debian: apt-get install python3-venv"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …"
+	@echo "Installing Simile [$(EXTRAS)] into $(VENV) …$(if $(findstring train,$(EXTRAS)), At its end pip unpacks torch for about a minute and says nothing.)"
 	@$(PIP) install --progress-bar on -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 

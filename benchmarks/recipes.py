@@ -33,7 +33,8 @@ from training.errors import NothingToLearn
 from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
-from training.retraining.config import AUTO, SEARCH, Config
+from training.methods.names import AUTO, SEARCH
+from training.retraining.config import Config
 from training.retraining.gathered import gather
 from training.retraining.publication import Outcome
 from training.retraining.retune import retune

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from models.errors import InUse, ModelError, UnknownVersion, not_installed
-from models.words.commands import Parser, add_version
+from models.words.commands import Parser, add_version, positive
 from models.words.nearest import did_you_mean
 
 try:
@@ -26,7 +26,7 @@ try:
     from models.publishing.listing import listed, table
     from models.publishing.proof import check_golden
     from models.seal import read_manifest
-    from models.sources.folder import LONGEST, Asked
+    from models.sources.folder import LONGEST, NOTHING_ASKED, Asked
     from models.store import Store, models_dir
 except ModuleNotFoundError as missing:
     sys.exit(not_installed("models", missing))
@@ -77,7 +77,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--max-length",
-        type=int,
+        type=positive,
         metavar="N",
         help=f"tokens of the longest text (default: the folder's, and {LONGEST} where that says no number)",
     )
@@ -146,6 +146,11 @@ def _add_portability(commands: argparse._SubParsersAction[Parser]) -> None:
 def _import(store: Store, options: argparse.Namespace) -> None:
     known = {manifest.version for manifest in store.versions()}
     asked = Asked(tuple(options.pooling), options.max_length, dict(options.prompt))
+    if options.source == "default" and asked != NOTHING_ASKED:
+        raise ModelError(
+            "`default` brings its own pooling, length and prompts. Leave --pooling, --max-length and "
+            "--prompt out, or name a folder."
+        )
     manifest = publish_named(store, options.source, options.name, _progress, opener(asked))
     print(f"{manifest.version} {'was published before' if manifest.version in known else 'published'}")
 

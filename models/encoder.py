@@ -62,6 +62,14 @@ class How(TypedDict, total=False):
     place: Place
 
 
+def graph_bytes(folder: Path) -> tuple[int, int]:
+    """Bytes of a version's graph, and of the weights that lie in a file of their own. Raise OSError."""
+    onnx = folder / ONNX
+    sizes = {file.name: file.stat().st_size for file in onnx.parent.glob(onnx.name + "*")}
+    inside = sizes.pop(onnx.name, 0)
+    return inside, sum(sizes.values())
+
+
 class Encoder:
     """Thread safe: with threads=1 each call computes on the thread that makes it, in fp32."""
 
@@ -105,7 +113,7 @@ class Encoder:
             raise Damaged(manifest.version, "its ONNX file carries another fingerprint than its manifest")
         self._engine = open_engine(folder / ONNX, form, threads, callers, place, manifest.max_length)
         self.turned: Turned | None = None  # until proof.py has looked at a form of less precision than fp32
-        self.file_bytes = (folder / ONNX).stat().st_size
+        self.file_bytes = sum(graph_bytes(folder))
         self._alone: Engine | None = None  # for one text at a time
         self._closed = False
         self._changing = threading.Lock()  # guards these two
@@ -195,6 +203,11 @@ class Encoder:
     def room(self) -> int:
         """Tokens of a text beside the special ones."""
         return self._tokenizer.room
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids that both tokenizer and model know."""
+        return self._tokenizer.vocabulary
 
     def spans(self, text: str, wanted: Callable[[], bool] = lambda: True) -> NDArray[np.int64]:
         """Positions of the tokens of `text`, uncut: (n, 2) of characters. Raise BadText.

@@ -18,6 +18,7 @@ from models.files.bounded import read_bytes
 
 FILE_NAME = "manifest.json"
 REPORT_PAGE = "report"  # a folder: the same as report.md, with its pictures
+ANSWERS = "answers.jsonl"  # in that folder: both answers to each query that judged
 REPORT = "report.json"  # what a promotion gate measured, for people and for GET /models/{version}/report
 ANCHOR = "anchor"  # in the lineage: the version that its line of retrainings began with
 _VERSION = re.compile(r"\d{8}T\d{6}-[a-z0-9][a-z0-9.-]{0,63}-[0-9a-f]{8}")
@@ -113,7 +114,11 @@ class Manifest(BaseModel):
 
     def text(self) -> str:
         # Left out where empty, so that a program from before there were any reads the file.
-        absent = {name for name in ("search", "default_prompt") if not getattr(self, name)}
+        absent: dict[str, Any] = {
+            name: True for name in ("search", "default_prompt") if not getattr(self, name)
+        }
+        if usual := {name: {"passage_tokens"} for name, use in self.search.items() if not use.passage_tokens}:
+            absent["search"] = usual
         return self.model_dump_json(indent=2, exclude=absent) + "\n"
 
 

@@ -171,7 +171,8 @@ class Store:
                 if holds:
                     raise InUse(version, use)
             removed = self.folder(version).rename(self.root / f"{_TEMPORARY}{secrets.token_hex(4)}")
-        shutil.rmtree(removed)  # what a crash leaves of it is swept by the next publication
+        shutil.rmtree(removed)  # what a crash leaves of it is swept later
+        self.sweep()
 
     def read_state(self) -> dict[str, Any]:
         """The state that the service last wrote; empty before that, or when it cannot be understood."""
@@ -233,8 +234,13 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)  # renamed away when it was published
             os.close(builder)
 
+    def sweep(self) -> None:
+        """Remove what builders left that died. Publishing and pruning do so, too."""
+        with self._locked():
+            self._sweep()
+
     def _sweep(self) -> None:
-        """Remove what builders left that died; a living one holds the lock of its folder."""
+        """A builder that lives holds the lock of its folder. The caller has the store's."""
         for left in self.root.glob(f"{_TEMPORARY}*"):
             with contextlib.suppress(OSError):  # its builder may be removing it now, or be another user
                 holder = lock(left)

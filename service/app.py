@@ -17,9 +17,11 @@ from service.api import (
     document_map,
     documents,
     events,
+    example_corpus,
     feedback,
     health,
     info,
+    kept,
     models,
     openai,
     search,
@@ -44,7 +46,7 @@ from service.settings.addresses import allowed_hosts, allowed_origins
 MODULES = (
     *(tei, tokens, openai, cohere),
     *(search, documents, feedback, events, collections),
-    *(info, models, document_map, health, caller, docs),
+    *(info, models, kept, document_map, example_corpus, health, caller, docs),
 )
 
 

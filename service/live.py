@@ -189,6 +189,10 @@ class Live:
             self._generations = tuple(other for other in self._generations if other is not generation)
         generation.retire()
 
+    def leave_unless_live(self, generation: Generation) -> None:
+        if self.generation is not generation:
+            self.leave(generation)
+
     @contextmanager
     def borrow(self, version: str | None = None) -> Iterator[Generation]:
         """The generation in service, kept open until the block ends, also across a swap.

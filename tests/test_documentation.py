@@ -246,7 +246,9 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
         "/models/{version}/report",
         "/models/{version}/report/{file}",
         "/models/{version}/activate",
+        "/models/{version}/keep",
         "/models/rollback",
+        "/examples",
         "/health",
         "/ready",
         "/metrics",
@@ -281,6 +283,7 @@ def test_every_route_names_its_role_and_describes_its_failures(tmp_path: Path) -
     }
     assert {key for key, role in roles.items() if role == "admin"} == {
         ("post", "/models/{version}/activate"),
+        ("post", "/models/{version}/keep"),
         ("post", "/models/rollback"),
     }
     families = {

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from training.arguments import LOADING
+
 RUN = """
 import runpy, sys
 class Hidden:
@@ -32,7 +34,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
     code = RUN.format(package=package, arguments=arguments, program=program)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    said = done.stderr.removeprefix("loading torch\n")
+    said = done.stderr.removeprefix(f"{LOADING}\n")
     assert said.startswith(f"python -m {program} needs {package}, which {sys.executable} lacks.")
     assert "`make setup`" in said
     assert said.count("\n") == 1, "no traceback"

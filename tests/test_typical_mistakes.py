@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import main as models
+from models.errors import Unsupported
+from models.sources.folder import read_source
 from service.__main__ import main as service
 from tests.mistakes import plain
 from training.__main__ import main as training
+from training.errors import TrainingError
+from training.text.lines import read_records
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +62,20 @@ def test_a_mistake_in_a_setting_ends_the_start_in_one_line(
     assert words in said
 
 
+def test_a_table_of_comma_separated_values_is_no_corpus(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,text\n1,a\n")
+    with pytest.raises(TrainingError, match="--from-service, or write it as") as refused:
+        [*read_records(tmp_path / "rows.csv")]
+    plain(str(refused.value))
+
+
+def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "away.json").symlink_to("/etc/hostname")
+    with pytest.raises(Unsupported, match=r"has no config\.json") as refused:
+        read_source(tmp_path)
+    plain(str(refused.value))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -74,6 +92,42 @@ def test_a_mistake_in_a_setting_ends_the_start_in_one_line(
         ("training train simcse-unsupp --corpus rows.txt --out run", "Did you mean simcse-unsup?"),
         ("training train simcse-unsup --corpus rows.txt --out run", "There is no file rows.txt."),
         ("training retrain --config retrain.toml", "There is no file retrain.toml."),
+        ("service maps", "not 'maps'. Did you mean map?"),
+        ("service map --points 0", "--points: '0' is not a whole number from 1 on."),
+        ("service export --format csv", "service export: there is no argument --format. `"),
+        ("service export", "FILE is missing."),
+        ("service keys", "COMMAND is missing."),
+        ("service import rows.csv --passages 64", "Set SIMILE_PASSAGES instead."),
+        ("models import default --pooling men", "not 'men'. Did you mean mean?"),
+        ("models import default --max-length 0", "--max-length: '0' is not a whole number from 1 on."),
+        ("models import default --max-length 128", "Leave --pooling, --max-length and --prompt out"),
+        ("models import default --prompt query", "'query' must be NAME=TEXT"),
+        (
+            "models import https://huggingface.co/BAAI/bge-small-en",
+            "Name the hub id alone: BAAI/bge-small-en.",
+        ),
+        ("models show", "VERSION is missing."),
+        ("training retune", "COMMAND must be train, blank,"),
+        ("training advise", "give one of --from-service, --config."),
+        ("training advise --from-service", "argument --from-service: a value must follow."),
+        ("training advise --from-service localhost:8000", "Name a service as http://127.0.0.1:8000."),
+        ("training advise --from-service http://127.0.0.1:1", "Is the service running there?"),
+        ("training advise --from-service http://127.0.0.1:1 --recipe auto", "there is no argument --recipe"),
+        ("training advise --config none.toml", "There is no file none.toml."),
+        (
+            "training train auto --corpus rows.txt --out run",
+            "Without --recipe, `python -m training retrain` chooses",
+        ),
+        ("training train search --corpus rows.txt --out run", "search is no recipe of its own."),
+        ("training train adap --corpus rows.txt --out run", "Did you mean adapt?"),
+        ("training train icct --corpus rows.txt --out run", "Did you mean ict?"),
+        ("training retrain --from-service http://127.0.0.1:1 --recipe atuo", "Did you mean auto?"),
+        (
+            "training retrain --from-service http://127.0.0.1:1 --minutes 0",
+            "'0' is not a whole number from 1 on.",
+        ),
+        ("training retrain --from-service http://127.0.0.1:1 --set optim.lr=1e-5", "add --recipe NAME."),
+        ("training mine list", "Did you mean lists?"),
     ],
 )
 def test_a_mistake_in_a_command_is_one_line(

@@ -14,10 +14,7 @@ from training.errors import TrainingError
 
 DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")  # torch knows others, as meta, that cannot train
 SEEDS = 1 << 63  # seeds lie below, as in a recipe
-
-
-def positive(text: str) -> int:
-    return _whole(text, 1)
+LOADING = "loading torch: seconds, on a busy machine half a minute"
 
 
 def batch(text: str) -> int:

@@ -23,9 +23,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.engines.form import Precision
 from models.engines.half import to_half
+from models.errors import Unsupported
 from models.graph.backbone import Backbone
 from models.graph.bert import FIRST_LAST, HIDDEN
+from models.graph.file import LARGEST
 from models.graph.head import POOLED, SCOPE, SENTENCE
+from models.graph.kin import KIN
 from models.graph.nodes import Nodes
 from models.graph.packing import packs
 from models.graph.positions import DISTANCES, counted, distances, plain
@@ -37,15 +40,20 @@ def prepared(file: Path, precision: Precision) -> bytes:
     """The graph of a published folder, `file`, as an ONNX model in `precision`: fp32 or fp16.
 
     Raises:
-        Unsupported: it cannot be computed in fp16.
+        Unsupported: it cannot be computed in fp16, or is too large for one message.
 
     """
     model = onnx.load(file)
-    if packs(model.graph):
-        config = json.loads((file.parents[1] / "config.json").read_bytes())
+    config = json.loads((file.parents[1] / "config.json").read_bytes())
+    if packs(model.graph) and config.get("model_type") in KIN:
         model = joined(model, Backbone.from_config(config))
     if precision == "fp16":
         to_half(model)
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) > LARGEST:
+        raise Unsupported(
+            f"A model of this size is not computed on a GPU in {precision}: its graph is handed over as one "
+            "message of at most 2 GB. Serve it in fp16 (SIMILE_PRECISION=fp16) or with SIMILE_DEVICE=cpu."
+        )
     graph: bytes = model.SerializeToString()
     return graph
 

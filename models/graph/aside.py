@@ -13,8 +13,9 @@ import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper
 
+from models.graph.file import LARGEST
+
 DATA = "model.onnx_data"  # beside model.onnx; other tools look there, too
-LARGEST = 1_900_000_000  # bytes of tensors in one ONNX file, with room for the rest of the message
 SMALLEST = 1 << 16  # bytes of a tensor that is moved; small ones shape the graph, and stay in it
 _PAGE = 4096  # where each begins, so that it can be mapped by itself
 
@@ -46,7 +47,7 @@ class Aside:
         with file.open("wb") as stream:
             for start, value, dtype in self._waiting:
                 stream.seek(start)
-                np.ascontiguousarray(value, dtype=dtype).tofile(stream)
+                stream.write(np.ascontiguousarray(value, dtype=dtype).data)
 
 
 def save(model: onnx.ModelProto, file: Path, aside: Aside | None) -> None:

@@ -10,19 +10,19 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
 from models.errors import Unsupported
-from models.graph.aside import LARGEST
+from models.graph.file import LARGEST
 from models.graph.kin import KIN, in_berts_words
 
 Tensors = dict[str, NDArray[np.float32]]
 
-_ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 _SIZES = {
     "layers": "num_hidden_layers",
@@ -35,7 +35,7 @@ _SIZES = {
 }
 _PREFIXES = ("bert.", "roberta.", "distilbert.", "mpnet.", "electra.", "model.", "0.auto_model.", "")
 _RENAMED = [pair for kin in KIN.values() for pair in kin.tensors]
-_OTHERS = "`python -m models import` exports others by torch (extra `train`), or takes their onnx/model.onnx."
+OTHERS = "`python -m models import` exports others by torch (extra `train`), or takes their onnx/model.onnx."
 
 
 @dataclass(frozen=True)
@@ -56,28 +56,19 @@ class Backbone:
     buckets: int = 0  # distances of two tokens that attention tells apart, where it does
 
     @classmethod
-    def knows(cls, config: Mapping[str, Any]) -> bool:
-        """True if `from_config` takes it."""
-        try:
-            cls.from_config(config)
-        except Unsupported:
-            return False
-        return True
-
-    @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Backbone:
         found = in_berts_words(config)
         if found is None:
             family = config.get("model_type")
-            raise Unsupported(f"The family {family!r} has no graph here; {', '.join(KIN)} have. {_OTHERS}")
+            raise Unsupported(f"The family {family!r} has no graph here; {', '.join(KIN)} have. {OTHERS}")
         kin, config = found
         activation = config.get("hidden_act", "gelu")
-        if activation not in _ACTIVATIONS:
-            raise Unsupported(f"The activation {activation!r} is not known here. {_OTHERS}")
+        if activation not in ACTIVATIONS:
+            raise Unsupported(f"The activation {activation!r} is not known here. {OTHERS}")
         position_type = config.get("position_embedding_type", "absolute")
         if position_type != "absolute" or config.get("is_decoder"):
-            raise Unsupported(f"Only encoders with absolute positions are published here. {_OTHERS}")
-        sizes = {field: _size(config, name) for field, name in _SIZES.items()}
+            raise Unsupported(f"Only encoders with absolute positions are published here. {OTHERS}")
+        sizes = {field: size_of(config, name) for field, name in _SIZES.items()}
         if sizes["width"] % sizes["heads"]:
             raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
         epsilon = float(config.get("layer_norm_eps", 1e-12))
@@ -85,7 +76,7 @@ class Backbone:
         padding = config.get(kin.padding, 1) if isinstance(kin.padding, str) else kin.padding
         return cls(
             **sizes,
-            activation=_ACTIVATIONS[activation],
+            activation=ACTIVATIONS[activation],
             epsilon=epsilon,
             table=0 if table == sizes["width"] else int(table),
             padding=None if padding is None else int(padding),
@@ -126,7 +117,7 @@ class Backbone:
             yield from _both(f"{at}.output.LayerNorm", (d,), (d,))
 
 
-def _size(config: Mapping[str, Any], name: str) -> int:
+def size_of(config: Mapping[str, Any], name: str) -> int:
     size = config.get(name)
     if not isinstance(size, int) or size < (name != _SIZES["types"]):
         raise Unsupported(f"config.json does not give {name}, or not as a number above 0.")
@@ -138,24 +129,36 @@ def _both(at: str, weight: tuple[int, ...], bias: tuple[int, ...]) -> Iterator[t
     yield f"{at}.bias", bias
 
 
-def read_backbone(files: Sequence[Path], backbone: Backbone, tokens: str = "last") -> Tensors:
+class Shaped(Protocol):
+    """The sizes of an encoder of any family."""
+
+    def shapes(self, tokens: str = "last", /) -> Iterator[tuple[str, tuple[int, ...]]]: ...
+
+
+def read_backbone(files: Sequence[Path], backbone: Shaped, tokens: str = "last") -> Tensors:
     """The tensors that the graph uses, and no other. Raise Unsupported when one is missing or misshapen."""
     read = map_safetensors if sum(file.stat().st_size for file in files) > LARGEST else read_safetensors
     stored = {_modern(name): tensor for file in files for name, tensor in read(file).items()}
-    prefix = next((p for p in _PREFIXES if f"{p}embeddings.word_embeddings.weight" in stored), "")
+    words = next(name for name, _ in backbone.shapes(tokens))
+    prefix = next((p for p in _PREFIXES if p + words in stored), "")
     for own, berts in _RENAMED:
         stored = {name.replace(own, berts): tensor for name, tensor in stored.items()}
     tensors: Tensors = {}
     for name, shape in backbone.shapes(tokens):
         tensor = stored.get(prefix + name)
         if tensor is None:
-            raise Unsupported(f"The weights lack the tensor {name}: this is not a whole BERT encoder.")
+            raise Unsupported(f"The weights lack the tensor {name}: this is not a whole encoder.")
         if tensor.shape != shape:
             raise Unsupported(f"The tensor {name} is {tensor.shape}; config.json says {shape}.")
-        if not np.isfinite(tensor).all():
-            raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
+        require_finite(name, tensor)
         tensors[name] = tensor
     return tensors
+
+
+def require_finite(name: str, tensor: NDArray[np.float32]) -> None:
+    """Raise Unsupported for a tensor with a NaN or an infinity."""
+    if not np.isfinite(tensor).all():
+        raise Unsupported(f"The tensor {name} is not finite: its training diverged, or it is damaged.")
 
 
 def read_safetensors(file: Path) -> Tensors:

@@ -14,7 +14,7 @@ matrix products (docs/PERFORMANCE.md). The families of kin.py have these layers,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
@@ -27,15 +27,13 @@ from models.graph.kin import distance_buckets
 from models.graph.nodes import Nodes
 from models.graph.packing import Packing
 from models.graph.positions import counted, distances
+from models.graph.steps import Steps
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
 WORDS = "embeddings.word_embeddings.weight"
 FIRST_LAST = "bert.first_last"
 POOLED_FROM = {"last": HIDDEN, "first_last": FIRST_LAST, "static": HIDDEN}  # the value that head.py takes
-
-# exp(-1e4) is exactly 0 in float32, so a padded token has no weight at all; a larger number gains nothing.
-_MASKED = -10000.0
 
 
 def bert_graph(
@@ -54,39 +52,41 @@ def bert_graph(
     writer: how layers are written; as Writer does unless given.
     aside: as of Nodes.
     """
-    graph = onnx.GraphProto(name="bert")
-    for name in INPUTS[:2] if tokens == "static" or not backbone.types else INPUTS:
-        graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
+    typed = tokens != "static" and backbone.types
+    graph = empty_graph("bert", INPUTS if typed else INPUTS[:2], backbone.width)
     nodes = Nodes(graph, "bert.", aside=aside)
     written = (writer or Writer)(backbone, tensors, nodes)
     if tokens == "static":
         written.words(out=HIDDEN)
     else:
         written.layers(first_last=tokens == "first_last")
-    shape: list[str | int | None] = ["batch", "sequence", backbone.width]
-    graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
     return graph
 
 
 def table_graph(table: NDArray[np.float32]) -> onnx.GraphProto:
     """A graph without a backbone: `last_hidden_state` are rows of the table (words, width)."""
-    graph = onnx.GraphProto(name="table")
-    for name in INPUTS[:2]:
-        graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"]))
+    graph = empty_graph("table", INPUTS[:2], table.shape[1])
     nodes = Nodes(graph, "bert.")
     nodes("Gather", nodes.tensor(table, name=WORDS), "input_ids", out=HIDDEN)
-    shape: list[str | int | None] = ["batch", "sequence", table.shape[1]]
+    return graph
+
+
+def empty_graph(name: str, inputs: Sequence[str], width: int) -> onnx.GraphProto:
+    """Inputs (batch, sequence), and the output `last_hidden_state` (batch, sequence, width); no node."""
+    graph = onnx.GraphProto(name=name)
+    for given in inputs:
+        graph.input.append(helper.make_tensor_value_info(given, TensorProto.INT64, ["batch", "sequence"]))
+    shape: list[str | int | None] = ["batch", "sequence", width]
     graph.output.append(helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, shape))
     return graph
 
 
-class Writer:
+class Writer(Steps):
     """Each linear layer as it is in the checkpoint; a subclass may write it another way (int8.py)."""
 
     def __init__(self, backbone: Backbone, tensors: Tensors, nodes: Nodes) -> None:
+        super().__init__(backbone, tensors, nodes)
         self._backbone = backbone
-        self._tensors = tensors
-        self._nodes = nodes
 
     def layers(self, *, first_last: bool) -> None:
         """`last_hidden_state`, and the mean of the first and the last layer's output where asked for."""
@@ -108,13 +108,6 @@ class Writer:
     def words(self, ids: str = "input_ids", out: str = "") -> str:
         """A row of the word table for each token: (…, width)."""
         return self._nodes("Gather", self._weight("embeddings.word_embeddings"), ids, out=out)
-
-    def _mask(self) -> str:
-        """(batch, 1, 1, sequence): what is added to the scores."""
-        n = self._nodes
-        mask = n("Unsqueeze", "attention_mask", n.ints(1))
-        mask = n("Cast", n("Unsqueeze", mask, n.ints(2)), to=TensorProto.FLOAT)
-        return n("Mul", n("Sub", n.tensor(1.0), mask), n.tensor(_MASKED))
 
     def _embeddings(self, packing: Packing) -> str:
         """(tokens, width), as everything but attention.
@@ -156,31 +149,6 @@ class Writer:
         scores = n("Add", n("Div", scores, n.tensor(math.sqrt(width // self._backbone.heads))), mask)
         return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), width)
 
-    def _activate(self, x: str) -> str:
-        n = self._nodes
-        if self._backbone.activation == "relu":
-            return n("Relu", x)
-        if self._backbone.activation == "gelu":
-            gate = n("Add", n("Erf", n("Div", x, n.tensor(math.sqrt(2)))), n.tensor(1.0))
-            return n("Mul", n("Mul", x, gate), n.tensor(0.5))
-        cubed = n("Mul", n("Pow", x, n.tensor(3.0)), n.tensor(0.044715))
-        tanh = n("Tanh", n("Mul", n("Add", x, cubed), n.tensor(math.sqrt(2 / math.pi))))
-        return n("Mul", n("Mul", x, n.tensor(0.5)), n("Add", tanh, n.tensor(1.0)))
-
     def linears(self, x: str, *layers: str) -> list[str]:
         """The results of several linear layers on the same rows `x` (tokens, width)."""
         return [self._linear(x, at) for at in layers]
-
-    def _linear(self, x: str, at: str) -> str:
-        n = self._nodes
-        product = n("MatMul", x, n.tensor(self._tensors[f"{at}.weight"].T, name=f"{at}.weight"))
-        return n("Add", product, n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias"))
-
-    def _normalise(self, x: str, at: str) -> str:
-        n = self._nodes
-        scale = self._weight(at)
-        bias = n.tensor(self._tensors[f"{at}.bias"], name=f"{at}.bias")
-        return n("LayerNormalization", x, scale, bias, axis=-1, epsilon=self._backbone.epsilon)
-
-    def _weight(self, at: str) -> str:
-        return self._nodes.tensor(self._tensors[f"{at}.weight"], name=f"{at}.weight")

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+LARGEST = 1_900_000_000  # bytes of tensors in one ONNX file, with room for the rest of the message
 FINGERPRINT = "simile.fingerprint"
 SPACE = "simile.space"
 _METADATA, _GRAPH, _INITIALIZER = 14, 7, 5

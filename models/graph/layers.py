@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.errors import Unsupported
 from models.graph.nodes import Nodes
 
 Vector = NDArray[np.float32]
@@ -46,6 +48,22 @@ class Unit:
 
 
 Layer = Dense | LayerNorm | Unit
+
+
+def check_widths(layers: Sequence[Layer], width: int) -> None:
+    """Raise Unsupported for a layer that does not take what the one before gives; `width`: of the pooling."""
+    for layer in layers:
+        if isinstance(layer, Unit):
+            continue
+        out = layer.weight.shape[0]
+        bias = (out,) if layer.bias is None else layer.bias.shape
+        weight = (out, width) if isinstance(layer, Dense) else (width,)
+        if layer.weight.shape != weight or bias != (out,):
+            raise Unsupported(
+                f"A {type(layer).__name__} behind the pooling has weights {layer.weight.shape} and a bias "
+                f"{bias}, and takes {width} numbers."
+            )
+        width = out
 
 
 def append_layer(n: Nodes, x: str, layer: Layer) -> str:

@@ -25,15 +25,15 @@ Rows = Sequence[Sequence[int]]
 
 def embed(backbone: Backbone, tensors: Tensors, head: Head, rows: Rows) -> Array:
     """The unit vectors of rows of token ids, float32 (rows, dimension)."""
-    return _pooled(token_vectors(backbone, tensors, head.tokens, rows), head, rows)
+    return pooled(token_vectors(backbone, tensors, head.tokens, rows), head, rows)
 
 
 def embed_table(table: Array, head: Head, rows: Rows) -> Array:
     """The same of a model that is a table of words alone, (words, width)."""
-    return _pooled([table[list(row)] for row in rows], head, rows)
+    return pooled([table[list(row)] for row in rows], head, rows)
 
 
-def _pooled(hidden: Sequence[Array], head: Head, rows: Rows) -> Array:
+def pooled(hidden: Sequence[Array], head: Head, rows: Rows) -> Array:
     vectors = np.stack(
         [
             np.concatenate([_pool(hidden_TD, mode, _skipped(row, head.left_out)) for mode in head.pooling])
@@ -53,7 +53,7 @@ def _behind(x: Array, layer: Layer) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         normed: Array = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.epsilon)
         return normed * layer.weight + layer.bias
-    return _ACTIVATE[layer.activation](x @ layer.weight.T + (0 if layer.bias is None else layer.bias))
+    return ACTIVATE[layer.activation](x @ layer.weight.T + (0 if layer.bias is None else layer.bias))
 
 
 def _unit(x: Array) -> Array:
@@ -77,9 +77,9 @@ def _layers(backbone: Backbone, tensors: Tensors, rows: Rows, words: Array, ends
         np.concatenate([_places(row, backbone.padding) for row in rows])
     ]
     kind = tensors["embeddings.token_type_embeddings.weight"][0] if backbone.types else 0
-    x_ND = _norm(words + places + kind, backbone, tensors, "embeddings.LayerNorm")
+    x_ND = norm(words + places + kind, backbone.epsilon, tensors, "embeddings.LayerNorm")
     if backbone.table:
-        x_ND = _linear(x_ND, tensors, "embeddings_project")
+        x_ND = linear(x_ND, tensors, "embeddings_project")
     outputs = []
     for layer in range(backbone.layers):
         x_ND = _layer(x_ND, ends, backbone, tensors, f"encoder.layer.{layer}")
@@ -117,16 +117,19 @@ def _pool(hidden_TD: Array, mode: str, skipped: int) -> Array:
 
 def _layer(x_ND: Array, ends: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
     q_ND, k_ND, v_ND = (
-        _linear(x_ND, tensors, f"{at}.attention.self.{part}") for part in ("query", "key", "value")
+        linear(x_ND, tensors, f"{at}.attention.self.{part}") for part in ("query", "key", "value")
     )
     texts = zip(np.split(q_ND, ends), np.split(k_ND, ends), np.split(v_ND, ends), strict=True)
     bias = partial(_distances, tensors, backbone) if backbone.buckets else lambda _: 0
     mixed_ND = np.concatenate([_attend(*text, heads=backbone.heads, bias=bias) for text in texts])
-    attended_ND = _linear(mixed_ND, tensors, f"{at}.attention.output.dense")
-    x_ND = _norm(x_ND + attended_ND, backbone, tensors, f"{at}.attention.output.LayerNorm")
-    inner = _ACTIVATE[backbone.activation](_linear(x_ND, tensors, f"{at}.intermediate.dense"))
-    return _norm(
-        x_ND + _linear(inner, tensors, f"{at}.output.dense"), backbone, tensors, f"{at}.output.LayerNorm"
+    attended_ND = linear(mixed_ND, tensors, f"{at}.attention.output.dense")
+    x_ND = norm(x_ND + attended_ND, backbone.epsilon, tensors, f"{at}.attention.output.LayerNorm")
+    inner = ACTIVATE[backbone.activation](linear(x_ND, tensors, f"{at}.intermediate.dense"))
+    return norm(
+        x_ND + linear(inner, tensors, f"{at}.output.dense"),
+        backbone.epsilon,
+        tensors,
+        f"{at}.output.LayerNorm",
     )
 
 
@@ -156,15 +159,15 @@ def _attend(q_TD: Array, k_TD: Array, v_TD: Array, heads: int, bias: Callable[[i
     return mixed_TD
 
 
-def _linear(x: Array, tensors: Tensors, at: str) -> Array:
-    product: Array = x @ tensors[f"{at}.weight"].T + tensors[f"{at}.bias"]
+def linear(x: Array, tensors: Tensors, at: str) -> Array:
+    product: Array = x @ tensors[f"{at}.weight"].T + tensors.get(f"{at}.bias", 0)
     return product
 
 
-def _norm(x: Array, backbone: Backbone, tensors: Tensors, at: str) -> Array:
+def norm(x: Array, epsilon: float, tensors: Tensors, at: str) -> Array:
     centred = x - x.mean(-1, keepdims=True)
-    spread = np.sqrt((centred**2).mean(-1, keepdims=True) + backbone.epsilon)
-    normed: Array = centred / spread * tensors[f"{at}.weight"] + tensors[f"{at}.bias"]
+    spread = np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    normed: Array = centred / spread * tensors[f"{at}.weight"] + tensors.get(f"{at}.bias", 0)
     return normed
 
 
@@ -176,7 +179,7 @@ def erf(x: Array) -> Array:
     return result
 
 
-_ACTIVATE: dict[str, Callable[[Array], Array]] = {
+ACTIVATE: dict[str, Callable[[Array], Array]] = {
     "gelu": lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0),

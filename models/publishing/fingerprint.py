@@ -24,7 +24,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from models.graph.backbone import Backbone, Tensors
+from models.graph.backbone import Tensors
+from models.graph.families import AnyBackbone
 from models.graph.head import SCOPE
 from models.graph.layers import Dense, Layer, LayerNorm
 from models.sources.folder import Source
@@ -32,7 +33,7 @@ from models.sources.folder import Source
 Space = dict[str, Any]
 
 
-def space_of(source: Source, tensors: str, backbone: Backbone | None, dimension: int) -> Space:
+def space_of(source: Source, tensors: str, backbone: AnyBackbone | None, dimension: int) -> Space:
     """tensors: as `hash_tensors` or `hash_initializers` gives it."""
     left_out = {"left_out": source.head.left_out} if source.head.left_out else {}
     return left_out | {

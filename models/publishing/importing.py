@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from models.errors import Unsupported
-from models.graph.backbone import Backbone
+from models.graph.families import knows
 from models.manifest import FILE_NAME as MANIFEST
 from models.publishing.publish import Opened, Prepared, prepare
 from models.sources.folder import Asked, Source, read_source
@@ -50,6 +50,6 @@ def _open(asked: Asked, folder: Path, say: Say) -> Prepared:
 
 def _needs_torch(source: Source) -> bool:
     """True of weights that no graph of ours is there for, unless the folder is a version with its own."""
-    ours = source.is_table or Backbone.knows(source.config)
+    ours = source.is_table or knows(source.config)
     published = source.onnx is not None and (source.folder / MANIFEST).is_file()
     return bool(source.weights) and not ours and not published

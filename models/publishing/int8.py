@@ -51,7 +51,7 @@ def add_int8(
     if head.tokens == "static" or not has_int8():
         return None  # nothing to quantise, or nothing here that could measure it
     examples = [json.loads(line)["text"] for line in example_lines()]
-    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder, backbone.vocabulary)]
+    texts = [*examples[::2], *PROOF_TEXTS, *short_texts(_SHORT), *_random_texts(encoder)]
     rows = [row.ids for row in encoder.tokenize(texts)]
     file = (folder / ONNX).with_name(INT8_NAME)
     say("calibrating int8")
@@ -69,10 +69,10 @@ def add_int8(
     return None
 
 
-def _random_texts(encoder: Encoder, vocabulary: int) -> list[str]:
+def _random_texts(encoder: Encoder) -> list[str]:
     random = np.random.default_rng(0)
     lengths = random.integers(4, _LONGEST, _RANDOM)
-    return [encoder.decode(random.integers(0, vocabulary, length).tolist()) for length in lengths]
+    return [encoder.decode(random.integers(0, encoder.vocabulary, length).tolist()) for length in lengths]
 
 
 def _measure(

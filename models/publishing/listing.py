@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from models.files.retrainings import read_runs, schedule_state
+from models.files.retrainings import schedule_state
 from models.manifest import Manifest
 from models.store import Store
 
@@ -27,7 +27,7 @@ def listed(store: Store, now: datetime) -> dict[str, Any]:
         {"version": name, "published": None, "state": "damaged", "score": None, "verdict": reason}
         for name, reason in store.problems().items()
     ]
-    return {"versions": versions, "schedule": schedule_state(read_runs(store.root), now)}
+    return {"versions": versions, "schedule": schedule_state(store.root, now)}
 
 
 def _entry(manifest: Manifest, roles: Mapping[str, Any], states: Mapping[str, Any]) -> dict[str, Any]:

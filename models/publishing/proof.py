@@ -29,6 +29,7 @@ Vectors = NDArray[np.float32]
 Reference = Callable[[Sequence[Sequence[int]]], Vectors]  # ids of texts -> their unit vectors
 
 _COSINE, _PARITY, _INVARIANCE, _GOLDEN = 0.99999, 1e-4, 1e-6, 1e-5
+_TOGETHER = 4096  # tokens of one batch, padding included: attention's memory grows with each
 # The least cosine to the vectors of fp32. int8 is worst on just these texts; it is published from 0.95 on
 # (int8.py), and another machine may round otherwise.
 FORMS: dict[Precision, float] = {"bf16": 0.9995, "fp16": 0.9999, "int8": 0.94}
@@ -46,6 +47,11 @@ def prove(
     known: what they must be, from elsewhere. computed_in: what `reference` computes with, for the message.
     """
     rows = [tokens.ids for tokens in encoder.tokenize(PROOF_TEXTS)]
+    if (highest := max(map(max, filter(None, rows)))) >= encoder.vocabulary:
+        raise ProofFailed(
+            f"The tokenizer makes the id {highest}, and the model has {encoder.vocabulary} rows of words: "
+            "take both from one folder."
+        )
     with Progress("texts", (2 if reference is None else 3) * len(rows), "proving", say=say) as progress:
         return _proved(encoder, rows, reference, known, computed_in, progress)
 
@@ -120,8 +126,9 @@ def _prove_parity(vectors: Vectors, expected: Vectors, computed_in: str) -> None
 def _prove_invariance(
     encoder: Encoder, rows: Sequence[Sequence[int]], alone: Vectors, progress: Progress
 ) -> None:
-    """All together, then every text beside the longest one only: other row counts, other padding."""
-    together = encoder.forward(rows)
+    """Many together, then every text beside the longest one only: other row counts, other padding."""
+    many = max(2, _TOGETHER // max(map(len, rows)))
+    together = np.concatenate([encoder.forward(rows[at : at + many]) for at in range(0, len(rows), many)])
     _require(_worst(together, alone), _INVARIANCE, "depends on the other texts of its batch")
     for start in range(0, len(rows), 4):
         batch = list(rows[start : start + 4])

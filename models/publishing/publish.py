@@ -9,7 +9,8 @@ Without torch. What was trained comes through `publish_prepared` too, with torch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,11 +20,12 @@ import onnx
 
 from models import cpus
 from models.encoder import ONNX, Encoder
-from models.errors import Unsupported
-from models.graph import file, reference
-from models.graph.aside import LARGEST, Aside, save
-from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors
-from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, bert_graph, table_graph
+from models.errors import ProofFailed, Unsupported
+from models.graph import families, file, reference
+from models.graph.aside import Aside, save
+from models.graph.backbone import Backbone, Tensors, read_backbone, read_safetensors, require_finite
+from models.graph.bert import HIDDEN, POOLED_FROM, WORDS, table_graph
+from models.graph.file import LARGEST
 from models.graph.head import append_head
 from models.graph.imported import adopt, load_onnx
 from models.graph.nodes import model_of
@@ -80,13 +82,27 @@ def publish(
     Raises Unsupported, ModelUnavailable or ProofFailed; then nothing was published.
     """
     say("reading the model")
-    prepared = prepare(read_source(folder)) if opened is None else opened(folder, say)
+    with _in_a_sentence(folder):
+        prepared = prepare(read_source(folder)) if opened is None else opened(folder, say)
     for link in prepared.source.skipped:
         say(f"skipping {link}: a link that leads out of the folder")
     origin = origin or _origin_of(folder)
     return publish_prepared(
         store, prepared, origin=origin, parent=parent, lineage=lineage or {}, known=known, say=say
     )
+
+
+@contextlib.contextmanager
+def _in_a_sentence(folder: Path) -> Iterator[None]:
+    """Refuse a folder whose JSON files have a value of another kind than is read, wherever that is met."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = (str(error).splitlines() or [""])[0]
+        raise Unsupported(
+            f"{folder} cannot be read: a value in its JSON files or weights is of a wrong kind "
+            f"({type(error).__name__}: {said}). Copy the folder again from where it came."
+        ) from error
 
 
 def publish_prepared(
@@ -127,21 +143,25 @@ def prepare_adopted(source: Source) -> Prepared:
     return Prepared(source, model, space_of(source, initializers, None, dimension), None)
 
 
-def _from_weights(source: Source, backbone: Backbone, tensors: Tensors) -> Prepared:
+def _from_weights(source: Source, backbone: families.AnyBackbone, tensors: Tensors) -> Prepared:
     large = sum(tensor.nbytes for tensor in tensors.values()) > LARGEST
     aside = Aside() if large else None
-    graph = bert_graph(backbone, tensors, source.head.tokens, aside=aside)
+    graph = families.graph_of(backbone, tensors, source.head, source.max_length, aside)
     dimension = source.head.dimension(backbone.width)
     append_head(graph, POOLED_FROM[source.head.tokens], source.head, dimension)
     space = space_of(source, hash_tensors(tensors), backbone, dimension)
-    computed = partial(reference.embed, backbone, tensors, source.head)
-    small = None if large else (backbone, tensors)
+    computed = partial(families.embed, backbone, tensors, source.head)
+    small = (backbone, tensors) if isinstance(backbone, Backbone) and not large else None
     return Prepared(source, model_of(graph), space, computed, weights=small, aside=aside)
 
 
 def _from_table(source: Source) -> Prepared:
     """A model without a transformer: a vector is the mean of its words' rows."""
-    [table] = read_safetensors(source.weights[0]).values()
+    floats = read_safetensors(source.weights[0])
+    if not floats:
+        raise Unsupported(f"The table in {source.weights[0]} is of no floats. Save it unquantised.")
+    [(name, table)] = floats.items()
+    require_finite(name, table)
     graph = table_graph(table)
     dimension = source.head.dimension(source.width)
     append_head(graph, HIDDEN, source.head, dimension)
@@ -158,11 +178,11 @@ def _origin_of(folder: Path) -> str:
         return folder.resolve().name
 
 
-def _read_weights(source: Source) -> tuple[Backbone, Tensors] | None:
+def _read_weights(source: Source) -> tuple[families.AnyBackbone, Tensors] | None:
     """None where the folder has no safetensors, or has ONNX for an architecture that numpy is not taught."""
-    if not source.weights or (source.onnx and not Backbone.knows(source.config)):
+    if not source.weights or (source.onnx and not families.knows(source.config)):
         return None
-    backbone = Backbone.from_config(source.config)
+    backbone = families.backbone_of(source.config)
     return backbone, read_backbone(source.weights, backbone, source.head.tokens)
 
 
@@ -209,8 +229,14 @@ def _build(
     (folder / ONNX).parent.mkdir()
     save(prepared.model, folder / ONNX, prepared.aside)
     say("proving that it computes what the weights say" if prepared.reference else "proving it")
-    encoder = Encoder(folder, manifest, threads=cpus.available())
-    proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
+    try:
+        encoder = Encoder(folder, manifest, threads=cpus.available())
+        proved = prove(encoder, prepared.reference, known, prepared.computed_in, say)
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):  # its errors have no class in common
+            raise
+        said = str(error).splitlines()[0]
+        raise ProofFailed(f"ONNX Runtime cannot compute the graph: {said}") from error
     write_golden(folder, proved)
     found: dict[str, object] = {"calibration": calibrate(encoder, proved)}
     if prepared.weights:

@@ -9,6 +9,7 @@ from models.errors import Unsupported
 from models.files import bounded
 from models.files.links import outside
 
+NO_MODEL = "{folder} has no {file}: it is not a sentence-transformers or Hugging Face folder."
 _MOST_BYTES = 256 << 20  # a tokenizer.json of many languages has tens of MB
 _OPTIONAL = {"README.md", "LICENSE", "LICENSE.txt"}  # copied along, and not needed
 _NEEDED = {".json", ".safetensors", ".txt", ".model", ".onnx", ".onnx_data"}
@@ -20,9 +21,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = bounded.read_json(file, _MOST_BYTES)
     except FileNotFoundError:
-        raise Unsupported(
-            f"{file.parent} has no {file.name}: it is not a sentence-transformers or Hugging Face folder."
-        ) from None
+        raise Unsupported(NO_MODEL.format(folder=file.parent, file=file.name)) from None
     except ValueError as error:
         raise Unsupported(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):

@@ -14,9 +14,10 @@ from typing import Any
 from models.errors import ModelUnavailable, Unsupported
 from models.graph.backbone import tensor_shapes
 from models.graph.head import Head
-from models.sources.files import optional_json, read_json, skipped_links, weight_files
+from models.graph.layers import check_widths
+from models.sources.files import NO_MODEL, optional_json, read_json, skipped_links, weight_files
 from models.sources.modules import TABLE, read_head, read_modules
-from models.tokens.opening import refuse_own_words
+from models.tokens.japanese import JAPANESE, WORDS, described
 
 STATIC = "static"  # the model_type of a table of words without a transformer
 LONGEST = (
@@ -79,6 +80,8 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     """
     if not folder.is_dir():
         raise ModelUnavailable(f"{folder} is not a folder.")
+    if not any((folder / name).is_file() for name in ("config.json", "modules.json")):  # before a long walk
+        raise Unsupported(NO_MODEL.format(folder=folder, file="config.json"))
     skipped = skipped_links(folder)
     modules = read_modules(folder)
     if modules and asked.pooling:
@@ -101,7 +104,7 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
     head = read_head(folder, modules, asked.pooling, tokenizer, prompts)
     if head.tokens != "last" and not table and config.get("model_type") != "bert":
         raise Unsupported(f"The pooling {'+'.join(head.names)} is there for BERT folders only.")
-    return Source(
+    source = Source(
         folder=folder,
         backbone=backbone,
         config=config,
@@ -118,6 +121,9 @@ def read_source(folder: Path, asked: Asked = NOTHING_ASKED, convert: Convert | N
         ),
         skipped=skipped,
     )
+    if head.layers:
+        check_widths(head.layers, source.width * len(head.pooling))
+    return source
 
 
 def _refuse_code(folder: Path, config: Mapping[str, Any]) -> None:
@@ -146,12 +152,13 @@ def _settings(backbone: Path) -> dict[str, Any]:
 
 
 def _tokenizer(backbone: Path, convert: Convert | None, *, lowers: bool) -> dict[str, Any]:
-    refuse_own_words(backbone.name, optional_json(backbone / "tokenizer_config.json"))
-    if (backbone / "tokenizer.json").is_file():
-        tokenizer = read_json(backbone / "tokenizer.json")
-    elif convert is not None:
+    config = optional_json(backbone / "tokenizer_config.json")
+    tokenizer = optional_json(backbone / "tokenizer.json")
+    if config.get("tokenizer_class") == JAPANESE and WORDS not in tokenizer:
+        tokenizer = described(backbone, config)
+    elif not tokenizer and convert is not None:
         tokenizer = convert(backbone)
-    else:
+    elif not tokenizer:
         raise Unsupported(
             f"{backbone} has no tokenizer.json. `python -m models import` makes one where transformers can, "
             "once `make setup` has installed the extra `train`."
@@ -182,7 +189,7 @@ def _max_length(
     positions = _positions(config)
     if asked is not None and positions and asked > positions:
         raise Unsupported(f"--max-length is {asked}, and the model has {positions} positions.")
-    own = asked or settings.get("max_seq_length")
+    own = settings.get("max_seq_length") if asked is None else asked
     limits = [own, positions]
     if own is None:
         limits.append(LONGEST)
@@ -195,7 +202,13 @@ def _max_length(
                     "Neither sentence_bert_config.json nor config.json says how many tokens the model takes: "
                     "say it with --max-length."
                 )
-    return min(int(limit) for limit in limits if limit)
+    longest = min(int(limit) for limit in limits if limit is not None)
+    if longest < 1:
+        raise Unsupported(
+            f"The longest text would have {longest} tokens. Say a number above 0: max_seq_length in "
+            f"{_SETTINGS}, or --max-length."
+        )
+    return longest
 
 
 def _positions(config: Mapping[str, Any]) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from models.errors import Unsupported
 from models.files import bounded
-from models.graph.backbone import Tensors, read_safetensors
+from models.graph.backbone import Tensors, read_safetensors, require_finite
 from models.graph.head import Head, Prompt
 from models.graph.layers import ACTIVATIONS, Dense, Layer, LayerNorm, Unit
 from models.sources.files import read_json
@@ -114,6 +114,8 @@ def _left_out(tokenizer: dict[str, Any], prompts: Mapping[str, str]) -> tuple[Pr
     for prompt in filter(None, prompts.values()):
         alone = len(opened.encode(prompt, add_special_tokens=False).ids)
         ids = opened.encode(prompt.rstrip(), add_special_tokens=False).ids
+        if not ids:  # as of a space: every row would begin with it
+            continue
         count = len(before) + alone + max(len(after) - 1, 0)
         found.add(Prompt((*before, *ids), count))
     return tuple(sorted(found))
@@ -136,7 +138,10 @@ def _tensors(folder: Path) -> Tensors:
         raise Unsupported(
             f"{folder.name} has no model.safetensors; pickled weights are not read. Save it as safetensors."
         )
-    return read_safetensors(folder / "model.safetensors")
+    tensors = read_safetensors(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        require_finite(f"{folder.name}/{name}", tensor)
+    return tensors
 
 
 def _tensor(folder: Path, tensors: Tensors, name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 
 from models.errors import Unsupported
+from models.tokens.japanese import WORDS, use_mecab
 
 
 def read_tokenizer(file: Path) -> dict[str, Any]:
@@ -23,12 +24,15 @@ def read_tokenizer(file: Path) -> dict[str, Any]:
 
 def open_tokenizer(content: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """Without padding and truncation. Raise Unsupported."""
+    plain = {name: part for name, part in content.items() if name != WORDS}
     try:
-        opened = tokenizers.Tokenizer.from_str(json.dumps(content))
+        opened = tokenizers.Tokenizer.from_str(json.dumps(plain))
     except Exception as error:  # noqa: BLE001  the library raises nothing narrower
         raise Unsupported(f"tokenizer.json cannot be read: {error}") from None
     opened.no_padding()
     opened.no_truncation()
+    if (words := content.get(WORDS)) is not None:
+        use_mecab(opened, words)
     return opened
 
 
@@ -45,14 +49,3 @@ def affixes(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
         if whole.ids[start:end] == bare and len(own) == len(bare):
             return whole.ids[:start], whole.ids[end:]
     raise Unsupported("The tokenizer does more to a text than to add tokens before and after it.")
-
-
-def refuse_own_words(name: str, config: Mapping[str, Any]) -> None:
-    """Raise Unsupported for a tokenizer that no tokenizer.json describes; config: tokenizer_config.json."""
-    kind = config.get("tokenizer_class")
-    words = config.get("word_tokenizer_type")
-    if kind == "BertJapaneseTokenizer" and words in ("mecab", "sudachi", "jumanpp"):
-        raise Unsupported(
-            f"{name} finds words by {words} (BertJapaneseTokenizer), which tokenizer.json cannot say. "
-            "Choose a Japanese model with a tokenizer.json, as ruri-v3 or multilingual-e5."
-        )

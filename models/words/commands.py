@@ -1,36 +1,43 @@
-"""Command lines: argparse, with the command or option that was probably meant."""
+"""Command lines: argparse, with mistakes in plain words and the name that was probably meant."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from models.words.nearest import did_you_mean
 
-_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
-_UNKNOWN = re.compile(r"unrecognized arguments: (-[^\s=]+)")
+_CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
+_UNKNOWN = re.compile(r"unrecognized arguments: (.+)")
 _KINDS = {"int": "whole number", "float": "number"}
 _NUMBER = re.compile(r"invalid (int|float) value: ('[^']*')")
+_MISSING = re.compile(r"the following arguments are required: (.+)")
+_ONE_OF = re.compile(r"one of the arguments (.+) is required")
 
 
 class Parser(argparse.ArgumentParser):
     """A mistake is told in one line; its subparsers are of this class too."""
 
     def hint(self, message: str) -> str:
-        """A sentence behind `message` that says what was probably meant; empty where nothing is near."""
+        """A sentence behind argparse's `message`: what was probably meant. Empty where nothing is near."""
         if choice := _CHOICE.search(message):
-            return did_you_mean(choice[1], [name.strip("' ") for name in choice[2].split(",")])
+            return did_you_mean(choice[2], _choices(choice))
         unknown = _UNKNOWN.search(message)
-        return "" if unknown is None else did_you_mean(unknown[1], set(_options(self)))
+        return "" if unknown is None else did_you_mean(unknown[1].split()[0], self._option_string_actions)
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Refuse what is not known here, in the command that it was given to."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        message = _NUMBER.sub(lambda found: f"{found[2]} is not a {_KINDS[found[1]]}", message)
-        self.exit(
-            2, f"{self.prog}: {message}.{self.hint(message)} `{self.prog} --help` lists what there is.\n"
-        )
+        said = f"{_plain(message)}.{self.hint(message)}"
+        self.exit(2, f"{self.prog}: {said} `{self.prog} --help` lists what there is.\n")
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +45,25 @@ def add_version(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"Simile {version('simile')}")
 
 
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a parser and of all its commands."""
-    for action in parser._actions:  # noqa: SLF001  argparse has no other list of them
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for command in action.choices.values():
-                yield from _options(command)
+def positive(text: str) -> int:
+    """A whole number from 1 on, as the `type` of an argument."""
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def _plain(message: str) -> str:
+    """Argparse's message in our words."""
+    if choice := _CHOICE.search(message):
+        *most, last = _choices(choice)
+        names = f"{', '.join(most)} or {last}" if most else last
+        return f"{choice[1]} must be {names}, not {choice[2]!r}"
+    message = _NUMBER.sub(lambda found: f"{found[2]} is not a {_KINDS[found[1]]}", message)
+    message = _UNKNOWN.sub(r"there is no argument \1", message)
+    message = _MISSING.sub(r"\1 is missing", message)
+    message = _ONE_OF.sub(lambda found: f"give one of {', '.join(found[1].split())}", message)
+    return message.replace("expected one argument", "a value must follow")
+
+
+def _choices(choice: re.Match[str]) -> list[str]:
+    return [name.strip("' ") for name in choice[3].split(",")]

@@ -29,5 +29,11 @@ def no_field(name: str, known: Iterable[str], noun: str = "field", within: str =
     known = list(known)
     hint = did_you_mean(name, known)
     place = f"in {within}" if within else "here"
-    there_are = f"; there are {', '.join(known)}" if known else "; there is none"
+    there_are = f"; there {_are(known)}"
     return f"There is no {noun} {name[:MAX_CHARACTERS]!r} {place}{'' if hint else there_are}.{hint}"
+
+
+def _are(known: list[str]) -> str:
+    if len(known) < 2:
+        return f"is only {known[0]}" if known else "is none"
+    return f"are {', '.join(known)}"

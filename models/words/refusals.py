@@ -59,6 +59,8 @@ def _wish(kind: str, ctx: Mapping[str, Any], model: type[BaseModel] | None, fiel
         return str(ctx["expected"])
     if kind in _BOUNDS:
         return _range(kind, ctx, model, field)
+    if kind.startswith(("datetime_", "timezone_")):
+        return 'a time with its zone, such as "2026-01-31T08:30:00Z"'
     if kind == "string_too_short":
         return f"a text of at least {ctx['min_length']} character{'s'[: ctx['min_length'] - 1]}"
     if kind == "string_too_long":

@@ -7,6 +7,8 @@ A collection is there from its first document until it is deleted. All of them a
 change to the next one in the same moment.
 """
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -128,13 +130,20 @@ async def list_collections(request: Request) -> Response:
     **describe(Role.WRITE, None, Dropped, raises=[NotFound, Storage], parameters=[_DESCRIBED]),
 )
 async def delete_collection(request: Request) -> Response:
-    """Delete a collection with its documents, judgements and events; the default one is emptied.
+    """Delete a collection with its documents, judgements, events and maps; the default one is emptied.
 
     In steps, as `DELETE /documents`: what is written to it meanwhile stays, and so does the collection then.
     """
     runtime = runtime_of(request)
     known_parameters(request)
     name = await existing(request, runtime)
+    await asyncio.to_thread(_delete_maps, runtime.settings.maps_dir, name)
     deleted, sequence = await runtime.corpus.drop(name)
     audit("delete", request.scope, deleted=deleted)
     return json_response({"deleted": deleted, "sequence": sequence})
+
+
+def _delete_maps(maps: Path, collection: str) -> None:
+    """Delete the files of every version's map: they hold ids, words and values of the documents."""
+    for file in maps.glob(f"*/{collection}.json"):
+        file.unlink(missing_ok=True)

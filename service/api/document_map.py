@@ -1,11 +1,13 @@
 """`GET /map`: the places of documents in the plane, as `python -m service map` made them."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import FileResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from models.manifest import is_version
 from service.api.body import parameters
@@ -17,11 +19,11 @@ from service.http.routing import Direct
 
 router = APIRouter(route_class=Direct, tags=["documents"])
 
-_COMMAND = "Make one: python -m service map"
+_COMMAND = "While that version is live, `python -m service map` makes one."
 
 
 class MapParameters(BaseModel):
-    version: str | None = Field(None, description="Absent: the live one's map, else the latest that was made")
+    version: str | None = Field(None, description="Absent: the live one's, else the latest version's")
 
 
 class Group(BaseModel):
@@ -51,6 +53,18 @@ class Map(BaseModel):
     copies: list[tuple[int, int]] = Field(description="Places in ids of pairs that nearly repeat")
 
 
+class WholeFile(FileResponse):
+    """Always the whole file: a part of it is no JSON, and a refused range would be no error of ours."""
+
+    def __init__(self, path: Path) -> None:
+        headers = {"accept-ranges": "none", "cache-control": "no-cache"}  # it may be made anew
+        super().__init__(path, headers=headers, media_type="application/json")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        others = [(name, value) for name, value in scope["headers"] if name != b"range"]
+        await super().__call__({**scope, "headers": others}, receive, send)
+
+
 @router.get("/map", **describe(Role.READ, None, Map, query=MapParameters, raises=[NotFound, Storage]))
 async def read_map(request: Request) -> Response:
     """The places of a collection's documents in the plane, as they were when the map was made.
@@ -62,10 +76,11 @@ async def read_map(request: Request) -> Response:
     collection = await existing(request, runtime)
     maps = runtime.settings.maps_dir
     version = asked.version or runtime.live.generation.version
-    if is_version(version):
-        file = maps / version / f"{collection}.json"
-        made = [] if asked.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
-        for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
-            if await asyncio.to_thread(found.is_file):
-                return FileResponse(found, media_type="application/json")
-    raise NotFound(f"There is no map of {version[:100]} in the collection {collection!r}. {_COMMAND}.")
+    if not is_version(version):
+        raise NotFound(f"There is no version {version[:100]!r}. GET /models lists them.")
+    file = maps / version / f"{collection}.json"
+    made = [] if asked.version else await asyncio.to_thread(lambda: [*maps.glob(f"*/{collection}.json")])
+    for found in (file, *sorted(made, key=lambda one: one.parent.name, reverse=True)):
+        if await asyncio.to_thread(found.is_file):
+            return WholeFile(found)
+    raise NotFound(f"There is no map of {version} in the collection {collection!r}. {_COMMAND}")

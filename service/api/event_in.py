@@ -15,6 +15,7 @@ from pydantic import (
     StrictStr,
     WithJsonSchema,
 )
+from pydantic_core import PydanticCustomError
 
 from service.api.body import validated
 from service.api.json_schemas import MAX_ID_CHARACTERS, TEXT
@@ -34,7 +35,7 @@ _Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)
 
 def _text(value: object) -> object:
     if not isinstance(value, str) or not _DATE.match(value):  # pydantic takes numbers too
-        raise ValueError('a time such as "2026-01-31T08:30:00Z" is needed')
+        raise PydanticCustomError("datetime_parsing", "no time")
     return value
 
 

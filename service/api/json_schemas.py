@@ -70,7 +70,7 @@ SHAPES: dict[str, Any] = {
     "Filter": {
         "title": "Filter",
         "type": "object",
-        "properties": {"$and": _FILTERS, "$or": _FILTERS},
+        "properties": {"$and": _FILTERS, "$or": _FILTERS, "$ids": {"type": "array", "items": _PLAIN}},
         "patternProperties": {rf"^{_FIELD}$": _CONDITION},
         "additionalProperties": False,
         "examples": [

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, UnknownVersion, Unreadable
-from models.files.retrainings import read_runs, schedule_state
+from models.files.retrainings import schedule_state
 from models.manifest import REPORT, REPORT_PAGE, Manifest, is_version
 from models.store import Kind, Store
 from service.api.contract import Role, describe
@@ -20,12 +20,17 @@ from service.api.responses import json_response
 from service.auth.audit import audit
 from service.errors import Conflict, NotFound, Storage
 from service.http.routing import Direct
-from service.lifecycle.controller import as_state
+from service.lifecycle.states import as_state
 from service.runtime.runtime import Runtime
 
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}
-_PAGES = {".md": "text/markdown; charset=utf-8", ".html": "text/html; charset=utf-8", ".svg": "image/svg+xml"}
+_PAGES = {
+    ".md": "text/markdown; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".jsonl": "application/x-ndjson",
+}
 
 router = APIRouter(route_class=Direct, tags=["models"])
 
@@ -82,7 +87,9 @@ async def models(request: Request) -> Response:
     share of common ids in the first ten hits of it and of the version then live, over all collections and in
     each of the 20 in which it is lowest. Null: not compared.
     `schedule` is what the schedule of retrainings did last and does next, with its `state` (running, waiting,
-    stopped or overdue) and the same as a sentence, `says`; null where there is none.
+    stopped or overdue) and the same as a sentence, `says`; null where there is none. Its `progress` is that
+    of the retraining in hand, whoever began it: what it is `doing`, `step` of `steps`, `eta_seconds` of the
+    training, and the lines of `loss` and `dev` as [step, value].
     """
     runtime = runtime_of(request)
     store = runtime.store
@@ -102,7 +109,7 @@ async def models(request: Request) -> Response:
     loaded = {generation.version for generation in runtime.live.generations}
     listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
     answer = {"active": runtime.live.generation.version, "wanted": found.wanted, "models": listed}
-    return json_response(answer | {"schedule": schedule_state(found.schedule, datetime.now(UTC))})
+    return json_response(answer | {"schedule": found.schedule})
 
 
 class _Found(NamedTuple):
@@ -111,15 +118,16 @@ class _Found(NamedTuple):
     manifests: list[Manifest]
     problems: dict[str, str]
     wanted: str | None
-    schedule: dict[str, Any]
+    schedule: dict[str, Any] | None
     trouble: str | None = None
 
 
 def _look(store: Store) -> _Found:
     try:
-        return _Found(store.versions(), store.problems(), store.wanted(), read_runs(store.root))
+        schedule = schedule_state(store.root, datetime.now(UTC))
+        return _Found(store.versions(), store.problems(), store.wanted(), schedule)
     except OSError as error:
-        return _Found([], {}, None, {}, f"the models folder cannot be read now ({error.strerror or error})")
+        return _Found([], {}, None, None, f"the models folder cannot be read now ({error.strerror or error})")
 
 
 def _listed(manifest: Manifest, state: dict[str, Any] | None) -> dict[str, Any]:
@@ -160,13 +168,16 @@ async def report(request: Request) -> Response:
     **describe(Role.READ, raises=[NotFound], also=[kind.partition(";")[0] for kind in _PAGES.values()]),
 )
 async def report_page(request: Request) -> Response:
-    """The same for people: `report.md` and the pictures that it names, or all in `report.html`."""
+    """The same for people: `report.md` and the pictures that it names, or all in `report.html`.
+
+    `answers.jsonl` has both answers to each query that judged.
+    """
     file = request.path_params["file"]
     kind = _PAGES.get(PurePosixPath(file).suffix)
     if kind is None or not _FILE.fullmatch(file):
         raise NotFound(
-            f"A report has no file {file[:100]!r}. It has report.md, report.html, and the pictures "
-            "named there."
+            f"A report has no file {file[:100]!r}. It has report.md, report.html, answers.jsonl, and the "
+            "pictures named there."
         )
     content = await _of_report(request, f"{REPORT_PAGE}/{file}")
     # A picture is drawn by this program; a page must not run anything that a name may have smuggled in.

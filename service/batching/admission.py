@@ -6,7 +6,9 @@ refused client knows when to come again.
 """
 
 import math
+from weakref import WeakKeyDictionary
 
+from models.encoder import Encoder
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import Lane
 from service.batching.scheduler import Scheduler
@@ -15,11 +17,27 @@ from service.errors import Overloaded
 BATCH_FACTOR = 20  # a batch may take this many times as long as it should: a busy machine is no hang
 CHARACTERS_PER_SECOND = 1_000_000  # that a tokenizer reads; most read several times as many
 RECENT = 0.1  # how much one batch counts
-FIRST_GUESS = 1000.0  # tokens per second of one worker, until a batch has been measured
+FIRST_GUESS = 1000.0  # tokens per second of one worker, until a batch has been measured, of a model of
+LIGHT = 90_000_000  # bytes; a larger one is guessed to be slower by as much
+
+
+class _Pace:
+    """Tokens per second of one worker with one model: an average over recent batches."""
+
+    def __init__(self, file_bytes: int) -> None:
+        self.tokens_per_second = FIRST_GUESS * min(1.0, LIGHT / max(1, file_bytes))
+        self._batches = 0
+
+    def measured(self, rate: float) -> None:
+        self._batches += 1
+        share = max(RECENT, 1 / self._batches)  # the mean of the first ones
+        self.tokens_per_second += share * (rate - self.tokens_per_second)
 
 
 class ThroughputEstimate:
-    """An average over recent batches. Workers write it without a lock: to lose one batch does no harm.
+    """The pace of each model. Workers write it without a lock: to lose one batch does no harm.
+
+    A version that is being built teaches its own pace, so that it is known when the version comes to live.
 
     overhead_tokens: what every batch costs besides.
     hang_seconds: what any step may take, however little is predicted; 0: there is no bound.
@@ -31,27 +49,30 @@ class ThroughputEstimate:
         self.workers = workers
         self._hang_seconds = hang_seconds
         self._overhead_tokens = overhead_tokens
-        self._tokens_per_second = FIRST_GUESS  # of one worker
-        self._batches = 0
+        self._paces: WeakKeyDictionary[Encoder, _Pace] = WeakKeyDictionary()
+        self._live = _Pace(0)  # of the version in service
 
-    def measured(self, tokens: int, seconds: float) -> None:
+    def measured(self, encoder: Encoder, lane: Lane, tokens: int, seconds: float) -> None:
         """A worker embedded `tokens` in `seconds`.
 
         What every batch costs besides counts as tokens, or a quiet time of short texts would teach a pace
         at which the next burst seems hopeless.
         """
-        rate = (tokens + self._overhead_tokens) / max(seconds, 1e-6)
-        self._batches += 1
-        share = max(RECENT, 1 / self._batches)  # the mean of the first ones
-        self._tokens_per_second += share * (rate - self._tokens_per_second)
+        pace = self._of(encoder)
+        pace.measured((tokens + self._overhead_tokens) / max(seconds, 1e-6))
+        if lane is not Lane.CANDIDATE:
+            self._live = pace
 
     def seconds_for(self, tokens: int) -> float:
-        """Seconds that all workers together need for `tokens`."""
-        return tokens / (self._tokens_per_second * self.workers)
+        """Seconds that all workers together need for `tokens` of the version in service."""
+        return tokens / (self._live.tokens_per_second * self.workers)
 
-    def batch_may_take(self, tokens: int) -> float:
+    def batch_may_take(self, encoder: Encoder, tokens: int) -> float:
         """Seconds after which a batch of `tokens`, padding included, counts as hanging."""
-        return self._bound(tokens / self._tokens_per_second)
+        return self._bound(tokens / self._of(encoder).tokens_per_second)
+
+    def _of(self, encoder: Encoder) -> _Pace:
+        return self._paces.setdefault(encoder, _Pace(encoder.file_bytes))
 
     def tokenizing_may_take(self, characters: int) -> float:
         """Seconds after which tokenizing `characters` counts as hanging."""

@@ -18,7 +18,7 @@ from models.encoder import Encoder
 from service.batching.admission import ThroughputEstimate
 from service.batching.cache import InFlight
 from service.batching.planner import Sizes, cost_of
-from service.batching.request import EmbedCall, Item, Job, Lane
+from service.batching.request import EmbedCall, Item, Job
 from service.batching.scheduler import Scheduler
 from service.batching.single_text import SingleTextSession
 from service.batching.tokenizing import tokenize
@@ -102,7 +102,7 @@ class Executor:
         call = items[0].call
         lengths = [len(item.ids) for item in items]
         cost = cost_of(lengths, self._sizes.costs(call.encoder))
-        begin_step(worker, self._throughput.batch_may_take(cost))
+        begin_step(worker, self._throughput.batch_may_take(call.encoder, cost))
         together = {"alone": True} if self._single_text.takes(items) else {}
         started = time.monotonic()
         try:
@@ -113,9 +113,8 @@ class Executor:
             seconds = time.monotonic() - started
             self._answer(items, vectors, started, seconds)
             self._count(call, lengths, [started - item.call.arrived for item in items], seconds)
-            # Else it is no pace of one worker's, or none of the version in service.
-            if not together and call.lane is not Lane.CANDIDATE:
-                self._throughput.measured(cost, seconds)
+            if not together:  # else it is no pace of one worker's
+                self._throughput.measured(call.encoder, call.lane, cost, seconds)
             return
         if together:
             self._single_text.failed(call.encoder, failure)

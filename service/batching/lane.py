@@ -136,7 +136,8 @@ class FairQueue:
         lengths = [len(item.ids) for item in window]
         if sizes.laddered:
             lengths = [sizes.length(length, first.encoder.max_length) for length in lengths]
-        places = group_of_oldest(lengths, budget_tokens, sizes.costs(first.encoder))
+        budget = sizes.budget(budget_tokens, first.encoder)
+        places = group_of_oldest(lengths, budget, sizes.costs(first.encoder))
         group = [window[at] for at in places]
         for item in group:
             item.taken = True

@@ -9,6 +9,7 @@ text is run. So nothing starves, whatever its length, and padding costs little.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from models.encoder import Encoder
@@ -21,6 +22,9 @@ from models.engines.shapes import rounded
 # within 10 %, on one core (AMD EPYC, MiniLM, ONNX Runtime 1.31). The 24 are the reading of the weights.
 GROUP_OVERHEAD_TOKENS = 24
 ATTENTION_DIVISOR = 920
+# Of a batch of a large model. With layers of width 1024 a core computed 128 tokens at 0.96 of the pace of
+# 512, and 64 at 0.78 (AMD EPYC, AVX-512).
+LEAST_SHARE = 0.25
 
 
 class Costs(NamedTuple):
@@ -51,6 +55,15 @@ class Sizes(NamedTuple):
     small_batch_tokens: int  # of the background lane while interactive work is recent
     overhead_tokens: int  # what one more batch costs, in tokens of computing
     laddered: bool  # whether the engine rounds shapes up (shapes.py)
+    light_bytes: float = inf  # of a model up to which a batch may be as large as that
+
+    def budget(self, tokens: int, encoder: Encoder) -> int:
+        """Most that a batch of `encoder` may cost, of `tokens` that one of a light model may.
+
+        A worker is busy with one batch for as long as the model is large, and what comes meanwhile waits.
+        """
+        share = min(1.0, self.light_bytes / max(1, encoder.file_bytes))
+        return round(tokens * max(share, LEAST_SHARE))
 
     def costs(self, encoder: Encoder) -> Costs:
         """Costs of batches of `encoder`, in its form."""
@@ -63,7 +76,7 @@ class Sizes(NamedTuple):
 
 
 # From 256 to 512 tokens a core computes fastest: larger batches leave its cache.
-PROCESSOR = Sizes(128, 512, 256, GROUP_OVERHEAD_TOKENS, laddered=False)
+PROCESSOR = Sizes(128, 512, 256, GROUP_OVERHEAD_TOKENS, laddered=False, light_bytes=400_000_000)
 # Guesses (docs/GPU.md): a hundred kernels are begun for each batch, in the time of some 500 tokens.
 GPU = Sizes(256, 16_384, 4_096, 500, laddered=True)
 

@@ -28,7 +28,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     file.add_argument(
         "--file", type=Path, default=keys_file(), help=f"the keys file; {PREFIX}API_KEYS_FILE unless named"
     )
-    commands = parser.add_subparsers(dest="change", required=True)
+    commands = parser.add_subparsers(dest="change", required=True, metavar="COMMAND")
     add = commands.add_parser("add", parents=[file], help="make a key and print it, this once")
     add.add_argument("name", type=_name)
     add.add_argument("--role", required=True, choices=[role.value for role in Role])

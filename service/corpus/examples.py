@@ -1,6 +1,7 @@
 """The example corpus: a few hundred short texts, so that the first search of a new user answers."""
 
 import logging
+from typing import Any
 
 import orjson
 
@@ -13,10 +14,14 @@ log = logging.getLogger(__name__)
 STEP_DOCUMENTS = 64
 
 
-def read_examples() -> list[Document]:
-    """The corpus, each document marked with `metadata.example = true`."""
+def example_rows() -> list[dict[str, Any]]:
+    """The corpus as JSON, each document marked with `metadata.example = true`."""
     rows = map(orjson.loads, example_lines())
-    return [Document(row["id"], row["text"], json_of({**row["metadata"], "example": True})) for row in rows]
+    return [row | {"metadata": row["metadata"] | {"example": True}} for row in rows]
+
+
+def read_examples() -> list[Document]:
+    return [Document(row["id"], row["text"], json_of(row["metadata"])) for row in example_rows()]
 
 
 async def load_examples(corpus: Corpus) -> None:

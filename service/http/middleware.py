@@ -14,7 +14,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service import memory, outages
+from service import memory
 from service.auth.access import Account
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.body_budget import MEGABYTE, NDJSON, BodyBudget, StreamedBody
@@ -22,6 +22,7 @@ from service.http.draining import drain
 from service.http.error_responses import response
 from service.http.load_shedding import LoadShedder
 from service.http.routing import check_utf8
+from service.observability import outages
 from service.observability.logs import request_id, request_id_of
 from service.observability.metrics import UNMATCHED, Metrics
 from service.observability.request_log import RequestRecord, Step, steps

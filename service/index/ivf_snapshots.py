@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.files.fsync import replace_bytes
-from service import outages
 from service.errors import machine_error
 from service.index.gpu import GpuThread
 from service.index.ivf import Clustered, Training
+from service.observability import outages
 from service.store.ids import RowNames
 
 log = logging.getLogger(__name__)

@@ -3,21 +3,28 @@
 shortage()    why it does not fit; None when it does, or when nothing can be known
 ├── needed()    the model and the index that it will make, at their largest
 └── memory.free()
+no_start(), no_publishing()    the same of a service that is about to start
 """
 
 import math
 from collections.abc import Collection
 from pathlib import Path
 
-from models.encoder import ONNX
+from models.encoder import graph_bytes
+from models.graph.file import LARGEST
 from models.manifest import Manifest
 from models.search.passages import length_of
+from models.sources.files import optional_json
+from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from service.index.ivf import training_bytes
 from service.index.merge_policy import BASE_ROWS
 from service.index.stored import StoredIndexes
 from service.live import Generation
-from service.memory import MACHINE, MODEL, free
+from service.memory import BESIDE, MACHINE, MODEL, free, limit
 
+# Publishing in memory: 1.06 GB were measured for 90 MB of weights, and 2.32 GB for 269 MB.
+PUBLISHING, PUBLISHING_BYTES = 7.0, 430_000_000
+WORDS = 14  # of tokenizer.json: 9 and 14 times its bytes were measured of 250,000 words, while it is opened
 ALONE = 0.5  # what the session for lone texts takes, over the model's file
 # Measured with 20,000 to 200,000 vectors of 128 and 384 dimensions: an index at its largest, while it grows,
 # over its rows: what is merged stands beside the result for a moment, also where vectors are halved.
@@ -51,6 +58,30 @@ def shortage(
     )
 
 
+def no_start(version: str, folder: Path, machine: Path = MACHINE) -> str | None:
+    """The reason why a service cannot start with the version in `folder`, None when it can."""
+    return _no_room(f"{version} needs", needed([], 0, folder), machine)
+
+
+def no_publishing(source: Path, machine: Path = MACHINE) -> str | None:
+    """The reason why the model in a source folder cannot be published and served here; None when it can."""
+    size = sum(file.stat().st_size for file in source.rglob("*.safetensors"))
+    need = int(BESIDE * size if size > LARGEST else PUBLISHING * size + PUBLISHING_BYTES)
+    return _no_room(f"To publish and serve {source} takes", need, machine)
+
+
+def _no_room(what: str, need: int, machine: Path) -> str | None:
+    left = free(machine)
+    if left is None or need <= left:
+        return None
+    allowed = limit(machine)
+    most = "" if allowed is None else f" of the {_in_words(allowed)} that it may have"
+    return (
+        f"{what} about {_in_words(need)} of memory, and {_in_words(left)} are free{most}. Give the service "
+        "more memory, or a smaller model (SIMILE_MODEL). SIMILE_MEMORY_CHECK=0 starts all the same."
+    )
+
+
 def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool = False) -> int:
     """Bytes that a generation takes at its largest, about.
 
@@ -59,10 +90,19 @@ def needed(rows: Collection[int], dimension: int, folder: Path, *, alone: bool =
         alone: it is opened once more for lone texts (single_text.py).
 
     """
-    onnx = folder / ONNX
-    beside = onnx.parent.glob(onnx.name + "*")  # weights may lie in a file of their own
-    model = (MODEL + (ALONE if alone else 0)) * sum(file.stat().st_size for file in beside)
+    more = ALONE if alone else 0
+    inside, beside = graph_bytes(folder)
+    tokenizer = folder / TOKENIZER
+    words = tokenizer.stat().st_size if tokenizer.is_file() else 0
+    held = beside - min(beside, _looked_up(folder))
+    model = (MODEL + more) * inside + (BESIDE + more) * held + WORDS * words
     return int(model + sum(_index(count, dimension) for count in rows))
+
+
+def _looked_up(folder: Path) -> int:
+    """Bytes of the vectors of the vocabulary: beside the graph they stay in the file, and a few are read."""
+    config = optional_json(folder / "config.json")
+    return 4 * int(config.get("vocab_size") or 0) * int(config.get("hidden_size") or 0)
 
 
 def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[int]:

@@ -18,7 +18,9 @@ from models.seal import read_manifest
 from models.store import DesiredVersion
 from service.corpus.corpus import Corpus
 from service.errors import ServiceError, machine_error
+from service.lifecycle.kept import Kept
 from service.lifecycle.model_loader import ModelLoader
+from service.lifecycle.states import as_state
 from service.lifecycle.swap import READY, RETRY_SECONDS, Swap
 from service.lifecycle.target import aim_at_form, next_target
 from service.live import Generation
@@ -54,11 +56,13 @@ class Controller:
         self._more_to_purge = False
         self._form_failed = False  # what is live cannot be served in the form asked for, and stays as it is
         self._not_before = 0.0  # time.monotonic() before which no swap begins
+        self._kept = Kept()
 
     @property
     def waits(self) -> bool:
         """True while the version in the making waits: for memory, a disk, a queue, or a decision."""
-        return self.swap is not None and (self.swap.reason is not None or self.swap.state == READY)
+        swap = self.swap
+        return swap is not None and (swap.reason is not None or (swap.state == READY and not swap.kept))
 
     @property
     def builds(self) -> bool:
@@ -148,38 +152,53 @@ class Controller:
         )
         if target is None and not self._form_failed:
             target = aim_at_form(facts.live, self._corpus.live.generation.encoder.form, self._loader.form)
+        kept = target is None
+        if kept:
+            target = self._kept.target(facts.live, self.published)
         if self.swap is not None:
-            await self._go_on(self.swap, target, facts.live)
+            await self._go_on(self.swap, target, facts.live, kept=kept)
         elif target is not None:
-            self._begin(target)
+            self._begin(target, kept=kept)
         elif facts.building:  # of a swap that ended with the process
             await self._corpus.store.abandon()
         if desired.version == facts.live and desired.id not in {"", facts.handled}:
             await self._corpus.store.keep_decision(desired.id)
 
-    def _begin(self, target: DesiredVersion) -> None:
+    def keep(self, version: str, seconds: float) -> bool:
+        """Keep `version` to be asked, instead of any other kept one. True when it can be asked already.
+
+        Raises:
+            Conflict: another version is on its way to live.
+
+        """
+        self._kept.ask(version, seconds, self.swap)
+        self.poke()
+        return any(other.version == version and other.is_complete for other in self._corpus.live.generations)
+
+    def _begin(self, target: DesiredVersion, *, kept: bool) -> None:
         if time.monotonic() < self._not_before:
             return
-        log.info("%s is wanted", target.version)
-        self.swap = Swap(target, self._loader, self._corpus, self._settings, self._metrics)
+        log.info("%s is %s", target.version, "to be kept" if kept else "wanted")
+        self.swap = Swap(target, self._loader, self._corpus, self._settings, self._metrics, kept=kept)
         self._task = asyncio.create_task(self.swap.run())
         self._task.add_done_callback(lambda _: self.poke())
 
-    async def _go_on(self, swap: Swap, target: DesiredVersion | None, live: str) -> None:
+    async def _go_on(self, swap: Swap, target: DesiredVersion | None, live: str, *, kept: bool) -> None:
         """The swap in hand: let it go on, drop it, or clear up after it."""
         assert self._task is not None  # noqa: S101  they are set together
         finished = self._task.done()
         if finished:
             self._form_failed |= swap.state == FAILED and swap.version == live
+            self._kept.end()  # it went live, or cannot be opened
             if self._task.exception() is not None:  # it could not even store its failure
                 log.error("The swap to %s broke", swap.version, exc_info=self._task.exception())
                 self._not_before = time.monotonic() + RETRY_SECONDS
         elif target is not None and target.version == swap.version:
-            swap.renew(target)
+            swap.renew(target, kept=kept)
             return
         await self._stop_swap()
         await self._corpus.store.abandon()  # behind a swap that may have come through meanwhile
-        if not finished and not swap.swapped:
+        if not finished and not swap.swapped and not swap.kept:
             log.info("%s is not wanted any more; its build is dropped", swap.version)
             self._metrics.swaps.labels("dropped").inc()
         self.poke()  # what was found out before may have changed with the task's end
@@ -270,22 +289,3 @@ class Controller:
         if state != self._written:
             await asyncio.to_thread(self._store.write_state, state, make=False)
             self._written = state
-
-
-def as_state(
-    state: str,
-    done: int | None = None,
-    total: int | None = None,
-    reason: str | None = None,
-    *,
-    eta_seconds: float | None = None,
-) -> dict[str, Any]:
-    """A version's state, as GET /models and state.json show it."""
-    return {
-        "state": state,
-        "done": done,
-        "total": total,
-        "eta_seconds": eta_seconds,
-        "reason": reason,
-        "canary": None,
-    }

@@ -5,11 +5,13 @@ What is wanted meanwhile is worked towards afterwards (controller.py).
 
 import logging
 from functools import partial
+from pathlib import Path
 
 from models.encoder import Encoder
 from models.engines.form import read_form
 from models.errors import FormUnavailable, ModelError
 from service.errors import StartupError
+from service.lifecycle import capacity
 from service.lifecycle.model_loader import ModelLoader, stored_form
 from service.live import Generation, IndexesOf
 from service.settings import Settings
@@ -33,7 +35,7 @@ def active_generation(
         if active is None:
             number, encoder = _first(store, loader, settings)
         else:
-            number, encoder = _again(store, loader, active)
+            number, encoder = _again(store, loader, active, settings)
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:
@@ -41,13 +43,14 @@ def active_generation(
     return Generation(number, encoder, indexes)
 
 
-def _again(store: Store, loader: ModelLoader, active: Active) -> tuple[int, Encoder]:
+def _again(store: Store, loader: ModelLoader, active: Active, settings: Settings) -> tuple[int, Encoder]:
     """Open what was live when the service stopped, in the form of its stored vectors.
 
     The controller then builds it in the form asked for and swaps. Where the old one can be computed no more,
     there is nothing to serve meanwhile: the store's vectors go, and `/ready` waits for the new ones.
     """
     form, version = read_form(active.form), active.version
+    _require_room(loader, version, settings)
     try:
         encoder = loader.open(version, form)
     except FormUnavailable as error:
@@ -70,8 +73,19 @@ def _first(store: Store, loader: ModelLoader, settings: Settings) -> tuple[int, 
         # Publishing loads the onnx package, a third of a second that no later start should pay.
         from models.publishing.default import publish_named  # noqa: PLC0415
 
+        source = Path(settings.model).expanduser()
+        if settings.memory_check and source.is_dir() and (reason := capacity.no_publishing(source)):
+            raise StartupError(reason)
         say = partial(log.info, "Publishing %s: %s", settings.model)
         version = publish_named(models, settings.model, say=say).version
         models.want(version)
+    _require_room(loader, version, settings)
     encoder = loader.open(version)
     return store.activate(encoder.manifest, stored_form(encoder), examples=settings.examples), encoder
+
+
+def _require_room(loader: ModelLoader, version: str, settings: Settings) -> None:
+    """Raise StartupError where the version would not fit into memory, UnknownVersion where there is none."""
+    folder = loader.store.folder(version)
+    if settings.memory_check and (reason := capacity.no_start(version, folder)):
+        raise StartupError(reason)

@@ -3,7 +3,7 @@
     memory? ──▶ opening ──▶ building ──▶ canary queries ──▶ ready ──▶ live
 
 It waits in `building` while there is no memory for it, and in `ready` for a decision when
-SIMILE_ACTIVATE=manual, or when it answers too differently (SIMILE_CANARY_MIN_OVERLAP).
+SIMILE_ACTIVATE=manual, when it answers too differently (SIMILE_CANARY_MIN_OVERLAP), or when it is only kept.
 
 While its documents are embedded it follows every write, and no write waits for it: what it does not have in
 time its builder finds. A last look inside the swap's own transaction makes sure that no document lacks a
@@ -61,8 +61,11 @@ class Swap:
         corpus: Corpus,
         settings: Settings,
         metrics: Metrics,
+        *,
+        kept: bool = False,
     ) -> None:
         self.desired = desired
+        self.kept = kept  # to be asked, and nobody wants it to go live
         self.state = BUILDING
         self.done, self.total = 0, 0
         self.reason: str | None = None
@@ -75,8 +78,8 @@ class Swap:
         self._progress: Progress | None = None
         self._compared = False
         self._too_different: str | None = None
-        self._decided = asyncio.Event()
-        self.renew(desired)
+        self._decided, self._wanted = asyncio.Event(), asyncio.Event()
+        self.renew(desired, kept=kept)
 
     @property
     def version(self) -> str:
@@ -90,8 +93,11 @@ class Swap:
         eta = self._progress.eta_seconds
         return None if eta is None else round(eta, 1)
 
-    def renew(self, desired: DesiredVersion) -> None:
+    def renew(self, desired: DesiredVersion, *, kept: bool = False) -> None:
         """The same version, perhaps asked for more firmly; never less."""
+        if not kept:
+            self.kept = False
+            self._wanted.set()
         if self.desired.kind == "want":
             self.desired = desired
         if desired.kind != "want":
@@ -145,14 +151,12 @@ class Swap:
             self.state, self.reason = READY, "; ".join(notes) or None
             if self._settings.activate == "manual" or self._too_different:
                 await self._decided.wait()
+            await self._wanted.wait()
             if await self._patiently(partial(self._swap, generation)):
                 return
 
     async def _compare(self, generation: Generation) -> None:
-        """Ask the canary queries, once; a way back must be quick, and was compared on its way here.
-
-        What keeps them from being asked keeps no version from coming to live.
-        """
+        """Ask the canary queries, once; a way back must be quick, and was compared on its way here."""
         if self._compared or self.desired.kind == "rollback":
             return
         self._compared = True
@@ -292,9 +296,5 @@ class Swap:
         if generation is None or generation.is_rollback_target:
             return
 
-        def leave() -> None:
-            if live.generation is not generation:
-                live.leave(generation)
-
         with contextlib.suppress(Unhealthy):  # the writer has stopped, and the service closes everything
-            self._corpus.store.after_writes(leave)
+            self._corpus.store.after_writes(partial(live.leave_unless_live, generation))

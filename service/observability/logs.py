@@ -24,8 +24,8 @@ from itertools import count
 from typing import Any, Literal, TextIO
 
 from models.errors import ModelError
-from service import outages
 from service.errors import Overloaded, StartupError, Storage, Unusable
+from service.observability import outages
 
 log = logging.getLogger(__name__)
 

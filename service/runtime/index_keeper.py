@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from service import outages
 from service.corpus.corpus import Corpus
 from service.corpus.examples import load_examples
 from service.errors import ServiceError
 from service.lifecycle.builder import Builder
 from service.live import Generation, Live, Retired, apply
-from service.observability import logs
+from service.observability import logs, outages
 from service.observability.metrics import Metrics
 from service.store.values import Changes
 

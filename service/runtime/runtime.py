@@ -26,6 +26,7 @@ from service.index.gpu import GpuThread, open_gpu
 from service.index.ivf_snapshots import tidy
 from service.lifecycle.catch_up import CatchUp
 from service.lifecycle.controller import Controller
+from service.lifecycle.maps import MapMaker, installed
 from service.lifecycle.model_loader import ModelLoader, require_device, wanted_form
 from service.lifecycle.startup import active_generation
 from service.live import IndexesOf, Live, in_memory, in_store
@@ -184,6 +185,8 @@ class Runtime:
         seconds = self.settings.events_seconds
         self._keep("Deleting old events", lambda: retention.keep_expiring(self._documents, seconds))
         self._keep("Making the index whole", self._index.keep_whole)
+        if self.settings.map_documents and installed():
+            self._keep("Making maps", MapMaker(self.corpus, self.settings).run)
 
     async def stop(self) -> None:
         """Finish every accepted write and close, in the order of use."""

@@ -27,6 +27,7 @@ MOST_ADMITTED_MB = 256
 MOST_ANSWERS_MB = 1024
 _INDEX_DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 MAPS = "maps"  # the folder of maps, in the data directory
+MAP_LIBRARY, MAP_LEAST = "umap", 50  # documents
 INDEXES = "indexes"  # the folder of snapshots, in the data directory
 
 
@@ -119,6 +120,7 @@ class Settings(BaseSettings):
     canary_file: Path | None = None
     canary_min_overlap: float = Field(0.0, ge=0, le=1)  # 0: report only
     indexed_fields: str = ""  # separated by commas
+    map_documents: int = Field(20_000, ge=0, le=100_000)  # of a collection that is mapped by itself; 0: none
     precision: Literal["fp32", "bf16", "fp16", "int8", "auto"] = "fp32"
     deterministic: bool = False
     index_device: str = "cpu"  # or cuda, cuda:1, …

@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
-from service import outages
 from service.errors import DAMAGED_CODES, StartupError, machine_error
+from service.observability import outages
 from service.store.documents import count_all, sequence
 from service.store.schema import BUSY_SECONDS, DATABASE
 from service.store.schema_check import harden

@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 
 from models.search.content import Content
+from models.words.progress import Progress
 from service.errors import CommandError, Unusable
 from service.store import documents, secondary_indexes
 from service.store.generations import ACTIVE, DROPPED
@@ -24,6 +25,7 @@ from service.store.values import DEFAULT_COLLECTION, Vector
 from service.store.vectors import is_sound
 
 FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LAST_KNOWN)
+_STEPS = 100_000  # of SQLite's machine between two looks at a file that it writes: some milliseconds
 # A document's id; of another collection than the default one behind its name.
 _NAMED = f"iif(d.collection = '{DEFAULT_COLLECTION}', d.id, d.collection || '/' || d.id)"
 
@@ -199,11 +201,15 @@ def copy(data_dir: Path, folder: Path) -> tuple[Facts, int, int]:
     with reading(data_dir) as store:
         store.execute("COMMIT")  # VACUUM takes a moment of its own
         store.execute("PRAGMA query_only = 0")
-        store.execute("VACUUM INTO ?", (str(folder / DATABASE),))
+        with _told(store, "copying the store", folder / DATABASE, (data_dir / DATABASE).stat().st_size):
+            store.execute("VACUUM INTO ?", (str(folder / DATABASE),))
     with _opened(folder / DATABASE) as copied:
-        secondary_indexes.optimize(copied)  # words of what was deleted go
-        copied.execute("VACUUM")
-        if damage := copied.damage(1):
+        with _told(copied, "taking deleted words out of the copy", folder / DATABASE):
+            secondary_indexes.optimize(copied)
+            copied.execute("VACUUM")
+        with _told(copied, "checking the copy", folder / DATABASE):
+            damage = copied.damage(1)
+        if damage:
             raise CommandError(
                 f"{data_dir / DATABASE} is damaged ({damage[0]}). `check --data` says more; nothing was kept."
             )
@@ -244,6 +250,25 @@ def fold_log(path: Path) -> None:
     """Bring what the write-ahead log holds into the file. One that is too damaged for that keeps its log."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
+
+
+@contextlib.contextmanager
+def _told(store: OfflineStore, step: str, file: Path, total: int = 0) -> Iterator[None]:
+    """Tell how large `file` is while one statement runs; SQLite calls back now and then.
+
+    total: bytes that it may grow to; 0 where its size says nothing of the progress.
+    """
+    with Progress("bytes", total, step) as progress:
+
+        def tell() -> None:
+            size = file.stat().st_size if file.exists() else 0
+            progress.tell(size, size if total else 0)
+
+        store.set_progress_handler(tell, _STEPS)
+        try:
+            yield
+        finally:
+            store.set_progress_handler(None, 0)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from service import memory, outages
+from service import memory
+from service.observability import outages
 from service.store.answers import share
 from service.store.filter_cache import FilterCache
 from service.store.schema import connect

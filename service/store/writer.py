@@ -17,8 +17,8 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from service import outages
 from service.errors import Unhealthy, machine_error
+from service.observability import outages
 from service.store.values import Changes
 
 log = logging.getLogger(__name__)

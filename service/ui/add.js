@@ -47,19 +47,24 @@ export function addForm(then, signal) {
       said));
 }
 
-/** Read a file, ask which column is the text where that is open, and send it with a progress bar. */
+/** Read a file, ask which column is the text where that is open, and send it. */
 async function upload(file, said, signal) {
   const { rows, columns } = await readFile(file);
   const column = columns && !columns.includes("text") ? await chosenColumn(file.name, columns, said) : "text";
-  const bar = h("progress", { max: rows.length, value: 0, "aria-label": `Upload of ${file.name}` });
-  const line = h("p", {}, foreign("span", {}, file.name), " ", bar);
+  await send(file.name, rows.map(({ line, value }) => ({ line, value: documentOf(value, column) })), said, signal);
+}
+
+/** Store documents with a progress bar in `said`, and list what was refused. rows: each with its line in the file `name`. */
+export async function send(name, rows, said, signal) {
+  const bar = h("progress", { max: rows.length, value: 0, "aria-label": `Upload of ${name}` });
+  const line = h("p", {}, foreign("span", {}, name), " ", bar);
   const refused = h("ul", { class: "plain refused" });
   said.append(line, refused);
   let stored = 0;
   let failed = 0;
   for (let start = 0; start < rows.length; start += AT_ONCE) {
     const part = rows.slice(start, start + AT_ONCE);
-    const body = part.map(({ value }) => JSON.stringify(documentOf(value, column))).join("\n");
+    const body = part.map(({ value }) => JSON.stringify(value)).join("\n");
     const answer = await call("POST", within(session.collection, "documents"), { body, signal });
     stored += answer.upserted;
     failed += answer.failed;
@@ -69,7 +74,7 @@ async function upload(file, said, signal) {
     bar.value = start + part.length;
   }
   line.append(` ${count(stored, "document")} stored${failed ? `, ${failed} refused` : ""}.`);
-  say(`${file.name}: ${stored} stored, ${failed} refused.`);
+  say(`${name}: ${stored} stored, ${failed} refused.`);
 }
 
 function chosenColumn(name, columns, said) {
@@ -83,15 +88,17 @@ function chosenColumn(name, columns, said) {
   });
 }
 
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
 /** A row of a file as a document: what is no part of one becomes metadata. A row that is none stays as it is. */
 function documentOf(value, column) {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+  if (!isObject(value)) return value;
   const { id, _id, title, metadata, [column]: text, ...others } = value;
   const name = id ?? _id;
   return {
-    ...(name === undefined || name === "" ? {} : { id: String(name) }),
+    ...(name === undefined || name === null || name === "" ? {} : { id: String(name.rawJSON ?? name) }),
     ...(title ? { title } : {}),
     ...(text === undefined ? {} : { text }),
-    metadata: { ...others, ...(metadata !== null && typeof metadata === "object" ? metadata : {}) },
+    metadata: { ...others, ...(isObject(metadata) ? metadata : metadata ? { metadata } : {}) },
   };
 }

@@ -29,6 +29,16 @@ export async function call(method, path, { query = {}, body, version, signal } =
   return answer.json();
 }
 
+/** As `get`; whole numbers above 2^53, which JavaScript would round, stay as they are written. */
+export async function getExactly(path, query, options) {
+  return parsedExactly(await (await fetched("GET", path, { ...options, query })).text());
+}
+
+export function parsedExactly(content) {
+  return JSON.parse(content, (_, value, context) =>
+    (Number.isInteger(value) && !Number.isSafeInteger(value) && context?.source ? JSON.rawJSON(context.source) : value));
+}
+
 export const get = (path, query, options) => call("GET", path, { ...options, query });
 export const post = (path, body, options) => call("POST", path, { ...options, body });
 export const remove = (path, query) => call("DELETE", path, { query });

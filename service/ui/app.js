@@ -133,7 +133,12 @@ document.addEventListener("key-needed", () => {
   leaving.abort();
   askForKey(main, () => { refresh(); show(); });
 });
-window.addEventListener("hashchange", () => { show(); main.focus(); });
+window.addEventListener("unhandledrejection", (event) => { // of what a person pressed
+  if (event.reason?.name !== "AbortError" && !(event.reason instanceof Refused)) return;
+  event.preventDefault();
+  if (event.reason instanceof Refused) tell(event.reason);
+});
+window.addEventListener("hashchange", () => { show(); window.scrollTo(0, 0); main.focus({ preventScroll: true }); });
 setInterval(refresh, STATUS_EVERY);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 await show();

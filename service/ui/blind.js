@@ -5,14 +5,12 @@ import { h } from "./dom.js";
 /** The chance that `more` or more of `number` fall to one side by luck alone, counted on both sides. */
 export function signTest(more, number) {
   let sum = 0;
-  for (let at = more; at <= number; at += 1) sum += choose(number, at);
+  let ways = 1; // to take `at` of `number`
+  for (let at = number; at >= more; at -= 1) {
+    sum += ways;
+    ways *= at / (number - at + 1);
+  }
   return Math.min(1, (2 * sum) / 2 ** number);
-}
-
-function choose(number, taken) {
-  let ways = 1;
-  for (let at = 1; at <= taken; at += 1) ways *= (number - taken + at) / at;
-  return ways;
 }
 
 export class Blind {

@@ -37,6 +37,8 @@ const PATHS = {
   up: "M7 11v9H4v-9h3zm3 9h7.5a2 2 0 0 0 2-1.6l1.2-6A2 2 0 0 0 18.7 10H14l.8-4.2A1.9 1.9 0 0 0 13 3.5L9.5 10v8.5z",
   down: "M17 13V4h3v9h-3zm-3-9H6.5a2 2 0 0 0-2 1.6l-1.2 6A2 2 0 0 0 5.3 14H10l-.8 4.2a1.9 1.9 0 0 0 1.8 2.3l3.5-6.5V5.5z",
   close: "M6 6l12 12M18 6L6 18",
+  check: "M5 13l4 4L19 7",
+  circle: "M12 5a7 7 0 1 0 .01 0z",
   like: "M10 4a6 6 0 1 1 0 12 6 6 0 0 1 0-12zm4.5 10.5L20 20M7.5 10h5M10 7.5v5",
   lasso: "M12 4c5 0 9 2.5 9 6s-4 6-9 6-9-2.5-9-6 4-6 9-6zM8 16c-2 1-2 4 0 4",
 };
@@ -59,6 +61,22 @@ export function select(label, options, value, onchange) {
     element.append(h("option", { value: own, selected: own === value }, text));
   }
   return element;
+}
+
+/** A table of names and values. */
+export function facts(rows, caption = "") {
+  return h("table", { class: "facts" }, caption && h("caption", {}, caption), h("tbody", {}, rows.map(([name, value]) =>
+    h("tr", {}, foreign("th", { scope: "row" }, name), foreign("td", {}, value)))));
+}
+
+/** A part that is filled when it is opened. `fill` resolves to elements. */
+export function later(summary, fill) {
+  const place = h("div", { class: "report" });
+  const open = async () => {
+    if (details.open && !place.firstChild) place.append(...await fill().catch((error) => [h("p", { class: "note" }, error.message)]));
+  };
+  const details = h("details", { ontoggle: open }, h("summary", {}, summary), place);
+  return details;
 }
 
 /** Ask in a dialog. Resolves to true when the person agrees. */

@@ -1,5 +1,7 @@
 // Files that people have, as rows: JSON lines, CSV, TSV, or a text.
 
+import { parsedExactly } from "./api.js";
+
 /** The rows of a file, each with its line, and the columns where the file names them. */
 export async function readFile(file) {
   const content = (await file.text()).replace(/^\ufeff/, "");
@@ -10,17 +12,13 @@ export async function readFile(file) {
 }
 
 function linesOf(content) {
-  const rows = [];
-  content.split("\n").forEach((text, at) => {
-    if (text.trim()) rows.push({ line: at + 1, value: parsedOr(text) });
-  });
-  return rows;
+  return content.split("\n").flatMap((text, at) => (text.trim() ? [{ line: at + 1, value: parsedOr(text) }] : []));
 }
 
 /** A line that is no JSON goes to the service as a string, which refuses it and says so. */
 function parsedOr(text) {
   try {
-    return JSON.parse(text);
+    return parsedExactly(text);
   } catch {
     return text;
   }

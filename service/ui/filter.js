@@ -3,6 +3,7 @@
 import { foreign, h, iconButton, select } from "./dom.js";
 import { get, within } from "./api.js";
 import { session } from "./session.js";
+import { scalars } from "./text.js";
 
 const SAMPLE = 100; // documents whose fields are offered
 const MOST_VALUES = 30;
@@ -19,7 +20,7 @@ export function filterBar(text, onchange) {
     const field = h("input", { id: "filter-json", value: current, placeholder: '{"topic": "support"}', spellcheck: "false", dir: "auto", onchange: () => set(field.value.trim()) });
     bar.replaceChildren(
       ...conditions.map(([name, value]) => h("span", { class: "chip active" },
-        foreign("span", {}, `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`),
+        foreign("span", {}, inWords(name, value)),
         iconButton("close", `Remove the condition on ${name}`, { onclick: () => set(without(current, name)) }))),
       h("details", {},
         h("summary", {}, conditions.length ? "Edit filter" : "Filter"),
@@ -32,19 +33,17 @@ export function filterBar(text, onchange) {
   return { element: bar, add: (name, value) => set(adding(current, name, value)) };
 }
 
+function inWords(name, value) {
+  if (name === "$ids" && Array.isArray(value)) return `${value.length} chosen documents`;
+  return `${name} ${typeof value === "object" ? JSON.stringify(value) : `= ${value}`}`;
+}
+
 /** Choices of a field and of its values, as they are in the first documents. */
 async function offer(place, onchoice) {
   const { documents } = await get(within(session.collection, "documents"), { limit: SAMPLE }).catch(() => ({ documents: [] }));
   const fields = new Map();
-  for (const { metadata } of documents) {
-    for (const [name, value] of Object.entries(metadata)) {
-      for (const one of Array.isArray(value) ? value : [value]) {
-        if (one !== null && typeof one !== "object" && !name.includes(".") && !name.startsWith("$")) {
-          if (!fields.has(name)) fields.set(name, new Set());
-          fields.get(name).add(one);
-        }
-      }
-    }
+  for (const [name, value] of documents.flatMap(({ metadata }) => scalars(metadata))) {
+    if (!name.includes(".") && !name.startsWith("$")) fields.set(name, (fields.get(name) ?? new Set()).add(value));
   }
   if (!fields.size) return;
   const values = h("span");

@@ -3,7 +3,7 @@
 import { foreign, h, iconButton, say } from "./dom.js";
 import { judge } from "./judgements.js";
 import { session } from "./session.js";
-import { excerpt, headlineOf, marked, placeOf } from "./text.js";
+import { excerpt, headlineOf, marked, placeOf, scalars } from "./text.js";
 
 const SHOWN = 320; // characters of a text
 
@@ -54,8 +54,7 @@ function bar(share) {
 
 /** The scalar values of the metadata, each a button that filters by it. */
 function chips(metadata, onfilter) {
-  const values = Object.entries(metadata).flatMap(([field, value]) =>
-    (Array.isArray(value) ? value : [value]).filter((one) => one !== null && typeof one !== "object").map((one) => [field, one]));
+  const values = scalars(metadata);
   if (!values.length) return "";
   return h("p", { class: "chips" }, values.slice(0, 8).map(([field, value]) =>
     foreign("button", { type: "button", class: "chip", title: "Filter by this", onclick: () => onfilter(field, value) },

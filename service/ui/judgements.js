@@ -5,11 +5,11 @@ import { session } from "./session.js";
 
 const PAGE = 1000;
 const MOST = 20_000;
-const WITHOUT_KEY = "-"; // how the API names callers without a key
+export const ENOUGH = 20; // different queries from which on the gate judges by them (docs/RETRAINING.md)
 
 let loading = null; // of Map: query -> Map: id -> relevant
 
-const owner = () => session.name ?? WITHOUT_KEY;
+const owner = () => session.name ?? "-"; // how the API names callers without a key
 
 /** query -> id -> relevant, of this caller in this collection. */
 export function judged() {
@@ -32,10 +32,7 @@ async function load() {
   return found;
 }
 
-function note(all, query, id, relevant) {
-  if (!all.has(query)) all.set(query, new Map());
-  all.get(query).set(id, relevant);
-}
+const note = (all, query, id, relevant) => all.set(query, (all.get(query) ?? new Map()).set(id, relevant));
 
 /** Store a judgement, or take it back when `relevant` is null. */
 export async function judge(query, id, relevant) {

@@ -8,9 +8,21 @@ export function askForKey(main, then) {
   const field = h("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
   const refused = key.get() !== null;
   key.forget();
-  const form = h("form", { class: "card narrow", onsubmit: (event) => { event.preventDefault(); key.set(field.value.trim()); then(); } },
+  const problem = h("p", { class: "problem", role: "alert", hidden: !refused }, "This key is not known here. Check it, or ask for a new one.");
+  const use = (event) => {
+    event.preventDefault();
+    const given = field.value.trim();
+    if (/[^ -~]/.test(given)) { // no header can carry it
+      problem.textContent = "A key has letters, digits and signs of ASCII alone. Copy it again.";
+      problem.hidden = false;
+      return;
+    }
+    key.set(given);
+    then();
+  };
+  const form = h("form", { class: "card narrow", onsubmit: use },
     h("h2", {}, "This service needs a key"),
-    refused ? h("p", { class: "problem", role: "alert" }, "This key is not known here. Check it, or ask for a new one.") : "",
+    problem,
     h("label", { for: "key" }, "Key"),
     field,
     h("p", { class: "note" }, "It is kept until this tab is closed, and sent to this service alone. An operator makes one with ",

@@ -8,7 +8,7 @@ const REST = [140, 148, 158];
 
 /** Colours of the points by `field`, or by group where that is "": `colours` are indices of `palette`. */
 export function coloursOf(map, field) {
-  const { values, of } = field === "" ? groupsOf(map) : map.fields[field];
+  const { values, of } = field === "" ? { values: map.clusters.map(({ words }) => words.slice(0, 3).join(", ")), of: map.cluster } : map.fields[field];
   const sizes = new Uint32Array(values.length);
   for (const value of of) if (value >= 0) sizes[value] += 1;
   const ranked = [...sizes.keys()].sort((one, other) => sizes[other] - sizes[one]);
@@ -18,8 +18,4 @@ export function coloursOf(map, field) {
   const members = (value) => () => [...of.keys()].filter((at) => of[at] === value);
   const legend = ranked.map((value) => ({ name: String(values[value]), colour: palette[place.get(value)], members: members(value) }));
   return { colours, palette, legend };
-}
-
-function groupsOf({ cluster, clusters }) {
-  return { values: clusters.map(({ words }) => words.slice(0, 3).join(", ")), of: cluster };
 }

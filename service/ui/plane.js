@@ -10,13 +10,10 @@ export class Plane {
   constructor(canvas, { x, y, colours, palette }) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { willReadFrequently: true }); // in memory, where the pixels are made
-    this.lit = []; // points that are emphasised
     this.over = () => {}; // draws what lies over the points
-    this.x = x;
-    this.y = y;
     this.paint(colours, palette);
+    this.move(x, y);
     this.reset();
-    this.#index();
   }
 
   paint(colours, palette) {
@@ -134,11 +131,7 @@ export class Plane {
   /** The points inside a line of places of the canvas, which closes itself. */
   inside(line) {
     const corners = line.map(([cx, cy]) => [(cx - this.left) / this.scale, (cy - this.top) / this.scale]);
-    const found = [];
-    for (let at = 0; at < this.x.length; at += 1) {
-      if (isInside(this.x[at], this.y[at], corners)) found.push(at);
-    }
-    return found;
+    return [...this.x.keys()].filter((at) => isInside(this.x[at], this.y[at], corners));
   }
 }
 

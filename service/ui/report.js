@@ -1,31 +1,42 @@
 // The report of a promotion gate, drawn: the verdict first, then how certain it is, then every figure.
 
-import { foreign, h, svg } from "./dom.js";
-import { moment } from "./text.js";
+import { text } from "./api.js";
+import { curves } from "./curve.js";
+import { foreign, h, later, svg } from "./dom.js";
+import { count, moment } from "./text.js";
 
 const WIDTH = 640;
 const ROW = 34;
 const LEFT = 10;
+const SHOWN = 100; // queries with both answers
 
 /** Elements for the report that `GET /models/{version}/report` answers. */
-export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, meta = {} }) {
+export function report({ headline, reasons = [], summary = [], gains = [], rows = [], changed = {}, curve = {}, meta = {}, candidate = {}, active = {} }, version) {
+  const warnings = meta.corpus_report?.warnings ?? [];
   return [
     h("p", { class: "lead" }, headline ?? ""),
     h("ul", {}, [...reasons, ...summary].map((sentence) => foreign("li", {}, sentence))),
     gains.length ? forest(gains) : "",
     meta.date ? foreign("p", { class: "note" }, `Measured ${moment(meta.date)}; recipe ${meta.recipe ?? "unknown"}, ${(meta.texts ?? 0).toLocaleString("en")} rows, against ${meta.active?.version ?? "the version then live"}.`) : "",
-    ...["gained", "lost"].flatMap((word) => changes(word, changed[word] ?? [])),
+    curves(curve),
+    ...["gained", "lost"].filter((word) => changed[word]?.length).map((word) => h("details", {}, h("summary", {}, `Queries that ${word} most`), answered(`Queries that ${word} most`, changed[word], 3))),
+    changed.gained ? later("Both answers to each query", () => everyAnswer(version)) : "",
+    warnings.length ? h("details", {}, h("summary", {}, "Warnings about the texts"), h("ul", {}, warnings.map((warning) => foreign("li", {}, warning)))) : "",
     rows.length ? figures(rows) : "",
+    candidate.geometry ? geometry(candidate.geometry, active.geometry ?? {}) : "",
   ];
 }
+
+export const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
+
+export const gainInWords = ({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`;
 
 /** One line per measure: the interval of candidate minus active, in points, and its middle. */
 function forest(gains) {
   const most = Math.max(0.01, ...gains.flatMap(({ low, high }) => [Math.abs(low), Math.abs(high)])) * 1.1;
   const x = (value) => LEFT + ((value + most) / (2 * most)) * (WIDTH - 2 * LEFT);
   const height = gains.length * ROW + 28;
-  const points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
-  const sentence = gains.map(({ title, difference, low, high }) => `${title}: ${points(difference)} points, between ${points(low)} and ${points(high)}`).join(". ");
+  const sentence = gains.map(gainInWords).join(". ");
   const lines = gains.flatMap(({ title, difference, low, high, shown }, at) => {
     const y = at * ROW + 24;
     const kind = shown ? "better" : high < 0 ? "worse" : "open";
@@ -43,19 +54,36 @@ function forest(gains) {
     h("figcaption", { class: "note" }, "Candidate minus active, in points. A gain is shown when its whole line is right of the middle."));
 }
 
-function changes(word, rows) {
-  if (!rows.length) return [];
-  const hits = (found) => h("ol", {}, found.slice(0, 3).map(({ id, text }) => foreign("li", {}, text || id)));
-  return [h("details", {}, h("summary", {}, `Queries that ${word} most`),
-    scrolling(`Queries that ${word} most`, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, active, candidate }) =>
-      [foreign("span", {}, query), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)])))];
+/** A row for each query with the first `most` hits of both; the right ones are set bold. */
+function answered(name, rows, most) {
+  return scrolling(name, ["Query", "Points", "Live version", "Candidate"], rows.map(({ query, difference, relevant, active, candidate }) => {
+    const hits = (found) => h("ol", {}, found.slice(0, most).map(({ id, text }) => foreign("li", { class: relevant.includes(id) ? "right" : "" }, text || id)));
+    return [foreign("a", { href: `#/compare?${new URLSearchParams({ q: query })}` }, query), `${difference > 0 ? "+" : ""}${(100 * difference).toFixed(0)}`, hits(active), hits(candidate)];
+  }));
 }
 
+/** Both answers to each query that judged. */
+async function everyAnswer(version) {
+  const lines = (await text(`models/${encodeURIComponent(version)}/report/answers.jsonl`)).split("\n").filter(Boolean);
+  const shown = lines.slice(0, SHOWN).map((line) => JSON.parse(line));
+  return [h("p", { class: "note" }, `${lines.length.toLocaleString("en")} queries, the largest change first${lines.length > SHOWN ? `; ${SHOWN} are shown` : ""}. Right answers are bold.`),
+    answered("Both answers to each query", shown, 10)];
+}
+
+const figure = (value) => (typeof value === "number" ? value.toFixed(4) : "none");
+
 function figures(rows) {
-  const figure = (value) => (value === null ? "none" : value.toFixed(4));
   return h("details", {}, h("summary", {}, "Every figure"),
     scrolling("Every figure", ["", "Measure", "Live version", "Candidate", "Difference", "Verdict"], rows.map((row) =>
       [row.title, row.measure, figure(row.active), figure(row.candidate), figure(row.difference), row.passed ? "passed" : "refused"])));
+}
+
+/** How the vectors of a public set lie; the names are those of the report. */
+function geometry({ pairs, sentences, ...candidate }, active) {
+  const names = Object.keys(candidate).filter((name) => typeof candidate[name] === "number");
+  return h("details", {}, h("summary", {}, "Geometry"),
+    h("p", { class: "note" }, `Of ${count(pairs, "pair")} and ${count(sentences, "sentence")} of STS-B. Of alignment and uniformity, lower is better.`),
+    scrolling("Geometry", ["Measure", "Live version", "Candidate"], names.map((name) => [name.replaceAll("_", " "), figure(active[name]), figure(candidate[name])])));
 }
 
 /** A wide table, in a box that can be scrolled by keys too. */

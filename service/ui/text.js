@@ -11,6 +11,11 @@ export function headlineOf({ title, text = "" }) {
   return { headline: `${cut} …`, rest: `… ${text.slice(cut.length).trim()}` };
 }
 
+/** The scalar values of metadata, those in lists one by one: [field, value]. */
+export function scalars(metadata) {
+  return Object.entries(metadata).flatMap(([field, value]) => [value].flat().filter((one) => one !== null && typeof one !== "object").map((one) => [field, one]));
+}
+
 /** The first `length` characters of a text, to the end of a word, with dots where something is left out. */
 export function excerpt(text, length) {
   return text.length <= length ? text : `${text.slice(0, length).replace(/\s+\S{0,30}$/, "")} …`;
@@ -38,7 +43,7 @@ function stem(word) {
   return word.replace(/(ings?|ed|es|s)$/, "");
 }
 
-export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+export const count = (number, noun) => `${number.toLocaleString("en")} ${number === 1 ? noun : `${noun.replace(/y$/, "ie")}s`}`;
 
 export const percent = (share) => `${Math.round(100 * share)} %`;
 

@@ -25,6 +25,7 @@ NAME = re.compile(
     r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 )  # a valid one, as the document says; no other is replaced
 FILES = ("report.md", "plane.svg")
+MAX_HITS = 50_000  # SIMILE_MAX_HITS
 counted: Counter[str] = Counter()
 
 
@@ -129,6 +130,10 @@ def _fit_queries(options: dict[str, Any], queries: list[Any]) -> None:
     if not all(isinstance(query, str) for query in queries):  # words are a text's alone, and so is a prompt
         for name in ("mode", "prompt_name"):
             options.pop(name, None)
+    share = MAX_HITS // len(queries)  # of an answer; together with the number of queries no document says it
+    for name in ("k", "offset"):
+        if _is_count(options.get(name)):
+            options[name] = min(options[name], share // 2)
     _fit_mode(options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,10 +188,13 @@ def _own_module(folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps(listed))
 
 
-def _mecab(folder: Path) -> None:
+def _japanese(folder: Path, words: str) -> None:
     config = json.loads((folder / "tokenizer_config.json").read_bytes())
-    config |= {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"}
+    config |= {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": words}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    vocabulary = json.loads((folder / "tokenizer.json").read_bytes())["model"]["vocab"]
+    tokens = vocabulary if isinstance(vocabulary, dict) else [token for token, _ in vocabulary]
+    (folder / "vocab.txt").write_text("\n".join(tokens))
 
 
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -204,7 +208,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "a module of its own": (_own_module, "needs code of its own .custom_st.Transformer.*never run"),
     "an unknown family": (lambda at: _config(at, model_type="mystery"), "'mystery'|`mystery`"),
     "a pickle": (_unpickled, "pickled weights only, which are never read"),
-    "words by MeCab": (_mecab, "finds words by mecab"),
+    "words by Sudachi": (lambda at: _japanese(at, "sudachi"), "finds words by sudachi"),
 }
 
 
@@ -237,3 +241,14 @@ def test_pooling_is_refused_where_the_folder_says_its_own(tmp_path: Path) -> Non
     folder = family_source(tmp_path / "model", "bert")
     with pytest.raises(Unsupported, match="leave --pooling out"):
         imported(folder, Store(tmp_path / "models"), Asked(("mean",)))
+
+
+def test_words_by_mecab_without_its_package_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = family_source(tmp_path / "model", "bert")
+    _japanese(folder, "mecab")
+    monkeypatch.setitem(sys.modules, "fugashi", None)
+    with pytest.raises(Unsupported, match=r"needs the package fugashi.*pip install .*japanese") as refused:
+        imported(folder, Store(tmp_path / "models"))
+    assert "\n" not in str(refused.value)

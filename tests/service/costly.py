@@ -208,6 +208,8 @@ def others() -> Iterator[Case]:
         "GET /models/{version}/report": (f"/models/{name}/report", 404),
         "GET /models/{version}/report/{file}": (f"/models/{name}/report/{name}", 404),
         "POST /models/{version}/activate": (f"/models/{name}/activate", 404),
+        "POST /models/{version}/keep": (f"/models/{name}/keep", 422),
+        "GET /examples": ("/examples", 422),
         "POST /models/rollback": ("/models/rollback", 409),
     }.items():
         at = f"{path}?{'a=b&' * (LINE // 4)}"

@@ -52,15 +52,6 @@ async def running(
         await asyncio.to_thread(batcher.stop)
 
 
-QUEUED = cast("Encoder", SimpleNamespace(packs=False, form=FP32, step=1))
-
-
-def call_in(lane: Lane, texts: int = 1) -> EmbedCall:
-    """A call to be queued and never answered, of the one encoder that such calls have."""
-    unused: Any = None
-    return EmbedCall(QUEUED, lane, True, False, True, unused, unused, [], [], texts, 0.0)
-
-
 class CountingEncoder:
     """One token per character; the vector of a text is (name, tokens, first character's code).
 
@@ -74,6 +65,7 @@ class CountingEncoder:
     form = FP32
     step = 1
     opens_alone = False
+    file_bytes = 0
 
     def __init__(self, name: int = 1, seconds: float = 0.0) -> None:
         self.name = name
@@ -124,6 +116,15 @@ class CountingEncoder:
 
     def as_encoder(self) -> Encoder:
         return cast("Encoder", self)
+
+
+QUEUED = CountingEncoder().as_encoder()
+
+
+def call_in(lane: Lane, texts: int = 1) -> EmbedCall:
+    """A call to be queued and never answered, of the one encoder that such calls have."""
+    unused: Any = None
+    return EmbedCall(QUEUED, lane, True, False, True, unused, unused, [], [], texts, 0.0)
 
 
 def sqlite_of(corpus: Corpus) -> SqliteStore:

@@ -23,7 +23,8 @@ def limited(to: int = GIB) -> Iterator[tuple[str, ...]]:
     ):
         try:
             group.mkdir()
-            (group / file).write_text(str(to))
+            with (group / file).open("r+") as limit:  # of another kernel it would be a new, plain file
+                limit.write(str(to))
         except OSError:
             with suppress(OSError):
                 group.rmdir()

@@ -44,7 +44,10 @@ MISTAKES = [
     ("retrain --corpus texts.txt --recipe pears", "There is no recipe 'pears'. Did you mean pairs?"),
     ("retrain --corpus texts.txt --recipe pairs --base ./nowhere", "There is no model './nowhere'."),
     ("retrain --config retrain.toml", "There is no recipe 'tripels'. Did you mean triples?"),
+    ("retrain --config judged.toml", "none.tsv."),
+    ("advise --config sets.toml", "none is not a folder."),
     ("schedule --config retrain.toml", "There is no recipe 'tripels'. Did you mean triples?"),
+    ("retrain --from-service http://me:secret@[::1", "[::1/documents/count is no address."),
     (f"advise --from-service {SERVICE}", "cannot be reached"),
     ("report --corpus none.txt", "There is no file none.txt."),
     ("report --corpus texts.txt --recipe simcse", "There is no recipe 'simcse'."),
@@ -58,6 +61,8 @@ FILES = {
     "broken/torch/__init__.py": "raise SystemExit('torch was imported')\n",
     "texts.txt": "The first text.\nThe second text.\n",
     "mine.toml": 'poool = "mean"\n',
+    "judged.toml": '[corpus]\nfile = "texts.txt"\n[judgements]\nfile = "none.tsv"\n',
+    "sets.toml": '[corpus]\nfile = "texts.txt"\n[gate]\ndata = "none"\n',
     "retrain.toml": '[corpus]\nfile = "texts.txt"\n[train]\nrecipe = "tripels"\n',
 }
 

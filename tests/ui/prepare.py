@@ -10,7 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from models.manifest import REPORT, Gate, Manifest
+from models.files.retrainings import write_progress, write_runs
+from models.manifest import ANSWERS, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.store import Store
@@ -18,15 +19,53 @@ from tests.tiny import tiny_source
 
 REASON = "search for a text by its title fell by 6.1 points, more than the 2.0 allowed"
 GAINS = [
-    ("Search on your judged queries", 0.022, -0.003, 0.047, False),
-    ("Search for a text by its title", -0.061, -0.090, -0.032, False),
-    ("Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
+    ("own judged", "Search on your judged queries", 0.022, -0.003, 0.047, False),
+    ("own titles", "Search for a text by its title", -0.061, -0.090, -0.032, False),
+    ("own neighbours", "Search for a sentence by the one before it", 0.031, 0.008, 0.054, True),
 ]
+GEOMETRY = {"alignment": 0.21, "uniformity": -3.1, "spectrum": [3.0, 2.0], "pairs": 1406, "sentences": 15487}
 SUMMARY = (
     "Search on your judged queries: 0.322 → 0.344 nDCG@10, candidate minus active between -0.3 and +4.7 "
     "points: not certain; about 135 judged queries would settle a gain of this size, you have 106."
 )
 HOSTILE = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
+CHANGED = {
+    "query": f"how do I get my money back {HOSTILE}",
+    "difference": 0.41,
+    "relevant": ["support-refund-window"],
+    "active": [{"id": "a", "text": "The invoice came twice."}],
+    "candidate": [
+        {"id": "support-refund-window", "text": "Money back within 30 days."},
+        {"id": "b", "text": HOSTILE},
+    ],
+}
+LOSS = [[step, 0.4 + 2.6 / (1 + step / 60)] for step in range(10, 500, 10)]
+DEV = [[125, 0.612], [250, 0.634], [375, 0.651], [490, 0.648]]
+ENDED = {
+    "started": "2026-11-20T02:00:00+00:00",
+    "ended": "2026-11-20T02:31:00+00:00",
+    "why": "clock",
+    "status": 3,
+}
+SCHEDULE = {
+    "cron": "0 2 * * *",
+    "timezone": "UTC",
+    "next_run": "2099-01-01T02:00:00+00:00",
+    "running": None,
+    "last_run": ENDED | {"outcome": "refused", "said": f"Refused: {REASON}. {HOSTILE}"},
+    "ends": [ENDED | {"outcome": "refused"}, ENDED | {"outcome": "nothing to learn", "status": 4}],
+}
+PROGRESS = {
+    "started": "2026-11-21T02:00:00+00:00",
+    "updated": "2099-01-01T02:00:00+00:00",
+    "doing": "training",
+    "step": 300,
+    "steps": 490,
+    "eta_seconds": 340.0,
+    "loss": LOSS[:30],
+    "dev": DEV[:2],
+    "dev_name": "search_dev",
+}
 
 
 def main() -> None:
@@ -40,9 +79,16 @@ def main() -> None:
             for copy in sources:
                 shutil.copytree(source, copy)
         _pool_first_token(sources[1])
-    first, second = (publish(store, source, origin=f"made for tests, {source.name}") for source in sources)
+    sources.append(tiny_source(folder / "source-2", seed=2))
+    places = (store, store, Store(folder / "elsewhere"))
+    first, second, third = (
+        publish(place, source, origin=f"made for tests, {source.name}")
+        for place, source in zip(places, sources, strict=True)
+    )
     store.want(first.version)
-    store.publish(lambda into: _refused(into, store.folder(first.version), first))
+    write_runs(store.root, SCHEDULE)
+    write_progress(store.root, PROGRESS)
+    store.publish(lambda into: _refused(into, places[2].folder(third.version), third, first.version))
     print(second.version)
 
 
@@ -56,14 +102,15 @@ def _pool_first_token(source: Path) -> None:
     (source / "1_Pooling" / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def _refused(into: Path, source: Path, manifest: Manifest) -> Manifest:
-    """A copy of a version with another fingerprint, a verdict and a report."""
+def _refused(into: Path, source: Path, manifest: Manifest, active: str) -> Manifest:
+    """A copy of a version with a verdict and a report."""
     shutil.copytree(source, into, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
-    (into / REPORT).write_text(json.dumps(_report(manifest.version)), encoding="utf-8")
+    (into / REPORT).write_text(json.dumps(_report(active)), encoding="utf-8")
+    answers = into / REPORT_PAGE / ANSWERS
+    answers.parent.mkdir(exist_ok=True)
+    answers.write_text(f"{json.dumps(CHANGED)}\n" * 2, encoding="utf-8")
     changed = {
-        "version": f"{manifest.version[:-8]}{'0' * 8}",
-        "fingerprint": "0" * 64,
-        "parent": manifest.version,
+        "parent": active,
         "gate": Gate(mode="on", verdict="refused", reason=REASON),
         "scores": {"own": {"judged": {"ndcg_at_10": 0.344}}},
         "files": {},
@@ -74,16 +121,10 @@ def _refused(into: Path, source: Path, manifest: Manifest) -> Manifest:
 def _report(active: str) -> dict[str, object]:
     """A report as training/retraining/gate/words.py makes one."""
     gains = [
-        {"name": title, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
-        for title, difference, low, high, shown in GAINS
+        {"name": name, "title": title, "difference": difference, "low": low, "high": high, "shown": shown}
+        | {"queries": 106, "least": 0.031, "enough": 135}
+        for name, title, difference, low, high, shown in GAINS
     ]
-    changed = {
-        "query": f"how do I get my money back {HOSTILE}",
-        "difference": 0.41,
-        "relevant": ["support-refund-window"],
-        "active": [{"id": "a", "text": "The invoice came twice."}],
-        "candidate": [{"id": "b", "text": HOSTILE}],
-    }
     row = {
         "name": "own titles",
         "title": "Search for a text by its title, dense",
@@ -101,7 +142,10 @@ def _report(active: str) -> dict[str, object]:
         "summary": [SUMMARY],
         "gains": gains,
         "rows": [row],
-        "changed": {"gained": [changed], "lost": []},
+        "changed": {"gained": [CHANGED], "lost": []},
+        "candidate": {"geometry": GEOMETRY},
+        "active": {"geometry": GEOMETRY | {"uniformity": -3.8}},
+        "curve": {"loss": LOSS, "dev": DEV, "dev_name": "search_dev"},
         "meta": {
             "date": "2026-11-20T02:11:00+00:00",
             "recipe": "pairs",

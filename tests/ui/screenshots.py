@@ -21,7 +21,7 @@ from tests.ui.service import PYTHON, Service, prepared
 QUERY = "how+do+I+get+my+money+back"
 VIEWS = {
     "search": f"search?q={QUERY}&mode=hybrid",
-    "start": "search",
+    "steps": "search",
     "compare": f"compare?q={QUERY}",
     "judge": f"judge?q={QUERY}",
     "documents": "documents?add=1",
@@ -29,19 +29,22 @@ VIEWS = {
     "map": f"map?q={QUERY}",
     "versions": "versions",
     "health": "health",
+    "start": "search",  # last: it goes to an empty collection
 }
 # What is on the screen once a view is drawn.
 DRAWN = {
     "search": "li.hit",
-    "start": "main p.note",
+    "steps": ".steps li",
     "compare": ".column li.hit",
     "judge": "li.hit",
     "documents": "li.document",
     "document": "li.hit",
-    "map": ".panel li",
+    "map": ".panel ol li",
     "versions": ".pill.active",
     "health": ".verdict-line",
+    "start": "#add-text",
 }
+WHOLE = {"versions"}  # pictures of more than the first screen
 SIZES = (1280, 390)
 JUDGED = {"support-refund-window": True, "support-card-declined": False}
 
@@ -91,6 +94,9 @@ def _take(browsing: Browsing, service: Service, pictures: Path, width: int, sche
     with browsing.page(service.url, width, scheme) as page:
         for name, view in VIEWS.items():
             page.open(view)
+            if name == "start":
+                page.page.evaluate("sessionStorage.setItem('simile-collection', 'empty')")
+                page.page.reload()
             expect(page.the("#status .dot")).to_be_visible()
             expect(page.the(DRAWN[name]).first).to_be_visible()
             page.page.wait_for_load_state("networkidle")
@@ -99,7 +105,8 @@ def _take(browsing: Browsing, service: Service, pictures: Path, width: int, sche
                 expect(page.the("svg.forest")).to_be_visible()
             if name == "health":
                 expect(page.the(".tile path").first).to_have_attribute("d", re.compile("L.*L.*L"))
-            page.page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png")
+            page.page.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=name in WHOLE)
+            print(f"{name}, {width} pixels, {scheme}", flush=True)
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ class Service:
             "SIMILE_DATA_DIR": str(folder / "data"),
             "SIMILE_MODELS_DIR": str(folder / "models"),
             "SIMILE_WORKERS": "2",
+            "SIMILE_MAP_DOCUMENTS": "0",  # the tests bring maps of their own
             **variables,
         }
         headers = {}

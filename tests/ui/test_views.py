@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.ui.browsing import Browsing, Watched
-from tests.ui.service import QUERY, Service
+from tests.ui.service import QUERY, Service, corpus
 
 VIEWS = [
     *("search", "search?q=bone+density", "compare?q=bone+density", "documents", "documents?add=1"),
@@ -115,12 +115,79 @@ def test_versions_say_what_became_of_them(page: Watched, service: Service) -> No
     expect(page.the(".pill.active")).to_have_count(1)
     refused = page.the(".version-card:has(.pill.refused)")
     expect(refused.locator(".reason")).to_contain_text("fell by 6.1 points")
+    expect(refused).to_contain_text(
+        "Recipe pairs. Search on your judged queries: +2.2 points, between -0.3 and +4.7."
+    )
+    expect(page.the(".version-card:has(.pill.active)")).to_contain_text("From made-for-tests-source-")
     refused.locator("summary", has_text="The gate's report").click()
     expect(refused.locator(".lead")).to_have_text("Refused.")
     expect(refused.locator("svg .interval")).to_have_count(3)
     page.page.wait_for_timeout(2500)  # it is drawn anew meanwhile, and stays open
     expect(refused.locator("svg .interval")).to_have_count(3)
+    expect(refused.locator("svg.curve")).to_have_count(2)
+    refused.locator("summary", has_text="Both answers to each query").click()
+    expect(refused.locator("details details[open] tbody tr")).to_have_count(2)
+    expect(refused.locator("tr .right").first).to_have_text("Money back within 30 days.")
+    refused.locator("summary", has_text="Geometry").click()
+    expect(refused.locator("[aria-label=Geometry] tbody tr")).to_have_text(
+        ["alignment0.21000.2100", "uniformity-3.8000-3.1000"]
+    )
+    expect(refused).to_contain_text("Of 1,406 pairs and 15,487 sentences of STS-B.")
     page.check_accessible()
+
+
+def test_the_retraining_in_hand_and_the_last_ones_are_told(page: Watched) -> None:
+    page.open("versions")
+    told = page.page.get_by_role("region", name="Retraining")
+    expect(told).to_contain_text("Phase 4 of 9: training, step 300 of 490, about 6 min left.")
+    expect(told.locator("svg.curve path")).to_have_count(2)
+    last = told.locator("summary", has_text="Last run: refused, 20 Nov 2026")
+    expect(last).to_contain_text("after 31 min")
+    last.click()
+    expect(told.locator("pre")).to_contain_text("Refused: search for a text by its title fell")
+    told.locator("summary", has_text="The runs before").click()
+    expect(told.locator("li")).to_have_count(1)
+    page.page.wait_for_timeout(2500)  # the list is drawn anew meanwhile
+    expect(told.locator("pre")).to_be_visible()
+
+
+def test_a_version_is_opened_to_be_compared(page: Watched, service: Service) -> None:
+    refused = next(one["version"] for one in service.get("/models")["models"] if one["state"] == "refused")
+    page.open("versions")
+    card = page.the(".version-card", has=page.page.locator(f"h2 .version:text('{refused}')"))
+    card.get_by_role("button", name="Open to compare …").click()
+    expect(page.the("dialog")).to_contain_text("It never goes live by this.")
+    page.the("dialog").get_by_role("button", name="Open").click()
+    card.get_by_role("link", name="Compare").click()
+    expect(page.page).to_have_url(re.compile("#/compare"))
+    expect(page.the("select[aria-label='Version B']")).to_have_value(refused)
+    page.the("main input[type=search]").fill(QUERY)
+    page.button("Search both").click()
+    expect(page.the(".column.b li.hit")).to_have_count(10)
+    assert service.get("/models")["active"] != refused
+    service.post(f"/models/{refused}/keep?seconds=0")
+
+
+def test_an_empty_service_begins_with_four_steps_and_the_examples(page: Watched, service: Service) -> None:
+    """Another collection is as empty as a new service; the examples go into it."""
+    page.open("search")
+    page.page.evaluate("sessionStorage.setItem('simile-collection', 'begun')")
+    page.page.reload()
+    expect(page.the("main")).to_contain_text("Nothing is stored yet")
+    expect(page.the(".steps li")).to_have_count(4)
+    expect(page.the(".steps .done")).to_have_text(["Retrain (done)"])  # the refused one
+    page.check_accessible()
+    page.button("Load examples").click()
+    expect(page.the("main")).to_contain_text("The next steps")
+    expect(page.the(".steps .done")).to_have_count(2)
+    assert service.get("/collections/begun/documents/count")["count"] == len(
+        service.get("/examples")["documents"]
+    )
+    page.the("#q").fill("money back")
+    expect(page.the("li.hit").first).to_be_visible()
+    page.the("#q").fill("")
+    expect(page.the(".steps .done")).to_have_count(3)
+    service.client.delete("/collections/begun")
 
 
 def test_an_admin_rolls_back_and_activates_again(page: Watched, service: Service) -> None:
@@ -158,10 +225,39 @@ def test_two_versions_answer_side_by_side(page: Watched, service: Service) -> No
     shares = [int(text.split()[0]) for text in page.the(".differing .note").all_inner_texts()]
     assert shares == sorted(shares)
     assert len(shares) >= 50
+    queries = page.the(".differing button").all_inner_texts()
+    page.button("Next query").click()
+    expect(page.the("main input[type=search]")).to_have_value(
+        queries[(queries.index(QUERY) + 1) % len(queries)]
+    )
     first = page.the(".differing button").first
     query = first.inner_text()
     first.click()
     expect(page.the("main input[type=search]")).to_have_value(query)
+
+
+def test_the_next_query_needs_none_to_be_typed(page: Watched, service: Service) -> None:
+    page.open("compare")
+    box = page.the("main input[type=search]")
+    expect(box).to_have_value("")
+    seen: list[str] = []
+    for _ in range(3):
+        page.button("Next query").click()
+        expect(box).not_to_have_value(seen[-1] if seen else "")
+        seen.append(box.input_value())
+        expect(page.the(".column li.hit")).to_have_count(20)
+    assert len(set(seen)) == 3
+    page.page.get_by_label("Blind:").check()
+    page.button("Next query").click()
+    expect(box).not_to_have_value(seen[-1])
+    expect(page.the(".verdict")).to_contain_text("Which is better?")
+
+
+def test_without_any_query_the_next_one_says_so(page: Watched) -> None:
+    page.page.route("**/documents?limit=100", lambda route: route.fulfill(json={"documents": []}))
+    page.open("compare")
+    page.button("Next query").click()
+    expect(page.the("main > .row [role=status]")).to_contain_text("There is no query to go on with")
 
 
 def test_blind_comparison_hides_names_until_it_is_judged(page: Watched) -> None:
@@ -212,12 +308,27 @@ def test_the_map_lights_up_hits_and_a_line_becomes_a_list_and_a_filter(
         mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"], steps=3)
     mouse.up()
     expect(page.the(".panel h2")).to_have_text("Inside the line (5,000)")
+    expect(page.the(".panel")).to_contain_text("draw a smaller line")
     page.button("← groups").click()
     page.the("select[aria-label=Colour]").select_option("kind")
     expect(page.the(".legend li")).to_have_count(3)
     page.the(".legend button", has_text="review").click()
     page.the(".panel a.chip", has_text="kind review: 100 %").click()
     expect(page.page).to_have_url(re.compile("#/search.*filter="))
+
+
+def test_a_line_around_points_becomes_a_filter_by_their_ids(page: Watched, service: Service) -> None:
+    page.open("map")
+    expect(page.the(".legend li").first).to_be_visible()
+    page.the(".panel button", has_text="Near to no other (3)").click()
+    expect(page.the(".panel ol li")).to_have_count(3)
+    page.the(".panel a.chip", has_text="Search among these").click()
+    expect(page.the(".chip.active")).to_have_text(re.compile("3 chosen documents"))
+    page.the("#q").fill(QUERY)
+    expect(page.the("li.hit")).to_have_count(3)
+    ids = [one["id"] for one in corpus()[:3]]
+    found = service.get("/search", q=QUERY, filter=json.dumps({"$ids": ids}))["hits"]
+    assert [one.get_attribute("data-id") for one in page.the("li.hit").all()] == [hit["id"] for hit in found]
 
 
 def test_the_map_is_moved_by_keys_and_by_hand_and_names_what_is_under_the_pointer(page: Watched) -> None:
@@ -250,6 +361,9 @@ def test_the_map_is_moved_by_keys_and_by_hand_and_names_what_is_under_the_pointe
 
 def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Service) -> None:
     page.open("judge")
+    expect(page.the("main .card[role=status]")).to_contain_text(
+        "106 of about 135 held-out queries needed to see a gain of +2.2 points"
+    )
     page.the("#queue").fill("first query\nsecond query")
     page.button("Next query").click()
     expect(page.the("main h2")).to_have_text("first query")
@@ -269,3 +383,32 @@ def test_a_query_is_judged_and_the_counter_follows(page: Watched, service: Servi
     [stored] = service.get("/feedback")["feedback"]
     assert (stored["id"], stored["relevant"]) == (id, False)
     service.client.delete("/feedback", params={"id": id})
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ([], "No report of a retraining says yet"),
+        ([{"enough": 90, "shown": True}], "106 held-out queries were enough to see"),
+        ([{"enough": None, "least": 0.031}], "no gain on 106 held-out queries. A gain of +3.1 points would"),
+        ([{"enough": None, "least": None}], "no gain on 106 held-out queries."),
+    ],
+)
+def test_the_counter_says_what_the_newest_report_knows(
+    page: Watched, gains: list[dict[str, object]], said: str
+) -> None:
+    judged = {"name": "own judged", "queries": 106, "difference": 0.022, "shown": False}
+    report = {"gains": [judged | gain for gain in gains]}
+    page.page.route("**/report", lambda route: route.fulfill(json=report))
+    page.open("judge")
+    expect(page.the("main .card[role=status] .note")).to_contain_text(said)
+
+
+def test_another_view_begins_at_its_top(page: Watched) -> None:
+    page.open("documents")
+    expect(page.the("li.document")).to_have_count(50)
+    page.the("li.document").last.scroll_into_view_if_needed()
+    assert page.page.evaluate("scrollY") > 0
+    page.the("nav a", has_text="Health").click()
+    expect(page.the(".verdict-line").first).to_be_visible()
+    assert page.page.evaluate("scrollY") == 0

@@ -8,6 +8,10 @@ from pathlib import Path
 from models.words.nearest import did_you_mean
 from training.errors import TrainingError
 
+AUTO = "auto"  # looks and chooses (retraining/auto.py)
+SEARCH = "search"  # a retraining of the search alone
+CHOSEN = (AUTO, SEARCH)
+
 
 def shipped() -> list[str]:
     """The names of the recipes that come with the package."""
@@ -21,12 +25,18 @@ def shipped_stages() -> list[str]:
 
 def check_name(name: str) -> None:
     """Raise TrainingError where `name` is neither a shipped recipe nor a file."""
-    known = [*shipped(), *shipped_stages()]
-    if name not in known and not Path(name).is_file():
+    known = sorted([*shipped(), *shipped_stages()])
+    if name in known or Path(name).is_file():
+        return
+    if name in CHOSEN:
         raise TrainingError(
-            f"There is no recipe {name!r}.{did_you_mean(name, known)} Name a TOML file or one of "
-            f"{', '.join(known)}."
+            f"{name} is no recipe of its own. Without --recipe, `python -m training retrain` chooses "
+            "recipes by itself, and then tries other settings of the search."
         )
+    raise TrainingError(
+        f"There is no recipe {name!r}.{did_you_mean(name, [*known, *CHOSEN])} Name a TOML file or one of "
+        f"{', '.join(known)}."
+    )
 
 
 def _names(*folders: str) -> list[str]:

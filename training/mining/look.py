@@ -14,7 +14,8 @@ from models.files.fsync import replace_text
 from models.sources.folder import read_source
 from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from training.arguments import expanded, target
+from models.words.progress import to_stderr
+from training.arguments import LOADING, expanded, target
 from training.errors import TrainingError
 from training.methods.declared import declared
 from training.mining.advice import warnings
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
         raise TrainingError(f"There is no file {read[0]}.")
     file = target(options.json, *read) if options.json else None
     wanted = chosen(options)
+    to_stderr(LOADING)
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
 
     recipe = load_recipe(options.recipe)
@@ -63,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise TrainingError(
             f"A report is on single texts; {recipe.name} reads rows of several. Name another --recipe."
         )
+    to_stderr("reading the corpus")
     corpus = read_corpus(read[0]) if read else from_service(options.from_service, wanted=wanted)
     with open_base(options.base, models_dir(os.environ)) as base:
         figures, found, max_length = look_at(corpus, recipe, base.folder)

@@ -20,7 +20,7 @@ from models.graph.backbone import Backbone
 from models.sources.folder import read_source
 from models.store import models_dir
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
-from training.arguments import positive
+from models.words.commands import positive
 from training.arguments import seed as any_seed
 from training.errors import TrainingError
 from training.model.base import open_base

@@ -31,8 +31,9 @@ from models.graph.backbone import read_safetensors
 from models.publishing.layout import write_layout
 from models.sources.folder import Source, read_source
 from models.store import models_dir
-from models.words.progress import counted
-from training.arguments import positive
+from models.tokens.opening import open_tokenizer
+from models.words.commands import positive
+from models.words.progress import counted, to_stderr
 from training.errors import NothingToLearn, TrainingError
 from training.model.base import open_base
 from training.text.corpus import read_corpus
@@ -93,7 +94,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
     """Up to `count` new tokens, the most used first. tokenizer: tokenizer.json of a base."""
     known: dict[str, int] = tokenizer["model"]["vocab"]
     prefix: str = tokenizer["model"]["continuing_subword_prefix"]
-    opened = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+    opened = open_tokenizer(tokenizer)
     words = _split_words(opened, texts, known)
     trained = tokenizers.Tokenizer(WordPiece(unk_token=_UNKNOWN, continuing_subword_prefix=prefix))
     trained.pre_tokenizer = WhitespaceSplit()
@@ -105,6 +106,7 @@ def learn(tokenizer: dict[str, Any], texts: Sequence[str], count: int) -> list[s
         special_tokens=[_UNKNOWN],
         show_progress=False,
     )
+    to_stderr(f"learning up to {count:,} tokens: seconds for 100,000 texts")
     trained.train_from_iterator(words, trainer)
     uses: Counter[str] = Counter()
     for start in range(0, len(words), _CHUNK):

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from models import cpus
 from models.store import Store
-from training.arguments import positive
+from models.words.commands import positive
+from training.arguments import LOADING
 from training.errors import NothingToLearn
+from training.methods.names import SEARCH
 from training.retraining.command import NOTHING, of_service
-from training.retraining.config import LEAST, SEARCH, Config, FoldersTable, check, folders, read_config
+from training.retraining.config import LEAST, Config, FoldersTable, check, folders, read_config
 from training.runs.export import add_models_dir
 from training.text.service_collections import add_options
 
@@ -52,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         config = Config(corpus=of_service(options), folders=FoldersTable(models=options.models_dir))
     check(config)
-    _say("loading torch")
+    _say(LOADING)
     from training.retraining.auto import TUNE, choices, look, nothing  # noqa: PLC0415  torch
     from training.retraining.retune import sides  # noqa: PLC0415  torch
 

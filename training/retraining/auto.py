@@ -13,17 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.errors import ModelError
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from models.words.progress import Say
-from training.errors import NothingToLearn
+from training.errors import NothingToLearn, TrainingError
 from training.methods.catalogue import load_recipe
+from training.methods.names import SEARCH
 from training.methods.stages import find_stages
 from training.mining.figures import unread
 from training.mining.queries import queries_of
 from training.model.vocabulary import takes_tokens
 from training.retraining.adapt import adapt_job
-from training.retraining.config import SEARCH, Config
+from training.retraining.config import Config
 from training.retraining.gathered import Gathered, gather
 from training.retraining.one import Job, retrain
 from training.retraining.plan import job_of
@@ -110,11 +112,9 @@ def material_of(gathered: Gathered, tokenizer: Path) -> Material:
 
 
 def look(config: Config, store: Store, say: Say) -> tuple[Gathered, Material]:
-    """Read everything, and say what there is to learn from. Raise as `gather`."""
+    """Read everything, and sum up what there is to learn from. Raise as `gather`."""
     gathered = gather(config, store, say)
-    material = material_of(gathered, store.folder(gathered.active) / TOKENIZER)
-    say(str(material))
-    return gathered, material
+    return gathered, material_of(gathered, store.folder(gathered.active) / TOKENIZER)
 
 
 def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, Any], say: Say) -> Outcome:
@@ -124,6 +124,7 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
     of each run.
     """
     gathered, material = look(config, store, say)
+    say(str(material))
     table = config.train
     minutes = MINUTES if table.steps is None and table.minutes is None else table.minutes
     bounded = config.model_copy(update={"train": table.model_copy(update={"minutes": minutes})})
@@ -145,7 +146,11 @@ def retrain_auto(config: Config, store: Store, work: Path, options: dict[str, An
             say(f"{choice.recipe} was published as {outcome.version}")
             learned = frozenset(map(str, job.about["learned"]))
             trained = gathered._replace(active=str(outcome.version), learned=learned)
-            tuned, _ = _search(trained, config, store, say)
+            try:
+                tuned, _ = _search(trained, config, store, say)
+            except (TrainingError, ModelError, OSError) as error:  # the next run tries it again
+                say(f"! {SEARCH} failed, and {outcome.version} keeps the one that it has: {error}")
+                return outcome
             return tuned if tuned and tuned.published else outcome
         say(f"{choice.recipe} was refused: {outcome.reason}")
         refused.append(outcome)

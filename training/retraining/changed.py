@@ -1,16 +1,24 @@
-"""The queries that a candidate changed most: what it gained, what it lost, and both answers, to look at."""
+"""The queries that a candidate changed: what it gained, what it lost, and both answers, to look at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from training.evaluation.retrieval import Collection
 from training.retraining.gate.gains import deciding, each_of
 from training.retraining.gate.verdict import HITS, HYBRID
 
 MOST = 10  # queries to either side
-_HITS, _LETTERS = 3, 120  # of an answer: documents, and characters of each
+MOST_ANSWERS = 1000  # queries: about 2 MB
+_HITS, _ALL_HITS = 3, 10  # documents of an answer
+_LETTERS = 120  # of each of them, and of a query
+
+
+class _Change(NamedTuple):
+    difference: float
+    name: str  # of the search
+    at: int  # the query's place in it
 
 
 def changed(
@@ -20,34 +28,54 @@ def changed(
 
     before, after: as searches.score gives them. The answers are those of hybrid search.
     """
-    found = [
-        (now - was, name, at)
-        for name in deciding(before)
-        if name in after and name in searches
-        for at, (was, now) in enumerate(zip(each_of(before[name]), each_of(after[name]), strict=True))
-    ]
-    found.sort(key=lambda change: change[0])
-
-    def shown(difference: float, name: str, at: int) -> dict[str, Any]:
-        asked = searches[name]
-        query = list(asked.queries)[at]
-        return {
-            "search": name,
-            "query": _short(asked.queries[query]),
-            "difference": difference,
-            "relevant": [_id(id) for id in asked.relevant[query]],
-            "active": _answer(asked, before[name], at),
-            "candidate": _answer(asked, after[name], at),
-        }
-
+    found = sorted(_changes(searches, before, after))
+    best = [change for change in reversed(found[-MOST:]) if change.difference > 0]
+    worst = [change for change in found[:MOST] if change.difference < 0]
     return {
-        "gained": [shown(*change) for change in reversed(found[-MOST:]) if change[0] > 0],
-        "lost": [shown(*change) for change in found[:MOST] if change[0] < 0],
+        "gained": [_shown(change, searches, before, after, _HITS) for change in best],
+        "lost": [_shown(change, searches, before, after, _HITS) for change in worst],
     }
 
 
-def _answer(asked: Collection, figures: Mapping[str, Any], at: int) -> list[dict[str, str]]:
-    hits = figures.get(HYBRID, figures)[HITS][at][:_HITS]
+def answers(
+    searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The same of every query that decides, with the ten first hits; of very many those that changed most."""
+    found = sorted(_changes(searches, before, after), key=lambda change: -abs(change.difference))
+    return [_shown(change, searches, before, after, _ALL_HITS) for change in found[:MOST_ANSWERS]]
+
+
+def _changes(
+    searches: Mapping[str, Collection], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[_Change]:
+    for name in deciding(before):
+        if name in after and name in searches:
+            for at, (was, now) in enumerate(zip(each_of(before[name]), each_of(after[name]), strict=True)):
+                yield _Change(now - was, name, at)
+
+
+def _shown(
+    change: _Change,
+    searches: Mapping[str, Collection],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    hits: int,
+) -> dict[str, Any]:
+    difference, name, at = change
+    asked = searches[name]
+    query = list(asked.queries)[at]
+    return {
+        "search": name,
+        "query": _short(asked.queries[query]),
+        "difference": difference,
+        "relevant": [_id(id) for id in asked.relevant[query]],
+        "active": _answer(asked, before[name], at, hits),
+        "candidate": _answer(asked, after[name], at, hits),
+    }
+
+
+def _answer(asked: Collection, figures: Mapping[str, Any], at: int, number: int) -> list[dict[str, str]]:
+    hits = figures.get(HYBRID, figures)[HITS][at][:number]
     return [{"id": _id(id), "text": _short(asked.documents[id].whole)} for id in hits]
 
 

@@ -110,7 +110,7 @@ class Use(NamedTuple):
 
     judgements: list[Judgement]
     line: str
-    asked: dict[str, tuple[str, ...]]  # the queries of each collection
+    asked: dict[str, tuple[str, ...]]  # the queries of the same searches, by collection
 
 
 def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, keys: int) -> Use:
@@ -142,7 +142,9 @@ def used_at(url: str, wanted: Sequence[str], bias: float | None, least: int, key
         f"{len(sessions):,} searches with events (position bias {used:g}): {relevant:,} answers, "
         f"{len(verdicts) - relevant:,} documents passed over"
     )
-    return Use(found, line, {collection: tuple(queries) for collection, queries in asked.items()})
+    kept = {session.query for session in sessions}
+    of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in asked.items()}
+    return Use(found, line, of_kept)
 
 
 def judgements_of(sessions: Sequence[Session], bias: float, least: int, keys: int) -> list[Judgement]:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.store import Store
-from training.arguments import changes, positive, seed
+from models.words.commands import positive
+from training.arguments import LOADING, changes, seed
 from training.errors import Busy, Interrupted, NothingToLearn, TrainingError
 from training.evaluation.data import data_folder, optional_data_folder
+from training.methods.names import AUTO
 from training.retraining.config import (
-    AUTO,
     LEAST,
     Config,
     CorpusTable,
@@ -33,6 +34,7 @@ from training.retraining.config import (
     require_enough,
 )
 from training.retraining.gate.words import as_text
+from training.retraining.watch import watched
 from training.retraining.workplace import workplace
 from training.runs.export import add_models_dir
 from training.runs.options import Options
@@ -200,24 +202,25 @@ def of_service(options: argparse.Namespace) -> CorpusTable:
 def _judged(config: Config, place: Path | None) -> int:
     """Retrain on documents, of which some are held out. place: the run's folder, None: a temporary one."""
     check(config)
-    _say("loading torch")
+    _say(LOADING)
     from training.retraining.auto import retrain_auto  # noqa: PLC0415  torch
     from training.retraining.one import retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone, prepare  # noqa: PLC0415  torch
 
     train, chooses = config.train, config.train.recipe == AUTO
     recipe = None if chooses else _recipe(train.recipe, train.set, train.seed)
-    options: dict[str, Any] = {
-        "precision": train.precision,
-        "threads": config.schedule.threads,
-        "progress": True,
-    }
     store = Store(folders(config).models)
-    with alone(store), workplace(place) as work:
+    with alone(store), workplace(place) as work, watched(store.root, _say) as watch:
+        options: dict[str, Any] = {
+            "precision": train.precision,
+            "threads": config.schedule.threads,
+            "progress": True,
+            "told": watch.told,
+        }
         if recipe is None:
-            return _tell(retrain_auto(config, store, work, options, _say))
-        job: Job = prepare(config, recipe, store, work, _say)
-        return _tell(retrain(replace(job, options=replace(job.options, **options)), _say))
+            return _tell(retrain_auto(config, store, work, options, watch.say))
+        job: Job = prepare(config, recipe, store, work, watch.say)
+        return _tell(retrain(replace(job, options=replace(job.options, **options)), watch.say))
 
 
 def _by_file(options: argparse.Namespace) -> int:
@@ -233,7 +236,7 @@ def _by_file(options: argparse.Namespace) -> int:
     check_names(options.recipe, changed, options.base, options.models_dir)
     if not options.corpus.is_file():
         raise TrainingError(f"There is no file {options.corpus}.")
-    _say("loading torch")
+    _say(LOADING)
     from training.retraining.one import Job, retrain  # noqa: PLC0415  torch
     from training.retraining.plan import alone  # noqa: PLC0415  torch
 
@@ -244,7 +247,7 @@ def _by_file(options: argparse.Namespace) -> int:
     _say(str(corpus))
     require_enough(len(corpus), options.least, "texts")
     store = Store(options.models_dir)
-    with alone(store), workplace(options.work) as work:
+    with alone(store), workplace(options.work) as work, watched(store.root, _say) as watch:
         job = Job(
             recipe=recipe,
             corpus=corpus,
@@ -254,9 +257,11 @@ def _by_file(options: argparse.Namespace) -> int:
             work=work,
             data=data,
             mode=options.gate,
-            options=Options(precision=options.precision, threads=options.threads, progress=True),
+            options=Options(
+                precision=options.precision, threads=options.threads, progress=True, told=watch.told
+            ),
         )
-        return _tell(retrain(job, _say))
+        return _tell(retrain(job, watch.say))
 
 
 def _recipe(name: str, changed: Mapping[str, Any], seed: int | None) -> Recipe:

@@ -11,26 +11,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from models.store import models_dir
 from training.errors import NothingToLearn, TrainingError
+from training.evaluation.data import optional_data_folder
 from training.methods.declared import declared
+from training.methods.names import AUTO
 from training.model.base import check_base
 from training.retraining.gate import rules as gate
 from training.text.service import count_of
 from training.text.service_collections import ALL, ONLY_DEFAULT, is_name
 from training.validation import refusal
 
-AUTO = "auto"  # the recipe that looks and chooses (auto.py)
-SEARCH = "search"  # what a retraining of the search alone is called in the place of a recipe
 LEAST = 100  # documents, or other rows; with fewer there is nothing to learn
 _OF_THE_LINE = ("anchor", "active")  # of the versions that the active one comes from
 _BASES = (*_OF_THE_LINE, "default")  # whatever folder there is of that name
 
 
 class Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CorpusTable(Table):
@@ -66,6 +74,14 @@ class EventsTable(Table):
     least: int = Field(3, ge=1)  # searches that must agree on a document
     keys: int = Field(2, ge=1)  # from so many keys, or from all that send events
     queries: bool = False  # also train on queries of events that nobody judged, where a recipe can
+
+    @field_validator("position_bias", mode="wrap")
+    @classmethod
+    def _word_or_number(cls, value: object, handler: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(f"write `estimate` or a number from 0 to 3, not {value!r}") from None
 
 
 class TrainTable(Table):
@@ -157,10 +173,12 @@ def require_enough(count: int, least: int, what: str = "documents") -> None:
 def check(config: Config) -> None:
     """Raise TrainingError or ModelError where a name stands for nothing or no service answers; no torch."""
     check_names(config.train.recipe, config.train.set, config.train.base, folders(config).models)
+    for file in (config.corpus.file, config.judgements.file):
+        if file and not file.is_file():
+            raise TrainingError(f"There is no file {file}.")
+    optional_data_folder(config.gate.data)
     if config.corpus.service is not None:
         count_of(config.corpus.service, config.corpus.collections)
-    elif config.corpus.file and not config.corpus.file.is_file():
-        raise TrainingError(f"There is no file {config.corpus.file}.")
 
 
 def check_names(recipe: str, changes: Mapping[str, Any], base: str, models: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from models.files.bounded import read_json
 from models.manifest import REPORT
 from models.store import Store
 from models.words.progress import Say
+from training.mining.dedupe import near_duplicates
 from training.retraining.anchor import active_version
 from training.retraining.clicks import Use, used_at
 from training.retraining.config import Config, CorpusTable, require_enough
@@ -82,10 +84,15 @@ def _use(config: Config, say: Say) -> Use:
 
 
 def _unjudged(config: Config, used: Use, found: Judged) -> dict[str, list[str]]:
-    """Queries of events to train on, where that is allowed, without those that people judged."""
+    """Queries of events to train on, where that is allowed, without what people judged, or nearly so."""
     if not config.events.queries:
         return {}
-    said = {plain(query) for query in (*found.train, *found.dev, *found.held)}
+    judged = [*found.train, *found.dev, *found.held]
+    every = [*judged, *chain.from_iterable(used.asked.values())]
+    near = {
+        every[each.place] for each in near_duplicates(every, keep=len(judged)) if each.first < len(judged)
+    }
+    said = {plain(query) for query in (*judged, *near)}
     return {
         collection: [query for query in queries if plain(query) not in said]
         for collection, queries in used.asked.items()

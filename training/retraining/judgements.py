@@ -59,6 +59,7 @@ class Judged(NamedTuple):
     parts: Mapping[str, Part]  # of each document that answers a query
     groups: Mapping[str, int]  # of each query: those of one group share an answer
     keys: Mapping[str, str]  # of each query that rests on one key: its name
+    of_use: frozenset[str]  # queries whose answers nobody named, but users clicked
     kept_from_judging: int  # queries that rest on a key which may not judge, or not so much
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query, of any side
 
@@ -125,6 +126,9 @@ def judged(
         for query, ids in answers.items()
         if not vouched[query]
     }
+    of_use_alone = frozenset(
+        query for query, ids in relevants.items() if not any((query, id) in newest for id in ids)
+    )
     may_judge = [
         query for query in relevants if query not in keys or not (trusted or _alone(keys, relevants))
     ]
@@ -140,6 +144,7 @@ def judged(
         split.parts,
         split.groups,
         keys,
+        of_use_alone,
         len(relevants) - len(may_judge) + len(split.judge) - len(held),
         negatives,
     )

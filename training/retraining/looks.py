@@ -9,7 +9,7 @@ older versions forgets nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from models.files.bounded import read_json
@@ -31,8 +31,18 @@ def count_looks(store: Store, searches: Mapping[str, Collection]) -> Looks:
     """Tonight's look at the queries that decide, among `searches`."""
     queries = (query for name in deciding(searches) for query in searches[name].queries.values())
     asked = tuple(sorted({digest(query) for query in queries})[:SAMPLE])
-    before = (len({*asked} & {*look.asked}) / max(1, len(asked)) * look.number for look in _looks(store))
+    before = (_share(asked, look.asked) * look.number for look in _looks(store))
     return Looks(1 + max(before, default=0.0), asked)
+
+
+def _share(asked: Sequence[str], earlier: Sequence[str]) -> float:
+    """Share of the queries of `asked` that `earlier` has; both are samples.
+
+    What lies behind the end of a sample may have been asked or not, so only what is before it counts.
+    """
+    ends = [sample[-1] for sample in (asked, earlier) if len(sample) == SAMPLE]
+    known = {query for query in asked if not ends or query <= min(ends)}
+    return len(known & {*earlier}) / max(1, len(known))
 
 
 def _looks(store: Store) -> Iterator[Looks]:

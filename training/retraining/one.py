@@ -34,7 +34,7 @@ from training.model.base import Base, open_base
 from training.model.encoder import digest_of
 from training.retraining import searches as own
 from training.retraining.anchor import active_version, anchor_of
-from training.retraining.changed import changed
+from training.retraining.changed import answers, changed
 from training.retraining.crossfit import Fold, asked, pooled
 from training.retraining.gate import rules as gate
 from training.retraining.gate.cost import costs
@@ -47,6 +47,7 @@ from training.runfile import FILE_NAME as RUN
 from training.runfile import OtherRun, Result
 from training.runs.checkpoint import FILE_NAME as CHECKPOINT
 from training.runs.command import train
+from training.runs.curve import read_curve
 from training.runs.export import export_run
 from training.runs.options import Options
 from training.runs.pace import COUNTED, steps_within
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from training.methods.recipe import Recipe
     from training.retraining.staged import Staged
     from training.runfile import Identity
+
+_RUN = "run"  # in the folder of a job, beside its artifact
 
 
 @dataclass(frozen=True)
@@ -169,11 +172,14 @@ def judge(
     verdict = verdict.besides(gate.changed_use(manifest, served))
     content = report(verdict, after, before, about)
     was, now = before.get("own", {}), after.get("own", {})
-    content["changed"] = changed({**job.searches, **asked(job.folds)}, was, now)
+    searches = {**job.searches, **asked(job.folds)}
+    content["changed"] = changed(searches, was, now)
     content["overlap"] = own.overlap(was, now)
+    content["curve"] = read_curve(artifacts.root.parent / _RUN)
     word: Literal["accepted", "refused"] = "accepted" if verdict.accepted else "refused"
     said = Gate(mode="on", verdict=word, reason=" ".join(verdict.reasons))
-    publish(job.store, active, files, manifest.model_copy(update={"scores": short(after)}), said, content)
+    scored = manifest.model_copy(update={"scores": short(after)})
+    publish(job.store, active, files, scored, said, content, answers(searches, was, now))
     if not verdict.accepted:
         return Outcome(candidate, False, said.reason, verdict)
     return want(job.store, active, candidate, verdict)
@@ -264,8 +270,8 @@ def _artifact(
     job: Job, corpus: Corpus, base: Base, place: Path, say: Say, anchor: str | None = None
 ) -> tuple[Store, str]:
     """Train and export; a run that was stopped in `place` goes on. Raise Interrupted or ProofFailed."""
-    result = _train(job, corpus, base, place / "run", say)
+    result = _train(job, corpus, base, place / _RUN, say)
     if result.interrupted:
         raise Interrupted(f"Stopped after step {result.steps}; nothing was published.")
     artifacts = Store(place / "artifact")
-    return artifacts, export_run(place / "run", artifacts, anchor=anchor, say=say).version
+    return artifacts, export_run(place / _RUN, artifacts, anchor=anchor, say=say).version

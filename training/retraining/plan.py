@@ -194,13 +194,18 @@ def _active(config: Config, store: Store, active: str) -> Iterator[Callable[[], 
 def _data(config: Config, searches: bool) -> Path | None:
     """The evaluation sets; they may be absent where the team's own text judges."""
     data = optional_data_folder(config.gate.data)
+    require_judge(config, searches, data)
+    return data
+
+
+def require_judge(config: Config, searches: bool, data: Path | None) -> None:
+    """Raise NothingToLearn where the gate is on and has neither searches nor evaluation sets."""
     if data is None and config.gate.mode == "on" and not searches:
         raise NothingToLearn(
             f"There is nothing to judge with: no search has {own.LEAST_QUERIES} held-out queries (from "
             "documents with a title or two sentences, or judged ones), and gate.data names no evaluation "
             "sets. Add documents, or raise corpus.held_out."
         )
-    return data
 
 
 def _report(corpus: Corpus, recipe: Recipe, store: Store, active: str) -> dict[str, Any]:

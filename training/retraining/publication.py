@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.encoder import ONNX
 from models.errors import ModelError
-from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
+from models.manifest import ANSWERS, FILE_NAME, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.card import write_card
 from models.store import Store
 from training.errors import NothingToLearn
@@ -36,13 +36,15 @@ def publish(
     candidate: Manifest,
     said: Gate,
     report: Mapping[str, Any],
+    answers: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Publish the files in the folder `source` as `candidate`, with the verdict and its report.
 
+    answers: of both versions to the queries that judged them, as changed.answers gives them.
     Raise NothingToLearn when the very same model is here already: its own verdict stands.
     """
     sealed = candidate.model_copy(update={"gate": said, "files": {}})
-    published = store.publish(partial(_copy, source=source, manifest=sealed, report=report))
+    published = store.publish(partial(_copy, source=source, manifest=sealed, report=report, answers=answers))
     if published.version != candidate.version:
         same = "is the very same model" + (", and active" if published.version == active else "")
         raise known(published, same)
@@ -50,12 +52,22 @@ def publish(
         raise ModelError(f"{candidate.version} changed while it was published.")
 
 
-def _copy(folder: Path, *, source: Path, manifest: Manifest, report: Mapping[str, Any]) -> Manifest:
+def _copy(
+    folder: Path,
+    *,
+    source: Path,
+    manifest: Manifest,
+    report: Mapping[str, Any],
+    answers: Sequence[Mapping[str, Any]],
+) -> Manifest:
     made_anew = shutil.ignore_patterns(FILE_NAME, REPORT, REPORT_PAGE)
     shutil.copytree(source, folder, dirs_exist_ok=True, ignore=made_anew)
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if "rows" in report:  # with the gate off there is nothing to show
         write_page(folder / REPORT_PAGE, report)
+    if answers:
+        lines = "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in answers)
+        (folder / REPORT_PAGE / ANSWERS).write_text(lines, encoding="utf-8")
     write_card(folder, manifest, _measured(report), _held_out(report["meta"]))
     return manifest
 
@@ -95,9 +107,12 @@ def _held_out(meta: Mapping[str, Any]) -> Iterator[str]:
 
 
 def want(store: Store, active: str, candidate: str, verdict: Verdict | None) -> Outcome:
-    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison."""
+    """Unless somebody changed the active version meanwhile: that decision is newer than this comparison.
+
+    active: may still be on its way to service, as where the same retraining has just published it.
+    """
     now = active_version(store)
-    if now != active:
+    if active not in {now, store.wanted()}:
         reason = f"{now} became active while it was trained; it was compared with {active}."
         return Outcome(candidate, False, reason, verdict)
     store.want(candidate)

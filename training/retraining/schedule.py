@@ -11,6 +11,7 @@ next one. SIGTERM stops the run in hand and then the schedule.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import resource
@@ -29,7 +30,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
-from models.files.retrainings import outcome_of, read_runs, write_runs
+from models.files.retrainings import outcome_of, read_runs, remove_progress, write_runs
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, folders, read_config
 from training.text.service import count_of
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 _STOPPING_SECONDS = 30.0  # a run that was told to stop ends after its step; later it is killed
 _LATE_SECONDS = 3600  # a run that could not begin in time, as on a machine that slept, begins up to so late
 _SAID = 2000  # characters of a run's last words that are kept
+_ENDS = 10  # runs that are kept without them
 _CAME_TO_AN_END = (0, 3, 4)  # exit status; any other run is tried again
 _NICE = 10  # serving goes first
 _FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
@@ -151,10 +153,13 @@ class Schedule:
             status, said = self._child_to_its_end({"started": began, "why": why})
             outcome = outcome_of(status)
             last = {"started": began, "ended": _now(), "why": why, "status": status, "outcome": outcome}
-            runs = dict(read_runs(self._models).get("runs") or {})
+            before = read_runs(self._models)
+            runs = dict(before.get("runs") or {})
             runs[outcome] = runs.get(outcome, 0) + 1
+            ends = [last, *(before.get("ends") or [])][:_ENDS]
             more = {} if count is None or status not in _CAME_TO_AN_END else {"documents": count}
-            self._write({"running": None, "last_run": last | {"said": said}, "runs": runs} | more)
+            told = {"last_run": last | {"said": said}, "runs": runs, "ends": ends}
+            self._write({"running": None} | told | more)
             log.info("It ended: %s", outcome)
         finally:
             self._running.release()
@@ -186,6 +191,8 @@ class Schedule:
                 sys.stderr.write(line)
                 said = (said + line)[-_SAID:]
         self._child = None
+        with contextlib.suppress(OSError):
+            remove_progress(self._models)  # of one that was killed
         return child.returncode, said.strip()
 
     def _next(self) -> str | None:

@@ -121,7 +121,9 @@ def by_collection(
     """Each query with its collection, and its nDCG@10 at each of the collection's `settings`."""
     for collection, part in parts(search):
         asked = settings(collection)
-        ids, contents = [*part.documents], [*part.documents.values()]
+        # Equal scores are ranked as in evaluation/retrieval.py: an answer is no better for standing first.
+        ids = sorted(part.documents, reverse=True)
+        contents = [part.documents[id] for id in ids]
         queries = [*part.queries.values()]
         vectors, split = model.encode_queries(queries), cache(model.split)
         lengths = [*dict.fromkeys(setting.passage_tokens for setting in asked)]
@@ -136,7 +138,7 @@ def by_collection(
                 relevant, figures = part.relevant[query], []
                 for weight, tokens in asked:
                     near, worded = found[lengths.index(tokens)]
-                    ranked = fused(near, worded, weight, _DEPTH)
+                    ranked = fused(near if weight else {}, worded, weight, _DEPTH)
                     figures.append(judge([ids[at] for at in ranked], relevant).ndcg10)
                 yield query, collection, figures
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.store import models_dir
+from models.words.commands import positive
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.data import optional_data_folder
@@ -83,13 +84,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--resume", action="store_true", help="go on with the run in --out")
     command.add_argument(
         "--steps",
-        type=arguments.positive,
+        type=positive,
         metavar="N",
         help="how many steps (default: each text is seen once)",
     )
     command.add_argument(
         "--minutes",
-        type=arguments.positive,
+        type=positive,
         metavar="N",
         help="of training, for a recipe of stages (default: the recipe's)",
     )
@@ -111,19 +112,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--threads",
-        type=arguments.positive,
+        type=positive,
         metavar="N",
         help="of torch on the CPU (default: its own choice)",
     )
     command.add_argument(
         "--chunk",
-        type=arguments.positive,
+        type=positive,
         metavar="N",
         help="encode N rows at a time (GradCache): an exact large batch in small memory, but slower",
     )
     command.add_argument(
         "--negatives",
-        type=arguments.positive,
+        type=positive,
         metavar="N",
         help=f"of a row of triples, its first N (default: all that it has, up to {MOST_NEGATIVES})",
     )
@@ -136,7 +137,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument(
         "--eval-steps",
-        type=arguments.positive,
+        type=positive,
         default=125,
         metavar="N",
         help="a dev score every N steps (%(default)s)",
@@ -172,7 +173,7 @@ def _run_recipes(names: Sequence[str], options: argparse.Namespace, base: Base) 
     for name in names:
         declared(name, changes)
     given = _options(options)
-    _say("loading torch")
+    _say(arguments.LOADING)
     from training.methods.catalogue import load_recipe  # noqa: PLC0415  torch
 
     recipes = [load_recipe(name, changes) for name in names]
@@ -204,7 +205,7 @@ def _run_stages(stages: Stages, options: argparse.Namespace, base: Base) -> int:
         stages = replace(stages, minutes=float(options.minutes))
     stages.check()
     given = _options(options)
-    _say("loading torch")
+    _say(arguments.LOADING)
     from training.runs.stages import read_corpora, run_stages  # noqa: PLC0415  torch
 
     known = replace(given, base_name=base.name, parent=base.version, resume=options.resume)

@@ -14,6 +14,7 @@ from typing import Any
 from models.manifest import ANCHOR, Manifest
 from models.store import Store, models_dir
 from models.words.progress import Say, silent
+from training.arguments import LOADING
 from training.errors import TrainingError
 from training.runfile import read_run
 from training.runs.dev import STSB_DEV
@@ -60,6 +61,8 @@ def export_run(
         raise TrainingError(f"The run in {out} is not finished. Continue it: train … --resume.")
     if run.get("result", "encoder") != "encoder":
         raise TrainingError(f"The run in {out} made a backbone to train from: `train … --base {out}`.")
+    if "torch" not in sys.modules:
+        say(LOADING)
     from models.publishing.from_torch.export import export  # noqa: PLC0415  torch
 
     lineage = _lineage(run, step) | ({} if anchor is None else {ANCHOR: anchor})

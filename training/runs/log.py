@@ -3,10 +3,11 @@
     {"event": "start", "recipe": {…}, "corpus": …, "seed": …, "versions": {…}, "machine": {…}}
     {"event": "step", "step": 10, "loss": 1.25, "lr": 2.9e-05, "sentences_per_second": 61.3}
     {"event": "dev", "step": 125, "stsb_dev": 0.7712}
-    {"event": "resume", "step": 300}          steps after it supersede those of the same number before it
+    {"event": "resume", "step": 300, "steps": 500}
     {"event": "end", "step": 500, …}
 
-A step is counted from 1 here: after step 10, ten are done.
+A step is counted from 1 here: after step 10, ten are done. Steps after a resumption supersede those of the
+same number before it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from typing import Any, Self
 
 import torch
 
+from training.runs.options import Told
+
 FILE_NAME = "record.jsonl"
 
 
 class Record:
-    def __init__(self, file: Path | None) -> None:
-        """file: None writes nothing."""
-        self._file = file.open("a", encoding="utf-8") if file else None
+    def __init__(self, file: Path | None, told: Told) -> None:
+        """file: None writes nothing. told: hears every line that is written."""
+        self._file, self._told = file.open("a", encoding="utf-8") if file else None, told
 
     @property
     def empty(self) -> bool:
@@ -39,9 +42,10 @@ class Record:
         if self._file is None:
             return
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        line = json.dumps({"event": event, "time": when} | fields, ensure_ascii=False, allow_nan=False)
-        self._file.write(line + "\n")
+        line = {"event": event, "time": when} | fields
+        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
         self._file.flush()
+        self._told(line)
 
     def __enter__(self) -> Self:
         return self

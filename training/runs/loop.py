@@ -88,7 +88,7 @@ def run(recipe: Recipe, corpus: Corpus, base: Path, out: Path, options: Options)
     with enough_memory():
         with claimed(out, identity, world, resume=options.resume):
             trainer = build_trainer(recipe, corpus, base, out, options, device, world, steps=steps, bf16=bf16)
-        with Record(out / RECORD if world.leads else None) as record:
+        with Record(out / RECORD if world.leads else None, options.told) as record:
             return _Run(job, trainer, record).loop()
 
 
@@ -143,7 +143,7 @@ class _Run:
         if self._options.resume and (self._out / CHECKPOINT).exists():
             self._state = read_checkpoint(self._out / CHECKPOINT, self._trainer)
         if self._options.resume:
-            self._record.write("resume", step=self._state["done"])
+            self._record.write("resume", step=self._state["done"], steps=self._steps)
             self._options.say(f"resuming after step {self._state['done']}")
         done: int = self._state["done"]
         return done
@@ -248,7 +248,8 @@ class _Run:
                 base = load_encoder(self._job.base, self._job.recipe, encoder.device)[0]
                 share, means = keep_share(encoder, base, choose, self._say)
                 self._state |= {"share": share, "shares": means}
-                self._say(f"{share:.0%} of the training is kept; of each share nDCG@10 is {means}")
+                figures = ", ".join(f"{mean:.3f} with {float(part):.0%}" for part, mean in means.items())
+                self._say(f"{share:.0%} of the training is kept: nDCG@10 is {figures}")
                 self._record.write("share", share=share, shares=means)
 
     def _save(self, name: str) -> None:

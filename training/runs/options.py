@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from models.words.progress import silent
 from training import arguments
 from training.errors import TrainingError
 from training.evaluation.encoding import Choose
 from training.runs.dev import Score
+
+Told = Callable[[Mapping[str, Any]], None]  # hears each line of a run's record
+
+
+def unheard(event: Mapping[str, Any]) -> None:
+    """Listen to nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Options:
     resume: bool = False
     progress: bool = False
     say: Callable[[str], None] = silent  # told what happens
+    told: Told = unheard
 
     def __post_init__(self) -> None:
         _check("batch", self.batch, 2)

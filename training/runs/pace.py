@@ -17,7 +17,7 @@ from training.methods.recipe import Recipe
 from training.methods.sources import steps_of_a_round
 from training.runs.log import FILE_NAME as RECORD
 from training.runs.loop import run
-from training.runs.options import Options
+from training.runs.options import Options, unheard
 from training.text.corpus import Corpus
 
 COUNTED = "steps.json"
@@ -44,7 +44,7 @@ def steps_within(
         shutil.rmtree(trial, ignore_errors=True)
         tried = min(_TRIAL, most)
         options.say(f"timing {tried} steps, to see how many fit into {minutes:g} min")
-        timed = replace(options, steps=tried, data=None, dev=None, choose=None, say=silent)
+        timed = replace(options, steps=tried, data=None, dev=None, choose=None, say=silent, told=unheard)
         if run(recipe, corpus, base, trial, timed).interrupted:
             shutil.rmtree(trial)
             raise KeyboardInterrupt

@@ -157,7 +157,6 @@ def _vocabulary(parts: Sequence[Part], base: Path, folder: Path, count: int, opt
         texts = next((part.corpus for part in parts if part.recipe.source.kind is TEXTS), parts[0].corpus)
         half = folder.with_name(f".{folder.name}")
         shutil.rmtree(half, ignore_errors=True)
-        options.say(f"learning {count:,} tokens")
         added = extend(base, texts.texts, half, count)
         half.rename(folder)
         options.say(f"{added:,} new tokens")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.search.content import Content
+from models.words.progress import counted
 from training.errors import NothingToLearn, TrainingError
 from training.text.lines import Record, layout, read_records, text_of, valid
 from training.text.service import collections_of, documents_of
@@ -108,7 +109,7 @@ def read_corpus(file: Path, kind: Kind = TEXTS, negatives: int = MOST_NEGATIVES)
     if kind is not TEXTS and file.is_file() and not layout(file):
         names = ", ".join(names[0] for names in columns)
         raise TrainingError(f"{file}: this recipe reads rows of {names}: give a .jsonl or a .tsv with them.")
-    records = read_records(file, columns)
+    records = counted(read_records(file, columns), "lines", 0, "reading")
     return Corpus.of_rows((_row(record, kind, negatives) for record in records), str(file))
 
 

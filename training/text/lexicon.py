@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import tokenizers
 import torch
 from torch import Tensor
 
 from models.sources.folder import Source
 from models.sources.template import with_template
-from models.tokens.opening import affixes
+from models.tokens.opening import affixes, open_tokenizer
 from training.errors import TrainingError
 from training.text.tokens import Tokens
 
@@ -33,7 +31,7 @@ class Lexicon:
 
     @classmethod
     def of(cls, source: Source) -> Lexicon:
-        opened = _open(source.tokenizer)
+        opened = open_tokenizer(source.tokenizer)
         before, after = affixes(opened)
         size = source.config.get("vocab_size") or opened.get_vocab_size(with_added_tokens=True)
         masks = (opened.token_to_id(name) for name in _MASKS)
@@ -63,7 +61,7 @@ class Lexicon:
         """The ids before and after a text in `template`, and how far from the end its [MASK] is."""
         if template not in self._around:
             written, distance = with_template(self.tokenizer, template)
-            before, after = affixes(_open(written))
+            before, after = affixes(open_tokenizer(written))
             self._around[template] = (tuple(before), tuple(after), distance)
         return self._around[template]
 
@@ -90,18 +88,11 @@ class Lexicon:
 
         A vocabulary that writes neither has words for tokens.
         """
-        vocabulary = _open(self.tokenizer).get_vocab()
+        vocabulary = open_tokenizer(self.tokenizer).get_vocab()
         goes_on = _goes_on(self.tokenizer.get("model") or {}, vocabulary)
         found = torch.ones(self.size, dtype=torch.bool)
         found[[id for token, id in vocabulary.items() if id < self.size and goes_on(token)]] = False
         return found
-
-
-def _open(tokenizer: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    opened = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
-    opened.no_padding()
-    opened.no_truncation()
-    return opened
 
 
 def _goes_on(model: Mapping[str, Any], vocabulary: Iterable[str]) -> Callable[[str], bool]:

@@ -39,6 +39,11 @@ def read_records(
     header: of each field that a table must have, the names that it may have there. kind: the layout, where
     the file's name does not say it.
     """
+    if kind is None and file.name.lower().removesuffix(".gz").endswith(".csv"):
+        raise TrainingError(
+            f"{file} is a CSV file. Import it into a service (`python -m service import`) and give "
+            "--from-service, or write it as .tsv or .jsonl."
+        )
     lines = read_lines(file)
     kind = layout(file) if kind is None else kind
     if kind == ".jsonl":

@@ -103,7 +103,10 @@ def key_header() -> dict[str, str]:
 
 def shown(url: str) -> str:
     """The address as a message may have it: without a user's name and password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address, as with half of an IPv6 one
+        return url.rpartition("@")[2]
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
@@ -118,16 +121,28 @@ def _client() -> httpx2.Client:
 def _get(client: httpx2.Client, address: str, parameters: dict[str, str]) -> Any:
     try:
         response = client.get(address, params=parameters)
-    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise TrainingError(f"{shown(address)} cannot be reached: {error}") from None
-    if response.status_code != 200:
+    except (httpx2.UnsupportedProtocol, httpx2.InvalidURL):
         raise TrainingError(
-            f"{shown(address)} answered {response.status_code}: {response.text[:200].strip()}"
-        )
+            f"{shown(address)} is no address. Name a service as http://127.0.0.1:8000."
+        ) from None
+    except httpx2.HTTPError as error:
+        raise TrainingError(
+            f"{shown(address)} cannot be reached: {error}. Is the service running there?"
+        ) from None
+    if response.status_code != 200:
+        raise TrainingError(f"{shown(address)} answered {response.status_code}: {_refusal(response)}")
     try:
         return response.json()
     except ValueError:
         raise _stranger(address) from None
+
+
+def _refusal(response: httpx2.Response) -> str:
+    """The sentence of a service's refusal, else the beginning of what was answered."""
+    try:
+        return str(response.json()["error"])
+    except (ValueError, TypeError, KeyError):
+        return response.text[:200].strip()
 
 
 def _stranger(address: str) -> TrainingError:

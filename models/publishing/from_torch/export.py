@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from models.graph.backbone import Backbone
+from models.errors import Unsupported
 from models.graph.bert import HIDDEN
+from models.graph.families import knows
 from models.graph.nodes import OPSET
 from models.manifest import Manifest
 from models.publishing.from_torch.forward import Forward
@@ -48,7 +50,7 @@ def prepare_trained(source: Source, say: Say = silent) -> Prepared:
     """The graph of a folder's weights, with torch as the reference of its proof."""
     forward = Forward.load(source)
     forward.check_length(source.max_length)
-    if source.is_table or Backbone.knows(source.config):
+    if source.is_table or knows(source.config):
         prepared = prepare(replace(source, onnx=None))
         return prepared._replace(reference=forward.embed, computed_in="torch")
     return prepare_traced(source, forward, say)
@@ -59,7 +61,13 @@ def prepare_traced(source: Source, forward: Forward, say: Say = silent) -> Prepa
     say("exporting the backbone from torch")
     with tempfile.TemporaryDirectory(prefix="simile-") as temporary:
         file = Path(temporary) / "model.onnx"
-        export_backbone(forward.backbone, file)
+        try:
+            export_backbone(forward.backbone, file)
+        except OSError:
+            raise
+        except Exception as error:  # of its own kinds, and those of the code that is traced
+            family, said = source.config.get("model_type"), (str(error).splitlines() or [""])[0]
+            raise Unsupported(f"torch cannot export the family {family!r}: {said}") from error
         prepared = prepare_adopted(replace(source, onnx=file))
     return prepared._replace(reference=forward.embed, computed_in="torch")
 
@@ -83,7 +91,8 @@ def export_backbone(backbone: nn.Module, file: Path) -> None:
     (measured on MiniLM).
     """
     ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 8]])
-    with _plain_masks(), warnings.catch_warnings(), torch.no_grad():
+    printed = contextlib.redirect_stdout(io.StringIO())  # a whole graph, where an operator is not known
+    with printed, _plain_masks(), warnings.catch_warnings(), torch.no_grad():
         # It announces its own retirement, and each Python number that it takes for a constant.
         warnings.simplefilter("ignore")
         torch.onnx.export(

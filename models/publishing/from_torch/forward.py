@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,8 +40,11 @@ class Forward:
         """Raise Unsupported when the position table, if there is one, is shorter."""
         if not any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             return
+        config: Any = self.backbone.config
+        padding = getattr(config, "pad_token_id", None)
+        token = 0 if padding == 1 else 1  # RoBERTa's kin count no place for padding
         try:
-            self.embed([[1] * length])
+            self.embed([[token] * length])
         except (IndexError, RuntimeError):
             raise Unsupported(
                 f"The model takes fewer than {length} tokens. Say how many in sentence_bert_config.json: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ def converted(folder: Path) -> dict[str, Any]:
     """The content of tokenizer.json. Raise Unsupported when transformers makes none."""
     if not any((folder / name).is_file() for name in _FILES):
         raise Unsupported(f"{folder} has no tokenizer: neither tokenizer.json nor {', '.join(_FILES)}.")
+    if any(folder.glob("*.model")) and find_spec("sentencepiece") is None:
+        raise Unsupported(
+            f"{folder} has no tokenizer.json, and to make one of its SentencePiece file needs a package: "
+            "pip install -c constraints.txt sentencepiece"
+        )
     try:
         with quiet():
             tokenizer = transformers.AutoTokenizer.from_pretrained(

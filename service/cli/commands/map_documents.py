@@ -14,16 +14,15 @@ import numpy as np
 import orjson
 
 from models.files.fsync import replaced
+from models.words.commands import positive
 from models.words.progress import Progress
 from service.cli.commands import map_groups, map_layout
 from service.errors import CommandError
 from service.index.neighbours import nearest_rows
 from service.index.segments import Vectors
-from service.settings import Settings
+from service.settings import MAP_LEAST, Settings
 from service.store.offline import OfflineStore, reading
 from service.store.values import DEFAULT_COLLECTION
-
-LEAST = 50  # documents
 
 
 class Points(NamedTuple):
@@ -37,7 +36,11 @@ def describe(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `map`."""
     parser.add_argument("--collection", default=DEFAULT_COLLECTION, help="another one than `default`")
     parser.add_argument(
-        "--points", type=int, default=100_000, metavar="N", help="at most so many documents (default 100000)"
+        "--points",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="at most so many documents (default 100000)",
     )
 
 
@@ -76,9 +79,9 @@ def _read(store: OfflineStore, collection: str, most: int) -> tuple[str, Points]
         heads.append(head)
         progress.tell(len(heads))
     progress.end()
-    if len(heads) < LEAST:
+    if len(heads) < MAP_LEAST:
         raise CommandError(
-            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {LEAST}."
+            f"The collection {collection!r} has {len(heads)} documents with vectors; a map needs {MAP_LEAST}."
         )
     ids, texts, metadata, vectors = zip(*heads, strict=True)
     return live.version, Points([*ids], [*texts], [*metadata], np.array(vectors, np.float32))

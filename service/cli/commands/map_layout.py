@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import CommandError
+from service.index.neighbours import ROWS
 from service.index.segments import Vectors
+from service.settings import MAP_LIBRARY
 
-LIBRARY = "umap"
 NEIGHBOURS = 15  # umap-learn's default
 SIDE = 65_535  # places are integers from 0 to this
 # A margin for what lies far out: the outermost share of points on each side is clipped to the border.
@@ -24,7 +25,7 @@ Plane = NDArray[np.float32]  # (n, 2)
 def require_umap() -> Any:
     """The library; raises CommandError where it is not installed."""
     try:
-        return importlib.import_module(LIBRARY)
+        return importlib.import_module(MAP_LIBRARY)
     except ModuleNotFoundError as error:
         raise CommandError(
             f"A map needs umap-learn. Install it: {sys.executable} -m pip install 'simile[map]'"
@@ -65,8 +66,10 @@ def begun_from(before: Mapping[str, tuple[int, int]], ids: Sequence[str], rows: 
     start = np.zeros((len(ids), 2), np.float32)
     start[known] = [before[ids[at]] for at in known]
     new = [at for at, id in enumerate(ids) if id not in before]
-    for at in new:
-        start[at] = start[known[int(np.argmax(rows[known] @ rows[at]))]]
+    old = rows[known]
+    for first in range(0, len(new), ROWS):
+        part = new[first : first + ROWS]
+        start[part] = start[np.array(known)[np.argmax(rows[part] @ old.T, axis=1)]]
     # UMAP is used to a start that is ten wide; equal places are torn apart.
     apart = np.random.default_rng(0).normal(0, 0.01, start.shape)
     return (start / SIDE * 20 - 10 + apart).astype(np.float32)

@@ -4,6 +4,7 @@
 
     filter     {condition, …}                              all of them hold
     condition  "$and" | "$or": [filter, …]                 one filter at least
+               "$ids": [id, …]                             the document is one of these
                "field": scalar | {operator: operand, …}    dots lead into objects: "source.page"
     operator   $in [scalar, …]   $ne scalar   $gt $gte $lt $lte number | string   $exists true | false
     scalar     string, number, true, false, null
@@ -29,6 +30,7 @@ from service.store.filters.operands import (
     RANGES,
     Test,
     among,
+    among_ids,
     compare,
     equal,
     kind_of,
@@ -45,6 +47,7 @@ MAX_CONDITIONS = 256
 MAX_INDEXED_FIELDS = 32
 MAX_BYTES = 2 << 20  # of the whole as JSON: five times as much as 10,000 UUIDs
 OPERATORS = ("$in", "$ne", *RANGES, "$exists")
+IDS = "$ids"
 JOINS: dict[str, Literal["and", "or"]] = {"$and": "and", "$or": "or"}
 EXAMPLE = '{"topic": "birds"}'
 
@@ -68,6 +71,9 @@ class Dialect(Protocol):
 
     def condition(self, path: Sequence[str], test: Test | None) -> Predicate:
         """There is a value at `path`; with a `test`, it or a member of the array passes."""
+
+    def named(self, ids: Sequence[str]) -> Predicate:
+        """The document's id is one of these."""
 
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any], /) -> Predicate:
         """Several operators on one field, which `both` joins; what `bounds` they are may be of use."""
@@ -132,9 +138,11 @@ class _Compiler:
             raise FilterError("A field name is a string of at least one character.")
         if key in JOINS:
             return self._join(key, value, depth + 1)
+        if key == IDS:
+            return self._counted(self._dialect.named(among_ids(value)))
         if key.startswith("$"):
             raise FilterError(
-                f"{shown(key)} cannot stand in the place of a field; allowed there are $and and $or. "
+                f"{shown(key)} cannot stand in the place of a field; allowed there are $and, $or and $ids. "
                 f'Operators follow a field: {{"year": {{"$gt": 1990}}}}.'
             )
         path = _path(key)
@@ -166,12 +174,15 @@ class _Compiler:
 
     def _exists(self, path: Sequence[str], test: Test | None) -> Predicate:
         """Condition: there is a value at `path`; with a `test`, it or a member of the array passes."""
+        return self._counted(self._dialect.condition(path, test))
+
+    def _counted(self, condition: Predicate) -> Predicate:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
             raise FilterError(
                 f"There are more than {MAX_CONDITIONS} conditions; one $in takes {MAX_VALUES} values."
             )
-        return self._dialect.condition(path, test)
+        return condition
 
     def _join(self, key: str, value: object, depth: int) -> Predicate:
         if depth > MAX_DEPTH:

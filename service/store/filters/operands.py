@@ -45,6 +45,19 @@ def among(key: str, operand: object) -> Among:
     return equal(key, "$in", operand)
 
 
+def among_ids(operand: object) -> list[str]:
+    """The ids of an $ids."""
+    if not isinstance(operand, list):
+        raise FilterError(f"$ids needs a list of document ids, not {kind_of(operand)}.")
+    if len(operand) > MAX_VALUES:
+        raise FilterError(f"$ids has {len(operand)} ids; {MAX_VALUES} are allowed.")
+    for id in operand:
+        if not isinstance(id, str):
+            raise FilterError(f"$ids needs ids, which are strings, not {kind_of(id)}.")
+        plain_text("$ids: an id", id)
+    return operand
+
+
 def equal(key: str, operator: str, values: Sequence[object]) -> Among:
     """Condition: a value is one of `values`."""
     texts: list[str] = []

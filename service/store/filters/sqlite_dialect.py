@@ -55,6 +55,9 @@ class SqliteDialect:
         of_field = tuple(Lookup(f"field = ? AND {each}", [name, *bound]) for each, bound in lookups)
         return Predicate(sql, parameters, "lookup", lookups=of_field)
 
+    def named(self, ids: Sequence[str]) -> Predicate:
+        return Predicate("documents.id IN (SELECT value FROM json_each(?))", [orjson.dumps(ids).decode()])
+
     def between(self, both: Predicate, field: str, bounds: Mapping[str, Any]) -> Predicate:
         """Two bounds of a declared field as one lookup, where each by itself might pass almost everything.
 

@@ -29,6 +29,9 @@ class JsonbDialect:
             [*parameters, *parameters, *path],
         )
 
+    def named(self, ids: Sequence[str]) -> Predicate:
+        return Predicate("id = ANY(?::text[])", [[*ids]])
+
     def between(self, both: Predicate, _field: str, _bounds: Mapping[str, Any]) -> Predicate:
         return both
 

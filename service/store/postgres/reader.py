@@ -15,7 +15,8 @@ from typing import TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from service import memory, outages
+from service import memory
+from service.observability import outages
 from service.store.answers import share
 from service.store.postgres.connection import Raw
 from service.store.postgres.errors import refusal

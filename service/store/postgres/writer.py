@@ -11,8 +11,8 @@ from typing import TypeVar
 import psycopg
 from psycopg_pool import ConnectionPool
 
-from service import outages
 from service.errors import Unhealthy
+from service.observability import outages
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.errors import AGAIN_CODES, Again, refusal
 

@@ -20,12 +20,13 @@ export async function show(main, { params, signal, keep }) {
   const asked = {
     q: params.get("q") ?? "",
     a: params.get("a") ?? active, amode: params.get("amode") ?? "dense",
-    b: params.get("b") ?? other ?? active, bmode: params.get("bmode") ?? (other ? "dense" : "hybrid"),
+    b: versions.some(({ version }) => version === params.get("b")) ? params.get("b") : other ?? active, bmode: params.get("bmode") ?? (other ? "dense" : "hybrid"),
   };
   const blind = new Blind();
   const columns = h("div", { class: "columns" });
   const summary = h("p", { class: "note", role: "status" });
   const differing = h("div");
+  let queries = []; // that "Next query" goes through
   let running = new AbortController();
   signal.addEventListener("abort", () => running.abort());
 
@@ -39,9 +40,9 @@ export async function show(main, { params, signal, keep }) {
     h("fieldset", { class: "row b" }, h("legend", {}, "B"), side("b")));
   const hide = h("input", { type: "checkbox", id: "blind", onchange: () => { blind.on = hide.checked; compare(); } });
   main.append(
-    h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); ask(box.value); } }, box, h("button", { class: "primary" }, "Search both")),
+    h("form", { class: "search", role: "search", onsubmit: (event) => { event.preventDefault(); ask(box.value); } }, box, h("button", { class: "primary" }, "Search both"), h("button", { type: "button", onclick: next }, "Next query")),
     sides,
-    versions.length > 1 ? "" : h("p", { class: "note" }, "Only the live version is loaded, so its modes are compared. Another one can be asked while it is built or ready (SIMILE_ACTIVATE=manual keeps it there), and after a swap for as long as SIMILE_GRACE_SECONDS says."),
+    versions.length > 1 ? "" : h("p", { class: "note" }, "Only the live version is loaded, so its modes are compared. Another one can be asked while it is ready, after a swap for as long as SIMILE_GRACE_SECONDS says, or when an admin opens it: ", h("a", { href: "#/versions" }, "Versions"), "."),
     h("div", { class: "row between" }, summary,
       h("div", { class: "row blind" }, hide, h("label", { for: "blind" }, "Blind: shuffle the columns, hide their names"))),
     columns,
@@ -54,6 +55,13 @@ export async function show(main, { params, signal, keep }) {
     asked.q = box.value = query;
     main.scrollIntoView();
     return compare();
+  }
+
+  /** The query after this one: of those by how they differ, once they were found, else of all that can be tried. */
+  async function next() {
+    if (!queries.length) queries = await queriesToTry();
+    if (queries.length) await ask(queries[(queries.indexOf(asked.q) + 1) % queries.length]);
+    else summary.textContent = "There is no query to go on with: type one, or store documents first.";
   }
 
   function answer(name, current) {
@@ -83,7 +91,6 @@ export async function show(main, { params, signal, keep }) {
     const common = found.a.hits.filter(({ id }) => found.b.hits.some((hit) => hit.id === id)).length;
     const most = Math.max(found.a.hits.length, found.b.hits.length);
     summary.textContent = most ? `${common} of ${most} answers are the same.` : "";
-    say(summary.textContent);
     const order = blind.order(asked.q);
     columns.replaceChildren(...order.map((name, place) => column(name, place, found, own)));
     if (blind.on) columns.append(blind.question(asked, () => compare()));
@@ -108,13 +115,13 @@ export async function show(main, { params, signal, keep }) {
     button.disabled = true;
     try {
       const rows = await overlaps(asked);
+      queries = rows.map(({ query }) => query);
       differing.replaceChildren(h("ol", { class: "differing" }, rows.map(({ query, share }) =>
         h("li", {}, foreign("button", { type: "button", class: "quiet", onclick: () => ask(query) }, query), h("span", { class: "note" }, `${percent(share)} in common`)))));
-      say(`${count(rows.length, "query").replace("querys", "queries")} compared.`);
-    } catch (error) {
-      differing.replaceChildren(h("p", { class: "problem" }, error.message));
+      say(`${count(rows.length, "query")} compared.`);
+    } finally {
+      button.disabled = false;
     }
-    button.disabled = false;
   }
 }
 
@@ -125,17 +132,21 @@ function shortName({ version, state, created }) {
 
 /** How far a hit stands above or below its place in the other column. */
 function moved(at, there) {
-  if (there === undefined) return h("span", { class: "moved" }, "only here");
-  if (there === at) return h("span", { class: "moved" }, "same place");
+  if (there === undefined || there === at) return h("span", { class: "moved" }, there === at ? "same place" : "only here");
   return h("span", { class: `moved ${there > at ? "higher" : "lower"}` }, `${there > at ? "▲" : "▼"} ${Math.abs(there - at)}`);
+}
+
+/** Judged and recent queries, and beginnings of documents, as the service's own canary queries are. */
+async function queriesToTry() {
+  const own = [...(await judged()).keys()];
+  const { documents } = await get(within(session.collection, "documents"), { limit: MOST_QUERIES });
+  const beginnings = documents.map((one) => headlineOf(one).headline.replace(/ …$/, "")).filter((text) => text.length > 3);
+  return [...new Set([...own, ...recent.all(), ...beginnings])].slice(0, MOST_QUERIES);
 }
 
 /** Queries and the share of hits that both sides have in common, least first. */
 async function overlaps(asked) {
-  const own = [...(await judged()).keys()];
-  const { documents } = await get(within(session.collection, "documents"), { limit: MOST_QUERIES });
-  const beginnings = documents.map((one) => headlineOf(one).headline.replace(/ …$/, "")).filter((text) => text.length > 3);
-  const queries = [...new Set([...own, ...recent.all(), ...beginnings])].slice(0, MOST_QUERIES);
+  const queries = await queriesToTry();
   if (!queries.length) return [];
   const [a, b] = await Promise.all(["a", "b"].map((name) =>
     post(within(session.collection, "search"), { queries, k: K, mode: asked[`${name}mode`], fields: [] }, { version: asked[name] })));

@@ -1,7 +1,7 @@
 // One document: its text, its metadata, what was judged about it, and what is like it.
 
-import { get, pathOf, post, remove, within } from "../api.js";
-import { confirmed, foreign, h, say } from "../dom.js";
+import { get, getExactly, parsedExactly, pathOf, post, remove, within } from "../api.js";
+import { confirmed, facts, foreign, h, say } from "../dom.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
 import { session } from "../session.js";
@@ -12,7 +12,7 @@ const LIKE = 5;
 
 export async function show(main, { params, go }) {
   const id = params.get("id");
-  const { documents: [one] } = await get(within(session.collection, "documents"), { id });
+  const { documents: [one] } = await getExactly(within(session.collection, "documents"), { id });
   if (one === undefined) {
     main.append(h("p", { class: "problem" }, "There is no such document: never stored, or deleted."));
     return;
@@ -27,7 +27,7 @@ export async function show(main, { params, go }) {
       table(one.metadata),
       session.may("write") ? h("div", { class: "row end" },
         h("button", { type: "button", onclick: () => body.replaceChildren(editor(one, () => go("document", { id }))) }, "Edit"),
-        h("button", { type: "button", class: "danger", onclick: () => removeThis(id, go) }, "Delete")) : ""));
+        h("button", { type: "button", class: "danger", onclick: async () => (await deleted(id)) && go("documents") }, "Delete")) : ""));
   await Promise.all([addJudgements(main, id), addLike(main, id)]);
 }
 
@@ -47,10 +47,8 @@ function textOf(text, passage) {
 }
 
 function table(metadata) {
-  const rows = Object.entries(metadata);
-  if (!rows.length) return "";
-  return h("table", { class: "facts" }, h("caption", {}, "Metadata"), h("tbody", {}, rows.map(([name, value]) =>
-    h("tr", {}, foreign("th", { scope: "row" }, name), foreign("td", {}, typeof value === "object" ? JSON.stringify(value) : String(value))))));
+  const rows = Object.entries(metadata).map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)]);
+  return rows.length ? facts(rows, "Metadata") : "";
 }
 
 function editor(one, then) {
@@ -61,7 +59,8 @@ function editor(one, then) {
   const save = async (event) => {
     event.preventDefault();
     try {
-      const changed = { id: one.id, text: text.value, metadata: JSON.parse(metadata.value), ...(title.value ? { title: title.value } : {}) };
+      const same = text.value === one.text.replace(/\r\n?/g, "\n"); // a field turns every line break into that
+      const changed = { id: one.id, text: same ? one.text : text.value, metadata: parsedExactly(metadata.value), ...(title.value ? { title: title.value } : {}) };
       await post(within(session.collection, "documents"), { documents: [changed] });
       say("Stored.");
       then();
@@ -77,11 +76,13 @@ function editor(one, then) {
     h("button", { class: "primary" }, "Store"));
 }
 
-async function removeThis(id, go) {
-  if (!(await confirmed("Delete this document?", `${id} is gone for good, and with it what was judged about it.`, "Delete"))) return;
+/** Delete a document, if the person agrees. */
+export async function deleted(id) {
+  if (!(await confirmed("Delete this document?", `${id} is gone for good, and with it what was judged about it.`, "Delete"))) return false;
   await remove(pathOf(session.collection, id));
+  say("Deleted.");
   document.dispatchEvent(new Event("changed"));
-  go("documents");
+  return true;
 }
 
 async function addJudgements(main, id) {

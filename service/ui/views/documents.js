@@ -1,11 +1,12 @@
 // What is stored, a page at a time, and what goes in.
 
-import { get, pathOf, remove, within } from "../api.js";
+import { get, getExactly, remove, within } from "../api.js";
 import { addForm } from "../add.js";
 import { confirmed, foreign, h, say } from "../dom.js";
 import { filterBar } from "../filter.js";
 import { session } from "../session.js";
 import { count, excerpt, headlineOf } from "../text.js";
+import { deleted } from "./document.js";
 
 const PAGE = 50;
 
@@ -60,16 +61,8 @@ export async function show(main, { params, keep, signal }) {
         h("h2", { class: "title" }, foreign("a", { href: `#/document?${new URLSearchParams({ id: one.id })}` }, headline)),
         foreign("p", { class: "text" }, excerpt(rest, 200)),
         foreign("p", { class: "meta" }, h("span", { class: "id" }, one.id))),
-      session.may("write") ? h("button", { type: "button", class: "quiet", "aria-label": `Delete ${one.id}`, onclick: () => removeOne(one.id, item) }, "Delete") : "");
+      session.may("write") ? h("button", { type: "button", class: "quiet", "aria-label": `Delete ${one.id}`, onclick: async () => (await deleted(one.id)) && item.remove() }, "Delete") : "");
     return item;
-  }
-
-  async function removeOne(id, item) {
-    if (!(await confirmed("Delete this document?", `${id} is gone for good, and with it what was judged about it.`, "Delete"))) return;
-    await remove(pathOf(session.collection, id));
-    item.remove();
-    say("Deleted.");
-    document.dispatchEvent(new Event("changed"));
   }
 
   async function removeAll() {
@@ -87,7 +80,7 @@ export async function show(main, { params, keep, signal }) {
 async function download(path, filter, signal) {
   const lines = [];
   for (let after = ""; after !== null;) {
-    const page = await get(path, { after, limit: 1000, filter }, { signal });
+    const page = await getExactly(path, { after, limit: 1000, filter }, { signal });
     lines.push(...page.documents.map((one) => `${JSON.stringify(one)}\n`));
     after = page.next;
     say(`${count(lines.length, "document")} read.`);

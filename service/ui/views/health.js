@@ -1,7 +1,7 @@
 // How the service fares: its own verdicts in words, and the last fifteen minutes of its metrics.
 
 import { get } from "../api.js";
-import { foreign, h, svg } from "../dom.js";
+import { facts, h, svg } from "../dom.js";
 import { history } from "../metrics.js";
 import { bytes, count, duration, percent } from "../text.js";
 
@@ -16,20 +16,20 @@ const answering = ({ route }) => !["/metrics", "/health", "/ready", "/me"].inclu
 const perSecond = (value) => (Number.isFinite(value) ? `${value.toPrecision(value < 10 ? 2 : 3)} /s` : "none yet");
 const time = (value) => (Number.isFinite(value) ? duration(value) : "none lately");
 
-// name, figure of a moment (and of an earlier one), how it is written, what it means
+// name, figure of a moment (and of an earlier one), how it is written, what it means (the alert on it, in docs/ALERTS.md)
 const TILES = [
   ["Requests", (now, before) => now.rate(before, "simile_requests_total", answering), perSecond, "Answered in a second, without health checks"],
   ["Time of half of them", (now, before) => now.quantile(before, "simile_request_seconds", 0.5, answering), time, "Median, from the first byte to the last"],
-  ["Time of the slowest", (now, before) => now.quantile(before, "simile_request_seconds", 0.99, answering), time, "One request in a hundred takes longer"],
-  ["Refusals", (now, before) => now.rate(before, "simile_requests_total", refusal), perSecond, "Answers of status 400 and above"],
-  ["Queue", (now) => now.sum("simile_queue_texts"), (value) => count(value, "text"), "Texts that wait to be embedded"],
+  ["Time of the slowest", (now, before) => now.quantile(before, "simile_request_seconds", 0.99, answering), time, "One request in a hundred takes longer (SimileLatencyHigh)"],
+  ["Refusals", (now, before) => now.rate(before, "simile_requests_total", refusal), perSecond, "Answers of status 400 and above (SimileRefusals)"],
+  ["Queue", (now) => now.sum("simile_queue_texts"), (value) => count(value, "text"), "Texts that wait to be embedded (SimileQueueSaturated)"],
   ["Wait", (now) => now.value("simile_queue_wait_seconds"), time, "A request that came now would wait so long"],
   ["Embedded", (now, before) => now.rate(before, "simile_tokens_total"), (value) => `${Math.round(value).toLocaleString("en")} tokens/s`, "Tokens computed in a second"],
   ["Cache", (now, before) => share(now, before, "simile_cache_hits_total", "simile_cache_misses_total"), (value) => (Number.isFinite(value) ? percent(value) : "not asked"), "Texts that cost no forward pass"],
-  ["Memory", (now) => now.value("process_resident_memory_bytes"), bytes, "Of this process", (now) => now.value("simile_memory_limit_bytes")],
-  ["Disk", (now) => now.value("simile_disk_total_bytes", data) - now.value("simile_disk_free_bytes", data), bytes, "Used on the disk of the data", (now) => now.value("simile_disk_total_bytes", data)],
-  ["Index lag", (now, before) => now.quantile(before, "simile_index_lag_seconds", 0.99), time, "From a commit until its documents are found"],
-  ["Not in the index", (now) => now.value("simile_index_missing_documents"), (value) => count(value, "document"), "Stored, and not yet found by a search"],
+  ["Memory", (now) => now.value("process_resident_memory_bytes"), bytes, "Of this process (SimileMemoryNearLimit)", (now) => now.value("simile_memory_limit_bytes")],
+  ["Disk", (now) => now.value("simile_disk_total_bytes", data) - now.value("simile_disk_free_bytes", data), bytes, "Used on the disk of the data (SimileDiskNearlyFull)", (now) => now.value("simile_disk_total_bytes", data)],
+  ["Index lag", (now, before) => now.quantile(before, "simile_index_lag_seconds", 0.99), time, "From a commit until its documents are found (SimileIndexLag)"],
+  ["Not in the index", (now) => now.value("simile_index_missing_documents"), (value) => count(value, "document"), "Stored, and not yet found by a search (SimileIndexIncomplete)"],
 ];
 
 function share(now, before, part, rest) {
@@ -80,8 +80,7 @@ function line(name, points, limit) {
 function drawKeys(place) {
   const used = history.moments.at(-1).samples.get("simile_key_requests_total") ?? [];
   place.hidden = used.length === 0;
-  place.replaceChildren(h("h2", {}, "Use of the keys since the start"), h("table", { class: "facts" }, h("tbody", {}, used.map(({ labels, value }) =>
-    h("tr", {}, foreign("th", { scope: "row" }, labels.key), h("td", { class: "number" }, count(value, "request")))))));
+  place.replaceChildren(h("h2", {}, "Use of the keys since the start"), facts(used.map(({ labels, value }) => [labels.key, count(value, "request")])));
 }
 
 /** What /health and /ready say, and how far a build is. */

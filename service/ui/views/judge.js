@@ -3,13 +3,13 @@
 import { get, post, within } from "../api.js";
 import { foreign, h, say } from "../dom.js";
 import { hitCard } from "../hit.js";
-import { judged } from "../judgements.js";
+import { ENOUGH, judged } from "../judgements.js";
 import { recent } from "../recent.js";
+import { points } from "../report.js";
 import { session } from "../session.js";
 import { count } from "../text.js";
 
 const K = 10;
-const ENOUGH = 20; // different queries from which on the gate judges by them (docs/RETRAINING.md)
 
 export async function show(main, { params, signal, keep }) {
   if (!session.may("write")) {
@@ -17,6 +17,7 @@ export async function show(main, { params, signal, keep }) {
     return;
   }
   const asked = { q: params.get("q") ?? "" };
+  const needed = await neededQueries(signal);
   const progress = h("div", { class: "card", role: "status" });
   const queue = h("textarea", { id: "queue", rows: "3", dir: "auto", placeholder: "One query per line" });
   const pool = h("div");
@@ -39,8 +40,9 @@ export async function show(main, { params, signal, keep }) {
     const left = Math.max(0, ENOUGH - answered);
     progress.replaceChildren(
       h("progress", { max: ENOUGH, value: Math.min(answered, ENOUGH), "aria-label": "Queries with a relevant document" }),
-      ` ${count(judgements, "judgement")} of ${count(queries, "different query").replace("querys", "queries")}, ${answered} with a relevant document. `,
-      left ? `${left} more, and a retraining can be judged by them.` : "A retraining can be judged by them; more make it more certain.");
+      ` ${count(judgements, "judgement")} of ${count(queries, "different query")}, ${answered} with a relevant document. `,
+      left ? `${left} more, and a retraining can be judged by them.` : "A retraining can be judged by them; more make it more certain.",
+      h("p", { class: "note" }, needed));
   }
 
   /** The first query of the list that has no judgement. */
@@ -61,7 +63,7 @@ export async function show(main, { params, signal, keep }) {
     found.sort((one, other) => own.has(one.id) - own.has(other.id));
     say(`${count(found.length, "document")} to judge.`);
     pool.replaceChildren(
-      foreign("h2", {}, asked.q),
+      foreign("h2", { class: "above" }, asked.q),
       h("p", { class: "note" }, "From every loaded version, by meaning and by words, in no telling order; those without a judgement first."),
       h("ol", { class: "hits" }, found.map((hit, at) => hitCard({ hit, rank: at + 1, query: asked.q, words: asked.q, own, onjudged: tell }))));
   }
@@ -74,17 +76,33 @@ export async function show(main, { params, signal, keep }) {
   }
 
   async function upload(field) {
-    const lines = (await field.files[0].text()).split(/\r?\n/).slice(1).filter(Boolean).map((line) => line.split("\t"));
-    const feedback = lines.map(([query, id, relevant]) => ({ query, id, relevant: relevant === "1" }));
+    const content = (await field.files[0].text()).replace(/^\ufeff/, "");
+    const lines = content.split(/\r?\n/).map((text, at) => ({ line: at + 1, cells: text.split("\t") })).filter(({ cells }) => cells.join("") && cells.join(" ") !== "query id relevant");
+    const good = lines.filter(({ cells }) => ["0", "1"].includes(cells[2]));
+    const problems = lines.filter((one) => !good.includes(one)).map(({ line }) => [line, "The third column must be 1 (relevant) or 0."]);
+    const feedback = good.map(({ cells: [query, id, relevant] }) => ({ query, id, relevant: relevant === "1" }));
     try {
-      const { stored, refused = [] } = await post(within(session.collection, "feedback"), { feedback });
-      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgement")} stored.`), h("ul", {}, refused.slice(0, 20).map(({ index, error }) => foreign("li", { class: "problem" }, `Line ${index + 2}: ${error}`))));
+      const { stored, refused = [] } = feedback.length ? await post(within(session.collection, "feedback"), { feedback }) : { stored: 0 };
+      problems.push(...refused.map(({ index, error }) => [good[index].line, error]));
+      pool.replaceChildren(h("p", { role: "status" }, `${count(stored, "judgement")} stored.`), h("ul", {}, problems.slice(0, 20).map(([line, error]) => foreign("li", { class: "problem" }, `Line ${line}: ${error}`))));
     } catch (error) {
       pool.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
     }
     field.value = "";
     await tell();
   }
+}
+
+/** How many held-out queries a gain needs, as far as the newest report of a gate knows. */
+async function neededQueries(signal) {
+  const { models } = await get("models", {}, { signal });
+  const newest = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created))[0];
+  const { gains = [] } = newest ? await get(`models/${encodeURIComponent(newest.version)}/report`, {}, { signal }).catch(() => ({})) : {};
+  const { queries, enough, least, difference, shown } = gains.find(({ name }) => name === "own judged") ?? {};
+  if (queries === undefined) return "No report of a retraining says yet how many held-out queries a gain needs: the first one that is judged by your queries will.";
+  if (shown) return `${queries} held-out queries were enough to see the newest retraining's gain of ${points(difference)} points.`;
+  if (enough !== null) return `${queries} of about ${enough.toLocaleString("en")} held-out queries needed to see a gain of ${points(difference)} points, that of the newest retraining.`;
+  return `The newest retraining showed no gain on ${count(queries, "held-out query")}.${least === null ? "" : ` A gain of ${points(least)} points would have been seen.`}`;
 }
 
 const flat = (text) => text.replace(/[\t\r\n]+/g, " ");

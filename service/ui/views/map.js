@@ -11,6 +11,7 @@ import { count, headlineOf, moment, percent } from "../text.js";
 const HITS = 20;
 const LISTED = 20;
 const CHARACTERISTIC = 4; // values of fields that are offered as filters
+const LONGEST = 24_000; // characters of an address with a filter; the service reads more than that
 const DWELL = 120; // milliseconds over a point before its title is asked for
 
 export async function show(main, { params, signal, go, keep }) {
@@ -40,7 +41,7 @@ export async function show(main, { params, signal, go, keep }) {
   plane.over = (context) => { drawWords(context); drawHits(context); pointer.drawLine(context); };
   let hits = []; // [index, score]
   panel.append(groups(legend));
-  const pointer = handle(plane, { signal, tip, lasso, onhover: hover, onpick: (index) => go("document", { id: map.ids[index] }), onlasso: listInside });
+  const pointer = handle(plane, { signal, tip, lasso, onhover: hover, onpick: (index) => go("document", { id: map.ids[index] }), onlasso: (line) => list(plane.inside(line), "Inside the line") });
   new ResizeObserver(() => plane.reset()).observe(canvas);
   signal.addEventListener("abort", () => cancelAnimationFrame(plane.frame));
   if (map.aligned_to) main.append(await slider());
@@ -55,11 +56,12 @@ export async function show(main, { params, signal, go, keep }) {
 
   /** Names of the colours; a group of documents can be looked at from here, also by keyboard. */
   function groups(legend) {
+    const odd = [["Near to no other", map.strays], ["Nearly the same as another", [...new Set(map.copies.flat())]]].filter(([, found]) => found.length);
     return h("div", {}, h("h2", {}, asked.colour || "Groups"), h("ul", { class: "plain legend" }, legend.map(({ name, colour, members }) => {
       const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
       swatch.style.backgroundColor = `rgb(${colour.join(" ")})`;
       return h("li", {}, foreign("button", { type: "button", class: "quiet", onclick: () => list(members(), name) }, swatch, name), h("span", { class: "note" }, members().length.toLocaleString("en")));
-    })));
+    })), odd.map(([name, found]) => h("button", { type: "button", class: "quiet", onclick: () => list(found, name) }, `${name} (${found.length})`)));
   }
 
   async function lightUp() {
@@ -116,13 +118,8 @@ export async function show(main, { params, signal, go, keep }) {
     }, DWELL);
   }
 
-  function listInside(line) {
-    const found = plane.inside(line);
-    say(`${count(found.length, "document")} inside the line.`);
-    return list(found, "Inside the line");
-  }
-
   async function list(indices, title) {
+    say(`${title}: ${count(indices.length, "document")}.`);
     const shown = await Promise.all(indices.slice(0, LISTED).map((index) => get(within(session.collection, "documents"), { id: map.ids[index] }, { signal })));
     panel.replaceChildren(
       h("button", { type: "button", class: "quiet", onclick: paint }, "← groups"),
@@ -142,9 +139,11 @@ export async function show(main, { params, signal, go, keep }) {
       });
       return values.map((value, index) => ({ field, value, share: inside[index] / indices.length, lift: (inside[index] / indices.length) / (everywhere[index] / of.length) }));
     }).filter(({ share, lift }) => share >= 0.3 && lift > 1.2).sort((one, other) => other.share * other.lift - one.share * one.lift).slice(0, CHARACTERISTIC);
-    if (!found.length) return "";
-    return h("p", { class: "chips" }, found.map(({ field, value, share }) =>
-      foreign("a", { class: "chip", title: "Search with this filter", href: `#/search?${new URLSearchParams({ q: asked.q, filter: JSON.stringify({ [field]: value }) })}` }, h("span", {}, `${field} `), `${value}: ${percent(share)}`)));
+    const searching = (filter) => `#/search?${new URLSearchParams({ q: asked.q, filter: JSON.stringify(filter) })}`;
+    const among = searching({ $ids: indices.map((index) => map.ids[index]) });
+    return h("p", { class: "chips" },
+      among.length > LONGEST ? h("span", { class: "note" }, "Too many for a search among these alone: draw a smaller line.") : h("a", { class: "chip", href: among }, "Search among these"),
+      found.map(({ field, value, share }) => foreign("a", { class: "chip", title: "Search with this filter", href: searching({ [field]: value }) }, h("span", {}, `${field} `), `${value}: ${percent(share)}`)));
   }
 
   /** Between this map and the one of the version before, which it was aligned to. */

@@ -8,6 +8,7 @@ import { judged } from "../judgements.js";
 import { session } from "../session.js";
 import { count } from "../text.js";
 import { recent } from "../recent.js";
+import { start } from "../start.js";
 
 const REST = 150; // milliseconds without a key press before a search begins
 export const MODES = [["", "automatic"], ["dense", "by meaning"], ["lexical", "by words"], ["hybrid", "by both"]];
@@ -71,16 +72,15 @@ export async function show(main, { params, signal, go, keep }) {
   await search();
 
   async function welcome() {
-    const { count: stored } = await get(within(session.collection, "documents/count"));
-    if (!stored) {
-      return h("div", { class: "card empty" },
-        h("h2", {}, "Nothing is stored yet"),
-        h("p", {}, "Simile searches your own texts. Paste some, or upload a file, and come back."),
-        h("a", { class: "button primary", href: "#/documents?add=1" }, "Add documents"));
-    }
+    const { count: stored } = await get(within(session.collection, "documents/count")).catch((error) => {
+      if (error.status !== 404) throw error;
+      return { count: 0 }; // a collection begins with its first document
+    });
+    if (!stored) return start(stored, search, signal);
     const queries = recent.all();
     return h("div", { class: "empty" },
       h("p", { class: "note" }, `${count(stored, "document")} can be searched. Results come while you type.`),
+      await start(stored, search, signal),
       queries.length ? h("h2", {}, "Your last searches") : "",
       h("ul", { class: "plain" }, queries.map((query) => h("li", {}, foreign("a", { href: `#/search?${new URLSearchParams({ q: query })}` }, query)))));
   }

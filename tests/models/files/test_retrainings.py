@@ -1,10 +1,18 @@
 """The state of the schedule of retrainings, as people and GET /models read it."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from models.files.retrainings import schedule_state
+from models.files.retrainings import (
+    PROGRESS,
+    SILENT,
+    remove_progress,
+    schedule_state,
+    write_progress,
+    write_runs,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -28,12 +36,35 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
         ({"next_run": "soon", "last_run": 4, "running": "x"}, "waiting", "is due soon"),
     ],
 )
-def test_a_schedule_that_does_not_run_says_so(runs: dict[str, object], state: str, says: str) -> None:
-    found = schedule_state(runs, NOW)
+def test_a_schedule_that_does_not_run_says_so(
+    tmp_path: Path, runs: dict[str, object], state: str, says: str
+) -> None:
+    write_runs(tmp_path, runs)
+    found = schedule_state(tmp_path, NOW)
     assert found is not None
     assert found["state"] == state
     assert says in found["says"]
 
 
-def test_without_a_schedule_there_is_nothing_to_say() -> None:
-    assert schedule_state({}, NOW) is None
+def test_without_a_schedule_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert schedule_state(tmp_path, NOW) is None
+
+
+def test_the_progress_of_a_run_by_hand_is_told_until_it_has_been_silent_for_long(tmp_path: Path) -> None:
+    write_progress(tmp_path, {"started": "2026-03-01T11:40:00+00:00", "updated": NOW.isoformat(), "step": 4})
+    found = schedule_state(tmp_path, NOW)
+    assert found is not None
+    assert (found["state"], found["progress"]["step"]) == ("running", 4)
+    assert "since 2026-03-01T11:40" in found["says"]
+    assert schedule_state(tmp_path, NOW + SILENT + timedelta(seconds=1)) is None
+    remove_progress(tmp_path)
+    assert schedule_state(tmp_path, NOW) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b"4"])
+def test_progress_that_is_not_understood_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / PROGRESS).write_bytes(content)
+    write_runs(tmp_path, {"next_run": "2026-03-01T13:00:00+00:00"})
+    found = schedule_state(tmp_path, NOW)
+    assert found is not None
+    assert (found["state"], found["progress"]) == ("waiting", None)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
-from models.errors import Damaged
+from models.engines import gpu_graph
+from models.engines.opening import BF16, has_bf16
+from models.errors import Damaged, Unsupported
 from models.graph import aside
 from models.graph.backbone import map_safetensors, read_safetensors
 from models.publishing import publish as publishing
@@ -49,6 +53,33 @@ def test_a_large_model_computes_what_a_small_one_does(
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+def test_other_runtimes_read_it_and_a_gpu_refuses_what_is_too_large_for_it(
+    tmp_path: Path, small_limit: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "models")
+    version = publish(store, tiny_source(tmp_path / "source")).version
+    onnx_file = store.folder(version) / "onnx/model.onnx"
+    whole = onnxruntime.InferenceSession(gpu_graph.prepared(onnx_file, "fp32"))
+    assert [output.name for output in whole.get_outputs()] == ["sentence_embedding", "pooled_embedding"]
+    monkeypatch.setattr(gpu_graph, "LARGEST", 1000)
+    with pytest.raises(Unsupported, match="SIMILE_PRECISION=fp16"):
+        gpu_graph.prepared(onnx_file, "fp32")
+    if importlib.util.find_spec("openvino") is None or not has_bf16():
+        pytest.skip("no bf16 here")
+    expected = store.open(version).encode(PROOF_TEXTS).vectors
+    found = store.open(version, form=BF16).encode(PROOF_TEXTS).vectors
+    assert (found * expected).sum(1).min() > 0.9995
+
+
+def test_the_weights_beside_the_graph_count_as_memory_that_it_takes(
+    tmp_path: Path, small_limit: None
+) -> None:
+    store = Store(tmp_path / "models")
+    version = publish(store, tiny_source(tmp_path / "source")).version
+    files = [store.folder(version) / name for name in ("onnx/model.onnx", DATA)]
+    assert store.open(version).file_bytes == sum(file.stat().st_size for file in files)
+
+
 def test_each_tensor_begins_on_a_page_so_that_it_can_be_mapped(tmp_path: Path, small_limit: None) -> None:
     store = Store(tmp_path / "models")
     folder = store.folder(publish(store, tiny_source(tmp_path / "source")).version)
@@ -87,3 +118,10 @@ def _is_mapped(array: object) -> bool:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     return array is not None
+
+
+def test_a_full_disk_is_called_that() -> None:
+    weights = aside.Aside()
+    weights.add(onnx.GraphProto(), "w", np.ones(100_000), np.float32)
+    with pytest.raises(OSError, match="No space left on device"):
+        weights.write(Path("/dev/full"))

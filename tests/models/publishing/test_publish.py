@@ -180,6 +180,17 @@ def test_a_graph_that_gives_no_finite_vector_is_not_published(store: Store, fold
         publish_prepared(store, prepared, origin="x", lineage={})
 
 
+def test_a_graph_that_the_runtime_cannot_compute_is_not_published(store: Store, folder: Path) -> None:
+    prepared = prepare(read_source(folder))
+    for tensor in prepared.model.graph.initializer:
+        if tensor.name == "embeddings.word_embeddings.weight":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros((5, WIDTH), np.float32), tensor.name))
+    with pytest.raises(ProofFailed, match="ONNX Runtime cannot compute the graph") as raised:
+        publish_prepared(store, prepared, origin="x", lineage={})
+    assert "\n" not in str(raised.value)
+    assert store.versions() == []
+
+
 def test_a_graph_that_does_not_compute_its_weights_is_not_published(store: Store, folder: Path) -> None:
     prepared = prepare(read_source(folder))
     [wrong] = [

@@ -10,11 +10,13 @@ import pytest
 import transformers
 
 from models.errors import Unsupported
+from models.publishing.from_torch import tokenizer as converting
 from models.publishing.from_torch.backbone import quiet
 from models.publishing.from_torch.tokenizer import converted
 from models.sources.folder import read_source
+from models.tokens.opening import open_tokenizer
 from models.tokens.tokenizer import Tokenizer
-from tests.models.families import FAMILIES, family_source, learned, raw_source
+from tests.models.families import FAMILIES, LEARNED_FROM, family_source, learned, raw_source
 
 ODD: list[str] = json.loads(Path(__file__).with_name("odd_texts.json").read_bytes())
 KINDS = {
@@ -69,6 +71,57 @@ def test_a_vocabulary_and_merges_of_byte_pairs_are_converted(tmp_path: Path) -> 
     config |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     _same_as_theirs(tmp_path)
+
+
+SENTENCEPIECE = {  # family: its file, its class, the kind of model
+    "xlm-roberta": ("sentencepiece.bpe.model", "XLMRobertaTokenizer", "unigram"),
+    "t5": ("spiece.model", "T5Tokenizer", "unigram"),
+    "gemma": ("tokenizer.model", "GemmaTokenizer", "bpe"),
+}
+
+
+@pytest.mark.parametrize("family", SENTENCEPIECE)
+def test_a_file_of_sentencepiece_is_converted(tmp_path: Path, family: str) -> None:
+    """Its pieces are those of the library that made the file, so the conversion is right as well."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="pip install sentencepiece")
+    name, tokenizer, kind = SENTENCEPIECE[family]
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(" ".join(text.split()) for text in [*LEARNED_FROM, *ODD]), encoding="utf-8")
+    special: dict[str, Any] = {}
+    if family == "gemma":  # as its own was made
+        special = {"pad_id": 0, "eos_id": 1, "bos_id": 2, "unk_id": 3, "add_dummy_prefix": False}
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(texts),
+        model_prefix=str(tmp_path / "made"),
+        vocab_size=600,
+        model_type=kind,
+        byte_fallback=kind == "bpe",
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **special,
+    )
+    (tmp_path / "made.model").rename(tmp_path / name)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": tokenizer}))
+    _same_as_theirs(tmp_path)
+    own = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / name))
+    pieces = {own.id_to_piece(id) for id in range(own.get_piece_size())}
+    ours = open_tokenizer(converted(tmp_path))
+    for text in ("the query and the passage", "Straße naïve garden", "天地人 한국어 Привет", "12,5 %"):
+        found = ours.encode(text, add_special_tokens=False).tokens
+        expected = own.encode(text, out_type=str)  # what neither knows is written in two ways
+        known = [piece for piece in expected if piece in pieces]
+        assert [piece for piece in found if piece in pieces] == known
+        assert len(known) > len(text) / 6
+
+
+def test_a_file_of_sentencepiece_without_its_package_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spiece.model").write_bytes(b"x")
+    monkeypatch.setattr(converting, "find_spec", lambda name: None)
+    with pytest.raises(Unsupported, match=r"pip install -c constraints\.txt sentencepiece"):
+        converted(tmp_path)
 
 
 def _same_as_theirs(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`/search` by words, by both, by id, in pages, and with less than all of each hit."""
 
+import json
 import sqlite3
 import threading
 from collections.abc import Mapping
@@ -123,6 +124,14 @@ def test_words_and_metadata_filters_go_together(client: TestClient) -> None:
             found = hits(client, q="harbour cat", mode="lexical", k=k, filter=filter)
             assert found == [hit for hit in everything if hit[0] in ids][:k]
     assert hits(client, q="harbour", mode="lexical", filter='{"n": 7000}') == []
+
+
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_a_search_among_documents_that_are_named(client: TestClient, mode: str) -> None:
+    ids = ["doc-003", "doc-077", "doc-119", "nowhere"]
+    everything = hits(client, q="harbour cat", mode=mode, k=1000)
+    found = hits(client, q="harbour cat", mode=mode, k=1000, filter=json.dumps({"$ids": ids}))
+    assert [id for id, *_ in found] == [id for id, *_ in everything if id in ids]
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def judged(runtime: Runtime) -> str:
         (folder / REPORT_PAGE).mkdir()
         (folder / REPORT_PAGE / "report.md").write_text("# Größe\n", encoding="utf-8")
         (folder / REPORT_PAGE / "plane.svg").write_text("<svg/>", encoding="utf-8")
+        (folder / REPORT_PAGE / "answers.jsonl").write_text('{"query": "q"}\n', encoding="utf-8")
         (folder / "secret.md").write_text("not of the report", encoding="utf-8")
         return active.model_copy(update={"version": version, "fingerprint": "0" * 64, "files": {}})
 
@@ -40,6 +41,8 @@ def test_the_page_and_its_pictures_are_served(client: TestClient, judged: str) -
     picture = client.get(f"/models/{judged}/report/plane.svg")
     assert (picture.text, picture.headers["content-type"]) == ("<svg/>", "image/svg+xml")
     assert picture.headers["content-security-policy"].startswith("default-src 'none'")
+    answers = client.get(f"/models/{judged}/report/answers.jsonl")
+    assert (answers.json(), answers.headers["content-type"]) == ({"query": "q"}, "application/x-ndjson")
 
 
 @pytest.mark.parametrize(

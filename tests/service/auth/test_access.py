@@ -57,6 +57,7 @@ ROUTES = {
     ("GET", "/events"): "read",
     ("GET", "/events/count"): "read",
     ("GET", "/info"): "read",
+    ("GET", "/examples"): "read",
     ("GET", "/models"): "read",
     ("GET", "/models/{version}/report"): "read",
     ("GET", "/models/{version}/report/{file}"): "read",
@@ -68,6 +69,7 @@ ROUTES = {
     ("POST", "/events"): "write",
     ("DELETE", "/events"): "write",
     ("POST", "/models/{version}/activate"): "admin",
+    ("POST", "/models/{version}/keep"): "admin",
     ("POST", "/models/rollback"): "admin",
 }
 ROUTES |= {

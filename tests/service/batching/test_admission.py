@@ -2,17 +2,20 @@
 
 import pytest
 
+from models.encoder import Encoder
 from service.batching.admission import Admission, ThroughputEstimate
 from service.batching.planner import GROUP_OVERHEAD_TOKENS
 from service.batching.request import Item, Lane
 from service.batching.scheduler import Scheduler
 from service.errors import Overloaded
-from tests.service.fakes import call_in
+from tests.service.fakes import QUEUED, CountingEncoder, call_in
 
 
 def pace(tokens_per_second: int) -> ThroughputEstimate:
     measured = ThroughputEstimate(workers=2, hang_seconds=0)
-    measured.measured(tokens_per_second // 2 - GROUP_OVERHEAD_TOKENS, 1.0)  # by one worker of two
+    measured.measured(
+        QUEUED, Lane.INTERACTIVE, tokens_per_second // 2 - GROUP_OVERHEAD_TOKENS, 1.0
+    )  # by one worker of two
     return measured
 
 
@@ -67,11 +70,44 @@ def test_a_quiet_time_of_short_texts_does_not_make_the_next_burst_seem_hopeless(
     """A batch costs 24 tokens' time besides its own: here 9,000 tokens a second are computed."""
     seen = ThroughputEstimate(workers=1, hang_seconds=0)
     for _ in range(200):
-        seen.measured(3, 27 / 9000)
+        seen.measured(QUEUED, Lane.INTERACTIVE, 3, 27 / 9000)
     assert seen.seconds_for(9000) == pytest.approx(1.0)
     for _ in range(200):
-        seen.measured(512, 536 / 9000)
+        seen.measured(QUEUED, Lane.INTERACTIVE, 512, 536 / 9000)
     assert seen.seconds_for(9000) == pytest.approx(1.0)
+
+
+def encoder_of(file_bytes: int) -> Encoder:
+    encoder = CountingEncoder()
+    encoder.file_bytes = file_bytes
+    return encoder.as_encoder()
+
+
+def test_a_large_model_is_thought_slow_before_it_was_measured_so_a_batch_of_it_is_no_hang() -> None:
+    seen = ThroughputEstimate(workers=4, hang_seconds=20)
+    light, large = encoder_of(90_000_000), encoder_of(2_500_000_000)
+    assert seen.batch_may_take(light, 512) == 20
+    assert seen.batch_may_take(large, 512) == pytest.approx(20 * 512 / 36)
+
+
+def test_the_wait_follows_the_version_that_came_to_live_by_the_pace_of_its_build() -> None:
+    seen = ThroughputEstimate(workers=2, hang_seconds=0)
+    scheduler = Scheduler()
+    admission = Admission(scheduler, seen, max_tokens=10**9, max_seconds=1.0)
+    light, large = encoder_of(90_000_000), encoder_of(2_500_000_000)
+    for _ in range(50):
+        seen.measured(light, Lane.INTERACTIVE, 476, 0.05)  # 10,000 tokens a second
+    for _ in range(50):
+        seen.measured(large, Lane.CANDIDATE, 476, 4)  # 125
+    for _ in range(20):
+        put(scheduler, texts=1, tokens=50)
+    assert admission.wait_seconds() == pytest.approx(1000 / 20_000)
+    admission.check(Lane.INTERACTIVE, 50)
+    seen.measured(large, Lane.INTERACTIVE, 476, 4)  # the first batch behind the swap
+    assert admission.wait_seconds() == pytest.approx(1000 / 250)
+    with pytest.raises(Overloaded, match=r"about 4\.0 s for its turn") as no:
+        admission.check(Lane.INTERACTIVE, 50)
+    assert no.value.headers["retry-after"] == "4"
 
 
 def test_a_call_of_many_texts_has_its_turns_while_others_keep_coming() -> None:

@@ -129,10 +129,23 @@ def test_what_is_padded_to_one_length_costs_the_same_attention() -> None:
     assert cost_of([17, 9], stepped) > cost_of([16, 10], stepped)
 
 
-ENCODER = cast("Encoder", SimpleNamespace(packs=False, max_length=64, form=FP32, step=1))
+def encoder_of(file_bytes: int) -> Encoder:
+    return cast(
+        "Encoder",
+        SimpleNamespace(packs=False, max_length=64, form=FP32, step=1, file_bytes=file_bytes),
+    )
 
 
-def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, recent: bool = False) -> list[int]:
+ENCODER = encoder_of(90_000_000)
+
+
+def batch(
+    sizes: Sizes,
+    lengths: list[int],
+    lane: Lane = Lane.INTERACTIVE,
+    recent: bool = False,
+    encoder: Encoder = ENCODER,
+) -> list[int]:
     """The lengths of the first batch of texts of `lengths` tokens; `recent`: beside interactive work."""
     unused: Any = None
     scheduler = Scheduler(sizes=sizes)
@@ -140,7 +153,7 @@ def batch(sizes: Sizes, lengths: list[int], lane: Lane = Lane.INTERACTIVE, recen
         scheduler.put(
             EmbedCall(ENCODER, Lane.INTERACTIVE, True, False, True, unused, unused, [], [], 0, 0.0), []
         )
-    call = EmbedCall(ENCODER, lane, True, False, True, unused, unused, [], [], len(lengths), 0.0)
+    call = EmbedCall(encoder, lane, True, False, True, unused, unused, [], [], len(lengths), 0.0)
     scheduler.put(call, [Item(call, "x", length, [(call, at)]) for at, length in enumerate(lengths)])
     while (job := scheduler.next_job()) is not None and not job.embed:
         for item in job.items:
@@ -162,6 +175,16 @@ def test_a_background_batch_is_small_while_interactive_work_is_recent(sizes: Siz
     sizes = sizes._replace(window=1000)
     assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, recent=True)) == texts
     assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND)) > texts
+
+
+def test_a_batch_of_a_large_model_is_smaller_but_never_less_than_a_quarter() -> None:
+    sizes = PROCESSOR._replace(window=1000)
+    for gigabytes, texts, beside in ((0.4, 16, 8), (0.8, 8, 4), (1.6, 4, 2), (20, 4, 2)):
+        encoder = encoder_of(int(gigabytes * 1e9))
+        assert len(batch(sizes, [32] * 1000, encoder=encoder)) == texts
+        assert len(batch(sizes, [32] * 1000, Lane.BACKGROUND, recent=True, encoder=encoder)) == beside
+    assert batch(sizes, [500, 8], encoder=encoder_of(10**10)) == [500], "a long text goes by itself"
+    assert len(batch(GPU._replace(window=1000), [30] * 1000, encoder=encoder_of(10**10))) == 512
 
 
 def test_what_a_gpu_computes_at_one_length_is_not_kept_apart() -> None:

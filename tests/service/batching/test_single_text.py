@@ -195,7 +195,8 @@ def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_threads_toge
             encoder.opens_alone = opens
             async with running(workers=2, single_text_threads=2) as batcher:
                 await ask(batcher, encoder, "a")
-                assert batcher._executor._throughput._batches == learnt
+                pace = batcher._executor._throughput._of(encoder.as_encoder())
+                assert pace._batches == learnt
 
     run(body, 20)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -17,10 +18,12 @@ from typing import Self
 
 import pytest
 
+from models.words import progress
 from service.cli.commands import check_data
 from service.cli.commands import restore as restoring
 from service.errors import CommandError
 from service.settings import Settings
+from service.store import offline
 from tests.service.cli.test_commands import run
 from tests.service.process import Service, plain_environment
 from tests.service.swapping import TEXTS
@@ -122,6 +125,18 @@ def test_a_backup_with_its_models_needs_nothing_else(place: Service, tmp_path: P
 
 
 @pytest.mark.long
+def test_a_long_backup_says_what_it_does_and_how_far_it_is(
+    place: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.0)
+    monkeypatch.setattr(offline, "_STEPS", 10)
+    offline.copy(place.folder / "data", tmp_path)
+    said = capsys.readouterr().err
+    assert re.search(r"^copying the store: [\d,]+ bytes, \d+ %", said, re.MULTILINE)
+    assert "\ntaking deleted words out of the copy: " in said
+    assert "\nchecking the copy: " in said
+
+
 def test_a_backup_under_constant_writing_is_of_one_moment(place: Service, tmp_path: Path) -> None:
     """Two documents are always written together, in one request: a backup has both of one step."""
     running = subprocess.Popen(

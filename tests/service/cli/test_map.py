@@ -79,10 +79,32 @@ def test_the_route_answers_with_the_map_of_the_live_version(
     with serving(stored) as client:
         assert client.get("/map").json() == made
         assert client.get("/map", params={"version": made["version"]}).json() == made
+        for part in ("bytes=0-3", "bytes=9999999-", "lines=1-2"):
+            whole = client.get("/map", headers={"range": part})
+            assert (whole.status_code, whole.json()) == (200, made), "a part would be no JSON"
+            assert whole.headers["accept-ranges"] == "none"
+            assert whole.headers["cache-control"] == "no-cache"
         refused(client, "/map?version=20260101T000000-none-00000000")
         refused(client, "/map?version=..%2F..")
         refused(client, "/collections/few/map")
         refused(client, "/collections/none/map")
+
+
+def test_a_deleted_collection_leaves_no_map(stored: Settings) -> None:
+    maps = [stored.maps_dir / "20260101T000000-any-00000000" / f"{name}.json" for name in ("gone", "kept")]
+    maps[0].parent.mkdir(parents=True, exist_ok=True)
+    for file in maps:
+        file.write_text("{}")
+    with serving(stored) as client:
+        documents = {"documents": [{"text": "red river"}]}
+        assert client.post("/collections/gone/documents", json=documents).status_code == 200
+        assert client.get("/collections/gone/map").status_code == 200
+        assert client.delete("/collections/gone").status_code == 200
+        assert client.post("/collections/gone/documents", json=documents).status_code == 200
+        refused(client, "/collections/gone/map")
+        assert client.delete("/collections/gone").status_code == 200
+    assert [file.exists() for file in maps] == [False, True]
+    maps[1].unlink()
 
 
 def refused(client: TestClient, path: str) -> None:
@@ -96,7 +118,7 @@ def test_what_cannot_be_mapped_is_told_in_a_sentence(
     with pytest.raises(CommandError, match="has 1 documents with vectors; a map needs 50"):
         make(stored, monkeypatch, "--collection", "few")
     monkeypatch.undo()
-    monkeypatch.setattr(map_layout, "LIBRARY", "no_such_library")
+    monkeypatch.setattr(map_layout, "MAP_LIBRARY", "no_such_library")
     with pytest.raises(CommandError, match=r"pip install 'simile\[map\]'"):
         map_layout.require_umap()
 

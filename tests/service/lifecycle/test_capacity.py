@@ -2,18 +2,24 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from models.encoder import ONNX
+from models.store import Store
+from service.errors import StartupError
 from service.index.index import Index
 from service.lifecycle import capacity
-from service.lifecycle.capacity import COLLECTION_BYTES, needed, shortage
+from service.lifecycle.capacity import COLLECTION_BYTES, needed, no_publishing, no_start, shortage
 from service.memory import free, limit
+from service.settings import Settings
 from tests.service.brute_force import firsts
+from tests.service.conftest import HOST, serving
 from tests.service.lifecycle.test_swap import DOCUMENTS, Place
 from tests.service.swapping import TEXTS, published
+from tests.tiny import tiny_source
 
 MIB = 2**20
 
@@ -115,14 +121,70 @@ def test_what_a_generation_needs_is_worked_out_from_its_files_and_its_rows(tmp_p
     (tmp_path / ONNX).write_bytes(b"x" * 300)
     (tmp_path / "onnx/model.onnx_data").write_bytes(b"x" * 1000)
     (tmp_path / "model.safetensors").write_bytes(b"x" * 5000)  # never loaded
-    assert needed([], 384, tmp_path) == 2600
-    assert needed([], 384, tmp_path, alone=True) == 3250  # and the session for lone texts
-    small = 2600 + COLLECTION_BYTES + 154_400_000  # 2.5 x 40,000 x (1,536 + 8)
+    assert needed([], 384, tmp_path) == 1800  # weights beside the graph are mapped
+    assert needed([], 384, tmp_path, alone=True) == 2450  # and the session for lone texts
+    (tmp_path / "tokenizer.json").write_bytes(b"x" * 100)
+    assert needed([], 384, tmp_path) == 1800 + 1400
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "config.json").write_text('{"vocab_size": 25, "hidden_size": 4}')
+    assert needed([], 384, tmp_path) == 1800 - 480, "vectors of the vocabulary stay in the file"
+    (tmp_path / "config.json").unlink()
+    small = 1800 + COLLECTION_BYTES + 154_400_000  # 2.5 x 40,000 x (1,536 + 8)
     assert needed([40_000], 384, tmp_path) == small
     # The sample that a base's centres are found by: 48 for each of 512 lists.
-    base = 2600 + COLLECTION_BYTES + 386_000_000 + 48 * 512 * 1536
+    base = 1800 + COLLECTION_BYTES + 386_000_000 + 48 * 512 * 1536
     assert needed([100_000], 384, tmp_path) == base
-    assert needed([100_000, 40_000], 384, tmp_path) == base + small - 2600
+    assert needed([100_000, 40_000], 384, tmp_path) == base + small - 1800
+
+
+def test_a_start_needs_room_for_the_model_and_a_first_one_for_publishing_it(tmp_path: Path) -> None:
+    published_at, source = tmp_path / "v/onnx", tmp_path / "source"
+    published_at.mkdir(parents=True)
+    source.mkdir()
+    (published_at / "model.onnx").write_bytes(b"x" * MIB)
+    (source / "model.safetensors").write_bytes(b"x" * MIB)
+    machine = write(tmp_path, second_version(str(10 * MIB), 8 * MIB))
+    assert no_start("v", tmp_path / "v", machine) is None
+    reason = no_publishing(source, machine)
+    assert reason is not None
+    assert "about 417.1 MiB of memory, and 2.0 MiB are free of the 10.0 MiB" in reason
+    write(tmp_path, second_version(str(10 * MIB), 8 * MIB + 1))
+    reason = no_start("v", tmp_path / "v", machine)
+    assert reason is not None
+    assert "v needs about 2.0 MiB of memory" in reason
+    with (source / "model.safetensors").open("r+b") as file:
+        file.truncate(2_500_000_000)  # a hole: it takes no disk
+    reason = no_publishing(source, machine)
+    assert reason is not None
+    assert "about 2.8 GiB" in reason, "a large source is published from the mapped file"
+
+
+def test_a_start_without_room_is_refused_with_figures_and_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tiny_source(tmp_path / "source")
+    store = Store(tmp_path / "models")
+
+    def started(**others: Any) -> str:
+        settings = Settings(
+            data_dir=tmp_path / "data",
+            models_dir=store.root,
+            model=str(source),
+            allowed_hosts=HOST,
+            **others,
+        )
+        with serving(settings) as client:
+            return str(client.get("/info").json()["model_version"])
+
+    monkeypatch.setattr(capacity, "free", lambda machine: 1000)
+    with pytest.raises(StartupError, match=r"To publish .* MiB of memory, and 0\.0 MiB are free"):
+        started()
+    assert not store.versions()
+    version = started(memory_check=False)
+    with pytest.raises(StartupError, match=rf"{version} needs about .* are free"):
+        started()
+    monkeypatch.undo()
+    assert started() == version
 
 
 @pytest.mark.sqlite("its vectors take memory of the process")

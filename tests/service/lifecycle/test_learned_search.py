@@ -46,6 +46,7 @@ def test_a_version_without_search_is_written_as_before_there_was_any(place: Plac
     texts = {manifest.version: manifest.text() for manifest in place.store.versions()}
     assert '"search"' not in texts[place.a]
     assert '"search"' in texts[place.b]
+    assert "passage_tokens" not in texts[place.b], "where none is learned"
     assert Manifest.model_validate_json(texts[place.b]).search["default"].weight == 0.3
 
 

@@ -22,7 +22,7 @@ from service.batching.workers import Worker
 from service.errors import Backend, Unhealthy
 from service.observability.metrics import Metrics
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
-from tests.service.fakes import CountingEncoder, run, until
+from tests.service.fakes import QUEUED, CountingEncoder, run, until
 from tests.service.process import Service
 
 FAULTY = (sys.executable, "-m", "tests.service.faulty")
@@ -161,17 +161,17 @@ def test_a_step_is_overdue_once_and_the_next_step_begins_at_nothing() -> None:
 def test_how_long_a_batch_may_take_follows_the_measured_pace() -> None:
     pace = ThroughputEstimate(workers=2, hang_seconds=10)
     besides = GROUP_OVERHEAD_TOKENS  # what every batch costs
-    pace.measured(50 - besides, 0.5)  # 100 tokens per second, by one worker
-    assert pace.batch_may_take(10) == 10, "20 times 0.1 s is less than anything may take"
-    assert pace.batch_may_take(512) == pytest.approx(20 * 5.12)
+    pace.measured(QUEUED, Lane.BACKGROUND, 50 - besides, 0.5)  # 100 tokens per second, by one worker
+    assert pace.batch_may_take(QUEUED, 10) == 10, "20 times 0.1 s is less than anything may take"
+    assert pace.batch_may_take(QUEUED, 512) == pytest.approx(20 * 5.12)
     assert pace.seconds_for(1000) == pytest.approx(5)
-    pace.measured(300 - besides, 1)
-    assert pace.batch_may_take(512) == pytest.approx(20 * 512 / 200), "the mean of the first ones"
+    pace.measured(QUEUED, Lane.BACKGROUND, 300 - besides, 1)
+    assert pace.batch_may_take(QUEUED, 512) == pytest.approx(20 * 512 / 200), "the mean of the first ones"
     for _ in range(8):
-        pace.measured(200 - besides, 1)
-    pace.measured(300 - besides, 1)
-    assert pace.batch_may_take(512) == pytest.approx(20 * 512 / 210), "then a tenth of the way to each"
-    assert ThroughputEstimate(workers=2, hang_seconds=0).batch_may_take(512) == float("inf")
+        pace.measured(QUEUED, Lane.BACKGROUND, 200 - besides, 1)
+    pace.measured(QUEUED, Lane.BACKGROUND, 300 - besides, 1)
+    assert pace.batch_may_take(QUEUED, 512) == pytest.approx(20 * 512 / 210), "a tenth of the way to each"
+    assert ThroughputEstimate(workers=2, hang_seconds=0).batch_may_take(QUEUED, 512) == float("inf")
 
 
 def test_a_supervisor_that_was_held_itself_counts_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:

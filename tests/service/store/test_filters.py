@@ -15,9 +15,9 @@ from tests.service.filtering import cases, matches
 def select(filter: object, *rows: dict[str, Any]) -> list[bool]:
     """Which of `rows` pass, asked of SQLite."""
     connection = sqlite3.connect(":memory:")
-    connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, metadata TEXT NOT NULL)")
-    stored = [(number, orjson.dumps(row).decode()) for number, row in enumerate(rows)]
-    connection.executemany("INSERT INTO documents VALUES (?, ?)", stored)
+    connection.execute("CREATE TABLE documents (number INTEGER PRIMARY KEY, metadata TEXT, id TEXT)")
+    stored = [(number, orjson.dumps(row).decode(), f"d{number}") for number, row in enumerate(rows)]
+    connection.executemany("INSERT INTO documents VALUES (?, ?, ?)", stored)
     where = compile_filter(filter)
     found = connection.execute(
         f"SELECT number FROM documents WHERE 7 = ? AND ({where.sql})", [7, *where.parameters]
@@ -105,13 +105,17 @@ def test_a_filter_passes_what_the_contract_says(
         ({"a": {"$lt": {}}}, "not an object"),
         (
             {"$not": {"a": 1}},
-            r"'\$not' cannot stand in the place of a field; allowed there are \$and and \$or",
+            r"'\$not' cannot stand in the place of a field; allowed there are \$and, \$or and \$ids",
         ),
         ({"$in": [1]}, "Operators follow a field"),
         ({"$and": []}, r"\$and needs a list of at least one filter, not an empty one"),
         ({"$or": {"a": 1}}, r"\$or needs a list of at least one filter, not an object"),
         ({"$or": [{}]}, r"\$or holds an empty filter"),
         ({"$or": [1]}, "A filter is an object .* not a number"),
+        ({"$ids": "a"}, r"\$ids needs a list of document ids, not a string"),
+        ({"$ids": ["a", 1]}, r"\$ids needs ids, which are strings, not a number"),
+        ({"$ids": ["a\0"]}, r"U\+0000"),
+        ({"$ids": ["a"] * (MAX_VALUES + 1)}, f"{MAX_VALUES} are allowed"),
         ({"": 1}, "A field name is a string of at least one character"),
         ({1: 1}, "A field name is a string"),
         ({"a..b": 1}, "no name before or after a dot"),
@@ -157,6 +161,16 @@ def test_nesting_and_numbers_of_conditions_have_limits_that_sqlite_can_run() -> 
     with pytest.raises(FilterError, match=f"more than {MAX_DEPTH} objects deep"):
         compile_filter({"x" + ".x" * MAX_DEPTH: 1})
     assert select({"a": {"$in": list(range(MAX_VALUES))}}, {"a": MAX_VALUES - 1}, {"a": -1}) == [True, False]
+
+
+def test_documents_are_chosen_by_their_ids() -> None:
+    rows = [{"a": 1}, {"a": 2}, {"a": 1}]
+    assert select({"$ids": ["d0", "d1", "none"]}, *rows) == [True, True, False]
+    assert select({"$ids": ["d0", "d1"], "a": 1}, *rows) == [True, False, False]
+    assert select({"$or": [{"$ids": ["d2"]}, {"a": 2}]}, *rows) == [False, True, True]
+    assert select({"$ids": []}, *rows) == [False] * 3
+    with pytest.raises(FilterError, match=f"more than {MAX_CONDITIONS} conditions"):
+        compile_filter({"$and": [{"$ids": ["d0"]}] * (MAX_CONDITIONS + 1)})
 
 
 def test_no_part_of_a_filter_becomes_sql() -> None:

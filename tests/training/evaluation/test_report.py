@@ -16,6 +16,7 @@ from training.errors import TrainingError
 from training.evaluation.report.courses import read_runs
 from training.evaluation.report.one import write_report
 from training.runs import dev, log
+from training.runs.options import unheard
 
 
 def _pictures(report: Path) -> list[str]:
@@ -205,7 +206,7 @@ def test_a_fitted_post_processor_makes_the_last_step_the_best(tmp_path: Path) ->
 
 
 def test_the_record_that_a_run_writes_is_the_one_that_is_read(tmp_path: Path) -> None:
-    with log.Record(tmp_path / log.FILE_NAME) as written:
+    with log.Record(tmp_path / log.FILE_NAME, unheard) as written:
         written.write(
             "start", method="pairs", seed=3, steps=2, texts=9, base_name="tiny", described={"post": []}
         )

@@ -104,7 +104,7 @@ def test_the_digest_names_the_method_and_not_its_file_or_seed(recipe: Recipe, tm
 def test_a_recipe_that_is_nowhere_is_refused_with_those_there_are() -> None:
     with pytest.raises(
         TrainingError,
-        match=r"no recipe 'simcse'\..* Name a TOML file or one of all-but-the-top, .*simcse-unsup",
+        match=r"no recipe 'simcse'\..* Name a TOML file or one of adapt, all-but-the-top, .*simcse-unsup",
     ):
         load_recipe("simcse")
 

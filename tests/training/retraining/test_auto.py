@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import signal
@@ -149,6 +150,31 @@ def test_what_is_refused_leads_to_the_next_and_at_last_to_the_search(
 
 
 @pytest.mark.long
+def test_what_was_published_stays_where_its_search_cannot_be_and_is_set_where_it_can(
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service answers with the version of before all the while."""
+    live, found = str(job.store.wanted()), documents(WORDS, 420)
+    job.store.write_state({"live": live})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(auto, "retune", full)
+        assert retrain(found) == 0
+    published = str(job.store.wanted())
+    said = capsys.readouterr()
+    assert f"search failed, and {published} keeps the one that it has: " in said.err
+    assert f"{published} is published and wanted" in said.out
+    assert retrain(found, train="steps = 3") == 0
+    wanted = job.store.verify(str(job.store.wanted()))
+    made = job.store.verify(str(wanted.parent))
+    assert wanted.search
+    assert (made.origin, made.lineage["steps"]) == ("distil-hybrid", 3)
+
+
+@pytest.mark.long
 def test_a_run_that_was_stopped_in_its_second_choice_goes_on_there(
     job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +257,17 @@ def test_a_stopped_one_goes_on_and_is_refused_where_it_forgets_too_much(
     assert [line["step"] for line in events(run, "resume")] == [2]
     assert "adapt was refused: mean of 1: " in (said := capsys.readouterr().err)
     assert "search, because" in said
+
+
+def test_without_a_search_no_english_set_judges_a_text_that_cannot_be_read(
+    job: Job, retrain: Auto, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither titles, nor a second sentence, nor words enough for a known item."""
+    monkeypatch.setattr(auto, "LEAST_TO_READ", 100)
+    monkeypatch.setenv("SIMILE_EVAL_DATA", str(job.data))
+    short = [{"id": f"d{at}", "text": f"{' '.join(KOREAN[at % 40 :][:4])} {at}"} for at in range(300)]
+    assert retrain(short, (f'data = "{job.data}"', "")) == 4
+    assert "adapt: There is nothing to judge with" in capsys.readouterr().out
 
 
 def test_changes_to_a_recipe_need_its_name(

@@ -6,7 +6,7 @@ from typing import Any
 
 from models.search.content import Content
 from training.evaluation.retrieval import Collection
-from training.retraining.changed import MOST, changed
+from training.retraining.changed import MOST, MOST_ANSWERS, answers, changed
 
 DOCUMENTS = {"right": "the  right\none " + "x" * 200, "wrong": "the wrong one"}
 QUERIES = {f"q{at}": f"question {at}" for at in range(40)}
@@ -45,3 +45,26 @@ def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents
     before, after = ({"titles": {"each": [each], "hits": [["a\0text"]]}} for each in (0.0, 1.0))
     [row] = changed(titles, before, after)["gained"]
     assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "text": "A text"}])
+
+
+def test_every_query_has_both_answers_the_largest_change_first() -> None:
+    hits = [f"d{at}" for at in range(12)]
+    documents = {id: Content(id) for id in hits}
+    asked = {"judged": Collection(documents, QUERIES, {name: {"d0": 1.0} for name in QUERIES}, 0)}
+    before = scores([0.5] * 40, [hits] * 40)
+    after = scores([0.5] * 38 + [0.2, 0.7], [hits[::-1]] * 40)
+    found = answers(asked, before, after)
+    assert [row["query"] for row in found[:3]] == ["question 38", "question 39", "question 0"]
+    assert len(found) == 40
+    assert [hit["id"] for hit in found[0]["active"]] == hits[:10]
+    assert [hit["id"] for hit in found[0]["candidate"]] == hits[:1:-1]
+
+
+def test_of_very_many_queries_those_that_changed_most_are_kept() -> None:
+    many = {f"q{at}": f"question {at}" for at in range(MOST_ANSWERS + 5)}
+    asked = {"judged": Collection({"a": Content("a")}, many, {name: {"a": 1.0} for name in many}, 0)}
+    before = scores([0.0] * len(many), [["a"]] * len(many))
+    after = scores([0.0] * 5 + [1.0] * MOST_ANSWERS, [["a"]] * len(many))
+    found = answers(asked, before, after)
+    assert len(found) == MOST_ANSWERS
+    assert {row["difference"] for row in found} == {1.0}

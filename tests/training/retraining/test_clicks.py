@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from training.retraining import clicks
 from training.retraining.clicks import estimated_bias, judgements_of, sessions_of
 from training.retraining.judgements import Judgement
 
@@ -160,6 +161,19 @@ def test_a_conversion_says_more_than_a_click() -> None:
 def test_pages_behind_the_first_keep_their_positions() -> None:
     [session] = sessions_of([event("q", "d12", ["d11", "d12", "d13"]) | {"position": 12}])
     assert session.positions == {"d11": 11, "d12": 12, "d13": 13}
+
+
+def test_the_queries_that_may_be_trained_on_are_of_the_searches_that_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = {
+        "default": [event("old", "a", search="1"), event("Held  on", "a", search="2")],
+        "other": [event("new", "a", search="3"), event("new", "b", search="4")],
+    }
+    monkeypatch.setattr(clicks, "MOST", 3)
+    monkeypatch.setattr(clicks, "events_of", lambda _, collection: kept[collection])
+    used = clicks.used_at("http://service", tuple(kept), 1.0, 1, 1)
+    assert used.asked == {"default": ("Held on",), "other": ("new",)}
 
 
 def test_no_events_say_nothing() -> None:

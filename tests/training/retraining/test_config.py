@@ -62,6 +62,12 @@ def test_a_recipe_and_a_base_are_names_or_paths_beside_the_file(tmp_path: Path) 
         ('[corpus]\nfile = "b"\ncollections = ["a"]\n', "`collections` goes with `service`"),
         ('[corpus]\nservice = "b"\ncollections = ["a", "*"]\n', "'*' is no name of one"),
         ('[corpus]\nservice = "b"\ncollections = []\n', "corpus.collections: "),
+        ('[corpus]\nfile = "b"\n[train]\nminutes = inf\n', "train.minutes: input should be a finite number"),
+        (
+            '[corpus]\nfile = "b"\n[events]\nposition_bias = "x"\n',
+            "events.position_bias: write `estimate` or a number from 0 to 3, not 'x'.",
+        ),
+        ('[corpus]\nfile = "b"\n[events]\nposition_bias = 9\n', "a number from 0 to 3, not 9."),
         ("[corpus\n", "is not TOML"),
     ],
 )

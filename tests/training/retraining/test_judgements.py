@@ -192,3 +192,15 @@ def test_clicks_of_one_key_rest_on_it_and_do_not_judge_alone() -> None:
     assert {*found.keys.values()} == {"page"}
     by_two = [click._replace(key="other") for click in clicks]
     assert judged([*clicks, *by_two], KNOWN, 0.5).keys == {}
+
+
+def test_a_query_is_of_use_where_nobody_named_one_of_its_answers() -> None:
+    said = [
+        Judgement("clicked", "a", True, "key", of_use=True),
+        Judgement("both", "a", True, "key", of_use=True),
+        Judgement("both", "b", True, "key"),
+        Judgement("said later", "a", True, "key", of_use=True),
+        Judgement("said later", "a", True, "key"),
+        Judgement("named", "c", True),
+    ]
+    assert judged(said, KNOWN, 0.5).of_use == {"clicked"}

@@ -59,6 +59,19 @@ def test_other_queries_asked_in_between_do_not_begin_the_count_anew(store: Store
     assert count_looks(store, searches(0)).number == 3
 
 
+def test_a_part_of_earlier_queries_is_a_second_look_however_many_there_were(store: Store) -> None:
+    """As the search alone, which asks no neighbours: the samples of many queries end at other places."""
+    many = searches(0, 3000)["judged"]
+    both = {"titles": many, "neighbours": searches(5000, 3000)["judged"]}
+    looks = count_looks(store, both)
+    content = {"meta": {"looks": looks.number, "asked": looks.asked}}
+    (store.folder(str(store.wanted())) / REPORT).write_text(json.dumps(content), encoding="utf-8")
+    assert count_looks(store, {"titles": many}).number == 2
+    assert count_looks(store, both | {"known": searches(9000, 6000)["judged"]}).number == pytest.approx(
+        1.5, abs=0.1
+    )
+
+
 def test_without_judged_queries_the_others_are_counted(store: Store) -> None:
     titles = {"titles": searches(0)["titles"]}
     assert count_looks(store, titles).asked != count_looks(store, searches(0)).asked

@@ -55,6 +55,7 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     card = (job.store.folder(manifest.version) / CARD).read_text(encoding="utf-8")
     assert f"Trained by the recipe simcse-unsup on {len(job.corpus):,} rows, in 3 steps." in card
     assert f"**{report['headline']}** Compared with {active}, {report['meta']['date']}." in card
+    assert [step for step, _ in report["curve"]["loss"]] == [3]
     [row] = [row for row in report["rows"] if row["name"] == "stsb"]
     assert f"| {row['title']} | {row['measure']} | {figure(1.0)} | {figure(after)} |" in card
     assert CARD in manifest.files
@@ -183,15 +184,15 @@ def test_what_is_active_meanwhile_is_not_overridden(job: Job, monkeypatch: pytes
     other = publish(job.store, make_tiny_source(job.work / "other", seed=5)).version
 
     def decided_meanwhile(*arguments: object) -> object:
+        job.store.want(other)
         job.store.write_state({"live": other})
         return judge(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr("training.retraining.one.judge", decided_meanwhile)
-    before = job.store.wanted()
     outcome = retrain(job)
     assert not outcome.published
     assert f"{other} became active" in outcome.reason
-    assert job.store.wanted() == before
+    assert job.store.wanted() == other
     assert job.store.verify(str(outcome.version))
 
 

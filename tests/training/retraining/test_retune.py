@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from models.manifest import REPORT, REPORT_PAGE
+from models.manifest import FILE_NAME, REPORT, REPORT_PAGE, Gate, SearchDefaults
+from tests.service.lifecycle.test_learned_search import with_search
 from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.retraining.test_auto import documents
 from tests.training.retraining.test_tuning import search
 from training.errors import NothingToLearn
+from training.evaluation.retrieval import Collection
 from training.retraining.config import Config, CorpusTable, GateTable, JudgementsTable
 from training.retraining.gathered import gather
+from training.retraining.judgements import Judgement, judged
 from training.retraining.one import Job
 from training.retraining.publication import Outcome
-from training.retraining.retune import USUAL, Half, crossed, retune, setting_of
+from training.retraining.retune import USUAL, Half, crossed, judged_by_halves, retune, setting_of, sides
+from training.retraining.searches import LEAST_DEV_QUERIES
+from training.retraining.tuning import LEAST_QUERIES, LENGTHS, OF_TEXT_ALONE, Setting
 
 Retune = Callable[..., Outcome]
 
@@ -28,8 +33,19 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
     """retune on documents whose titles are their first words, which the tiny model knows nothing of."""
     found = documents(WORDS, 420)
 
-    def run(count: int = 420, titled: bool = True, judged: int = 0) -> Outcome:
-        asked = [f"{' '.join(each['text'].split()[4:7])} {at}\t{each['id']}" for at, each in enumerate(found)]
+    def run(
+        count: int = 420, titled: bool = True, judged: int = 0, active: str = "", clicked: bool | None = None
+    ) -> Outcome:
+        """active: other than the one in service. clicked: judged are queries that dense search answers, by
+        clicks or in so many words.
+        """
+        queries = [
+            f"{' '.join(each['text'].split()[4:7])} {at}"
+            if clicked is None
+            else f"{each['title']} {each['text']}"
+            for at, each in enumerate(found)
+        ]
+        asked = [f"{query}\t{each['id']}" for query, each in zip(queries, found, strict=True)]
         lines = "\n".join(["query\tid", *asked[:judged]])
         (tmp_path / "judged.tsv").write_text(lines + "\n", encoding="utf-8")
         rows = [each if titled else {"id": each["id"], "text": each["text"]} for each in found[:count]]
@@ -40,6 +56,10 @@ def tuned(job: Job, tmp_path: Path) -> Retune:
             gate=GateTable(),
         )
         gathered = gather(config, job.store, lambda _: None)
+        if clicked:
+            every = frozenset((*gathered.found.train, *gathered.found.dev, *gathered.found.held))
+            gathered = gathered._replace(found=gathered.found._replace(of_use=every))
+        gathered = gathered._replace(active=active or gathered.active)
         return retune(gathered, config, job.store, lambda _: None)
 
     return run
@@ -89,6 +109,36 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
     assert [manifest.version for manifest in job.store.versions()] == before
 
 
+def test_a_search_that_was_refused_once_is_published_with_the_report_that_accepts_it(
+    job: Job, tuned: Retune
+) -> None:
+    active = str(job.store.wanted())
+    first = str(tuned().version)
+    refused = job.store.verify(first).model_copy(update={"gate": Gate(mode="on", verdict="refused")})
+    (job.store.folder(first) / FILE_NAME).write_text(refused.model_dump_json(), encoding="utf-8")
+    job.store.want(active)
+    (job.store.root / first).rename(job.store.root / (earlier := first.replace("202", "201", 1)))
+    named = refused.model_copy(update={"version": earlier})
+    (job.store.folder(earlier) / FILE_NAME).write_text(named.model_dump_json(), encoding="utf-8")
+    outcome = tuned()
+    assert outcome.published, outcome.reason
+    made = job.store.verify(str(outcome.version))
+    assert made.gate is not None
+    assert made.gate.verdict == "accepted"
+    assert earlier not in job.store.names()
+
+
+def test_too_few_judged_queries_leave_the_choice_to_the_text(job: Job, tuned: Retune) -> None:
+    outcome = tuned(judged=24)
+    assert outcome.published, outcome.reason
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    counts = report["meta"]["documents"]
+    choosing = counts["queries_trained_on"] + counts["queries_held_out_for_dev"]
+    assert LEAST_DEV_QUERIES <= choosing < LEAST_QUERIES
+    tried = {str(Setting(weight, tokens)) for weight in OF_TEXT_ALONE for tokens in LENGTHS}
+    assert {*report["meta"]["tuned"]["default"]} == tried
+
+
 def test_without_held_out_queries_nothing_can_be_chosen(tuned: Retune) -> None:
     with pytest.raises(NothingToLearn, match="too few held-out queries"):
         tuned(60, titled=False)
@@ -119,3 +169,68 @@ def test_each_half_is_judged_by_what_the_other_chose() -> None:
     assert right["served"]["ndcg10"] == 1.0
     assert wrong["served"]["ndcg10"] < 0.9
     assert wrong["ndcg10"] == right["ndcg10"], "dense search has no weight"
+
+
+def test_the_search_of_a_version_that_the_service_still_builds_is_wanted(job: Job, tuned: Retune) -> None:
+    """As behind a recipe of the same retraining: the swap takes longer than to choose a search."""
+    live = str(job.store.wanted())
+    built = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    job.store.write_state({"live": live})
+    job.store.want(built)
+    outcome = tuned(active=built)
+    assert outcome.published, outcome.reason
+    assert job.store.wanted() == outcome.version
+    assert job.store.verify(str(outcome.version)).parent == built
+
+
+def test_a_rollback_meanwhile_is_newer_than_the_search(job: Job, tuned: Retune) -> None:
+    live = str(job.store.wanted())
+    left = with_search(job.store, live, {"other": SearchDefaults(mode="hybrid", weight=0.4)})
+    job.store.write_state({"live": live})
+    job.store.want(live, "rollback")
+    outcome = tuned(active=left)
+    assert not outcome.published
+    assert f"{live} became active" in outcome.reason
+    assert job.store.wanted() == live
+
+
+def test_one_key_whose_word_does_not_judge_chooses_no_search(job: Job, tmp_path: Path) -> None:
+    rows = documents(WORDS, 420)
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = Config(corpus=CorpusTable(file=tmp_path / "documents.jsonl", held_out=0.3, least=20))
+    gathered = gather(config, job.store, lambda _: None)
+
+    def choosing(*keys: str | None) -> set[str]:
+        said = [
+            Judgement(f"{each['text']} {at}", each["id"], True, keys[at % len(keys)])
+            for at, each in enumerate(rows[:300])
+        ]
+        known = {document.id: document.id for document in gathered.documents.kept}
+        found = judged(said, known, 0.5)
+        dev, _ = sides(gathered._replace(found=found, split=gathered.split.moved(found.parts)), config)
+        return set(dev)
+
+    assert "judged" not in choosing("spam")
+    assert "judged" in choosing(None)
+    assert "judged" in choosing("spam", None)
+
+
+def test_a_collection_whose_halves_cannot_choose_is_not_judged_by_another() -> None:
+    def half(**queries: int) -> Collection:
+        within = {f"{name}{at}": name for name, count in queries.items() for at in range(count)}
+        return Collection({}, within, {name: {} for name in within}, 0, within)
+
+    enough, few = LEAST_QUERIES, LEAST_QUERIES - 1
+    one, other = half(both=enough, one=enough, few=few, alone=enough), half(both=enough, one=1, few=few)
+    assert judged_by_halves([Half(one, other), Half(other, one)]) == {"both", "one"}
+
+
+def test_clicks_guard_and_do_not_hide_what_was_never_shown(job: Job, tuned: Retune) -> None:
+    """All answers are what dense search found already: another search can gain nothing there, or lose."""
+    refused = tuned(judged=160, clicked=False)
+    assert (refused.published, refused.reason) == (False, "Nothing became better by more than luck explains.")
+    outcome = tuned(judged=160, clicked=True)
+    assert outcome.published, outcome.reason
+    report = json.loads((job.store.folder(str(outcome.version)) / REPORT).read_bytes())
+    assert {gain["name"] for gain in report["gains"]} == {"own clicked", "own titles", "own known"}
+    assert "own clicked served" in {row["name"] for row in report["rows"]}

@@ -71,6 +71,7 @@ def test_how_a_run_ended_is_written_down_with_what_it_said(tmp_path: Path, statu
     assert found["last_run"]["said"] == "because\nof that"
     assert found["last_run"]["why"] == "clock"
     assert found["runs"][word] >= 1
+    assert found["ends"][0] == {key: value for key, value in found["last_run"].items() if key != "said"}
     began, ended = (datetime.fromisoformat(found["last_run"][key]) for key in ("started", "ended"))
     assert began <= ended <= datetime.now(UTC)
     assert read_runs(tmp_path)["next_run"] is None, "it has stopped, so nothing is due"

@@ -101,6 +101,17 @@ def test_the_ranking_that_answers_is_found(answer: str) -> None:
     assert found.queries == LEAST_QUERIES
 
 
+def test_an_answer_that_stands_first_gains_nothing_where_nothing_tells_documents_apart() -> None:
+    """Equal vectors, and no word in common: words alone find nothing, and vectors no answer but by luck."""
+    texts = [f"a{at:02}" for at in range(LEAST_QUERIES)] + [f"z{at:02}" for at in range(LEAST_QUERIES)]
+    documents = {text: Content(text) for text in texts}  # the answers first, as searches.py has them
+    queries = {f"q{at}": f"ask{at}" for at in range(LEAST_QUERIES)}
+    right = {f"q{at}": {f"a{at:02}": 1.0} for at in range(LEAST_QUERIES)}
+    model = _model(dict.fromkeys([*texts, *queries.values()], _angle(0)))
+    found = tune([Collection(documents, queries, right, 0)], model)["default"]
+    assert set(found.ndcg10.values()) == {0.0}
+
+
 def test_each_collection_learns_its_own_and_one_with_few_queries_learns_nothing() -> None:
     dense, model = search("dense")
     within = dict.fromkeys((*dense.documents, *dense.queries), "a")

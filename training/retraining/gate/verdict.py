@@ -9,6 +9,7 @@ Scores = Mapping[str, Any]  # as evaluation.suites.score gives them, and what fi
 # What only a comparison needs: long, and not in a report.
 SAMPLES, EACH, HITS, GROUPS, KEYS = "samples", "each", "hits", "groups", "keys"
 JUDGED = "judged"  # the search by labelled queries: it decides where there is one
+CLICKED = "clicked"  # the same by clicks alone, where the search itself is judged: they know what was shown
 HYBRID = "hybrid"
 SERVED = "served"  # as a query that names no mode is answered; where the sides differ in that
 

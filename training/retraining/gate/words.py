@@ -10,6 +10,7 @@ from training.retraining.gate.verdict import Gain, Row, Scores, Verdict, without
 
 _TITLES = {
     "own judged": "Search on your judged queries",
+    "own clicked": "Search on queries by what people clicked",
     "own titles": "Search for a text by its title",
     "own neighbours": "Search for a sentence by the one before it",
     "own known": "Search for a document by its rare words",

@@ -1,0 +1,220 @@
+"""ModernBERT's graph: sizes, tensors and layers, where padding costs attention only, as in bert.py.
+
+    words ─▶ norm ─▶ layer, layer, … ─▶ norm
+    layer: x + attention(norm(x)), then x + down(activation(up(norm(x))) * gate(norm(x)))
+
+Places are rotations of queries and keys (RoPE), computed on packed rows. Most layers attend to tokens at most
+half a window away, every third to all. Warner et al. 2024; the names are those of transformers' own model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from models.errors import Unsupported
+from models.graph.aside import Aside
+from models.graph.backbone import ACTIVATIONS, OTHERS, Tensors, size_of
+from models.graph.bert import HIDDEN, INPUTS, empty_graph
+from models.graph.nodes import Nodes
+from models.graph.packing import Packing
+from models.graph.positions import plain
+from models.graph.steps import MASKED, Steps
+
+FAMILY = "modernbert"
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+_THETA = {GLOBAL: 160_000.0, LOCAL: 10_000.0}  # where config.json says none
+_OLD_THETA = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class ModernBackbone:
+    """The sizes of a ModernBERT encoder, from its config.json."""
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    vocabulary: int
+    positions: int
+    activation: str
+    epsilon: float
+    kinds: tuple[str, ...]  # of each layer: GLOBAL or LOCAL
+    window: int  # the farthest token that a local layer attends to
+    theta: tuple[float, float]  # of the rotations of global layers, and of local ones
+    biases: tuple[str, ...]  # of `norm`, `attention`, `mlp`: those that add one
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ModernBackbone:
+        """Raise Unsupported."""
+        activation = config.get("hidden_activation", "gelu")
+        if activation not in ACTIVATIONS:
+            raise Unsupported(f"The activation {activation!r} is not known here. {OTHERS}")
+        sizes = {field: size_of(config, name) for field, name in _SIZES.items()}
+        if sizes["width"] % (2 * sizes["heads"]):
+            raise Unsupported(f"{sizes['width']} dimensions cannot be shared among {sizes['heads']} heads.")
+        every = config.get("global_attn_every_n_layers") or 3
+        kinds = config.get("layer_types") or [
+            LOCAL if layer % every else GLOBAL for layer in range(sizes["layers"])
+        ]
+        if len(kinds) != sizes["layers"] or not set(kinds) <= {GLOBAL, LOCAL}:
+            raise Unsupported(f"Layers of the kinds {sorted(set(kinds))} are not known here. {OTHERS}")
+        return cls(
+            **sizes,
+            activation=ACTIVATIONS[activation],
+            epsilon=float(config.get("norm_eps", 1e-5)),
+            kinds=tuple(kinds),
+            window=int(config.get("local_attention", 128)) // 2,
+            theta=(_theta(config, GLOBAL), _theta(config, LOCAL)),
+            biases=tuple(part for part in ("norm", "attention", "mlp") if config.get(f"{part}_bias")),
+        )
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """For the fingerprint."""
+        return {"family": FAMILY, **asdict(self)}
+
+    def shapes(self, _: str = "last") -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Every tensor of the graph with its shape as the checkpoint has it: (out, in) for a weight."""
+        d = self.width
+        yield "embeddings.tok_embeddings.weight", (self.vocabulary, d)
+        yield from self._both("norm", "embeddings.norm", (d,))
+        for layer in range(self.layers):
+            at = f"layers.{layer}"
+            if layer:  # the first takes the normalised words
+                yield from self._both("norm", f"{at}.attn_norm", (d,))
+            yield from self._both("attention", f"{at}.attn.Wqkv", (3 * d, d))
+            yield from self._both("attention", f"{at}.attn.Wo", (d, d))
+            yield from self._both("norm", f"{at}.mlp_norm", (d,))
+            yield from self._both("mlp", f"{at}.mlp.Wi", (2 * self.inner, d))
+            yield from self._both("mlp", f"{at}.mlp.Wo", (d, self.inner))
+        yield from self._both("norm", "final_norm", (d,))
+
+    def _both(self, part: str, at: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield f"{at}.weight", shape
+        if part in self.biases:
+            yield f"{at}.bias", shape[:1]
+
+    def rotations(self, kind: str, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Cosine and sine of each place's angles, float32 (length, size of a head / 2) each."""
+        size = self.width // self.heads
+        # In float32, as torch computes them.
+        angles = np.float32(self.theta[kind == LOCAL]) ** (
+            np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+        )
+        turns = np.arange(length, dtype=np.float32)[:, None] * (np.float32(1) / angles)
+        return np.cos(turns), np.sin(turns)
+
+
+def _theta(config: Mapping[str, Any], kind: str) -> float:
+    said = (config.get("rope_parameters") or {}).get(kind) or {}
+    if said.get("rope_type", "default") != "default" or config.get("rope_scaling"):
+        raise Unsupported(f"Rotations other than the default ones are not known here. {OTHERS}")
+    return float(said.get("rope_theta") or config.get(_OLD_THETA[kind]) or _THETA[kind])
+
+
+def modernbert_graph(
+    backbone: ModernBackbone, tensors: Tensors, longest: int, aside: Aside | None = None
+) -> onnx.GraphProto:
+    """As `bert_graph`; longest: tokens of the longest row that is ever computed."""
+    graph = empty_graph(FAMILY, INPUTS[:2], backbone.width)
+    _Writer(backbone, tensors, Nodes(graph, "bert.", aside=aside), longest).layers()
+    return graph
+
+
+class _Writer(Steps):
+    def __init__(self, backbone: ModernBackbone, tensors: Tensors, nodes: Nodes, longest: int) -> None:
+        super().__init__(backbone, tensors, nodes)
+        self._modern = backbone
+        self._longest = longest
+
+    def layers(self) -> None:
+        n, modern = self._nodes, self._modern
+        mask = self._mask()
+        masks = {GLOBAL: mask, LOCAL: n("Add", mask, self._far())}
+        packing = Packing(n, modern.heads, modern.width // modern.heads)
+        turns = {kind: self._turns(kind, packing.columns) for kind in sorted(set(modern.kinds))}
+        words = n("Gather", self._weight("embeddings.tok_embeddings"), packing.pack("input_ids"))
+        x = self._normalise(words, "embeddings.norm")
+        for layer, kind in enumerate(modern.kinds):
+            at = f"layers.{layer}"
+            normed = self._normalise(x, f"{at}.attn_norm") if layer else x
+            mixed = self._turned_attention(normed, masks[kind], turns[kind], packing, f"{at}.attn")
+            x = n("Add", x, self._linear(mixed, f"{at}.attn.Wo"))
+            x = n("Add", x, self._gated(self._normalise(x, f"{at}.mlp_norm"), f"{at}.mlp"))
+        packing.unpack(self._normalise(x, "final_norm"), HIDDEN)
+
+    def _far(self) -> str:
+        """(sequence, sequence): what is added to the scores of tokens that are too far apart."""
+        n = self._nodes
+        places = plain(n)
+        apart = n("Abs", n("Sub", n("Unsqueeze", places, n.ints(0)), n("Unsqueeze", places, n.ints(1))))
+        far = n("Greater", apart, n.tensor(self._modern.window, np.int64))
+        return n("Mul", n("Cast", far, to=TensorProto.FLOAT), n.tensor(MASKED))
+
+    def _turns(self, kind: str, columns: str) -> tuple[str, str]:
+        """Cosines and sines of the packed tokens, (tokens, 1, size / 2) each."""
+        n = self._nodes
+        cosine, sine = (
+            n("Unsqueeze", n("Gather", n.tensor(table), columns), n.ints(1))
+            for table in self._modern.rotations(kind, self._longest)
+        )
+        return cosine, sine
+
+    def _turned_attention(self, x: str, mask: str, turns: tuple[str, str], packing: Packing, at: str) -> str:
+        n, modern = self._nodes, self._modern
+        query, key, value = self._parts(x, f"{at}.Wqkv", ("query", "key", "value"))
+        query, key, value = map(packing.split, (self._turned(query, turns), self._turned(key, turns), value))
+        scores = n("MatMul", query, n("Transpose", key, perm=(0, 1, 3, 2)))
+        scores = n("Add", n("Div", scores, n.tensor(math.sqrt(modern.width // modern.heads))), mask)
+        return packing.join(n("MatMul", n("Softmax", scores, axis=3), value), modern.width)
+
+    def _turned(self, x: str, turns: tuple[str, str]) -> str:
+        """The pieces of `x` (tokens, width) as (tokens, heads, size), each pair of numbers rotated.
+
+        A pair is a number of the first half of its piece with the one of the same place in the second.
+        """
+        n, heads = self._nodes, self._modern.heads
+        size = self._modern.width // heads
+        cosine, sine = turns
+        pieces = n("Reshape", x, n.ints(-1, heads, size))
+        first, second = (
+            n("Slice", pieces, n.ints(start), n.ints(start + size // 2), n.ints(2))
+            for start in (0, size // 2)
+        )
+        left = n("Sub", n("Mul", first, cosine), n("Mul", second, sine))
+        right = n("Add", n("Mul", second, cosine), n("Mul", first, sine))
+        return n("Concat", left, right, axis=2)
+
+    def _gated(self, x: str, at: str) -> str:
+        up, gate = self._parts(x, f"{at}.Wi", ("up", "gate"))
+        return self._linear(self._nodes("Mul", self._activate(up), gate), f"{at}.Wo")
+
+    def _parts(self, x: str, at: str, names: tuple[str, ...]) -> list[str]:
+        """The results of one linear layer, in as many parts of the same width as there are names."""
+        n = self._nodes
+        weights = np.split(self._tensors[f"{at}.weight"], len(names))
+        found = [
+            n("MatMul", x, n.tensor(weight.T, name=f"{at}.{name}.weight"))
+            for weight, name in zip(weights, names, strict=True)
+        ]
+        if (bias := self._tensors.get(f"{at}.bias")) is None:
+            return found
+        return [
+            n("Add", part, n.tensor(own)) for part, own in zip(found, np.split(bias, len(names)), strict=True)
+        ]

@@ -1,0 +1,123 @@
+"""Words of Japanese text by MeCab, for tokenizers that tokenizer.json alone cannot describe.
+
+    vocab.txt, tokenizer_config.json ─▶ tokenizer.json with a part of Simile's own, `WORDS`
+    text ─▶ NFKC ─▶ MeCab finds words ─▶ in small letters, where it says so ─▶ WordPiece, or single characters
+
+As transformers' BertJapaneseTokenizer. MeCab comes with `fugashi`, and each dictionary is a package.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+
+from models.errors import Unsupported
+
+JAPANESE = "BertJapaneseTokenizer"  # a folder's tokenizer_class
+WORDS = "simile_words"  # the part of tokenizer.json
+_DICTIONARIES = ("unidic_lite", "ipadic", "unidic")
+_USUAL = "unidic_lite"  # transformers' own, where a folder names none
+_SPECIAL = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+_INSTALL = "In Simile's folder: pip install -c constraints.txt '.[japanese]'"
+
+
+def described(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a tokenizer.json; config: tokenizer_config.json. Raise Unsupported."""
+    words, pieces = config.get("word_tokenizer_type"), config.get("subword_tokenizer_type", "wordpiece")
+    if words != "mecab" or pieces not in ("wordpiece", "character"):
+        raise Unsupported(
+            f"{folder.name} finds words by {words} and pieces by {pieces} (BertJapaneseTokenizer); mecab "
+            "with wordpiece or character is built here. Choose a Japanese model with a tokenizer.json, as "
+            "ruri-v3 or multilingual-e5."
+        )
+    if not (folder / "vocab.txt").is_file():
+        raise Unsupported(f"{folder} has no vocab.txt, which BertJapaneseTokenizer reads.")
+    lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    vocabulary = {token: id for id, token in enumerate(lines[:-1] if lines[-1] == "" else lines)}
+    named = {name: _text(config.get(f"{name}_token", usual)) for name, usual in _SPECIAL.items()}
+    opened = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token=named["unk"], max_input_chars_per_word=100))
+    options = {"normalize_text": True, "mecab_dic": _USUAL, "mecab_option": ""} | (
+        config.get("mecab_kwargs") or {}
+    )
+    if options["normalize_text"]:
+        opened.normalizer = normalizers.NFKC()
+    opened.add_special_tokens([token for token in named.values() if token in vocabulary])
+    around = [(token, vocabulary[token]) for token in (named["cls"], named["sep"])]
+    opened.post_processor = processors.TemplateProcessing(
+        single=f"{named['cls']} $A {named['sep']}", special_tokens=around
+    )
+    content: dict[str, Any] = json.loads(opened.to_str())
+    return content | {
+        WORDS: {
+            "dictionary": options["mecab_dic"],
+            "option": options["mecab_option"] or "",
+            "lower": bool(config.get("do_lower_case", False)),
+            "characters": pieces == "character",
+        }
+    }
+
+
+def use_mecab(opened: tokenizers.Tokenizer, said: Mapping[str, Any]) -> None:
+    """Let a tokenizer find words as its WORDS say. Raise Unsupported where MeCab is not installed."""
+    custom: Any = pre_tokenizers.PreTokenizer
+    opened.pre_tokenizer = custom.custom(_Mecab(said))
+
+
+class _Mecab:
+    """A pre-tokenizer of the tokenizers library."""
+
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        self._lower, self._characters = said["lower"], said["characters"]
+        self._tagger = _tagger(said["dictionary"], said["option"])
+        self._one = threading.Lock()  # a tagger reads one text at a time
+
+    def pre_tokenize(self, text: Any) -> None:
+        text.split(self._split)
+
+    def _split(self, _: int, text: Any) -> list[Any]:
+        found = [text[start:end] for start, end in self._places(str(text.normalized))]
+        if self._lower:
+            for word in found:
+                word.lowercase()
+        return found
+
+    def _places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where each word begins and ends; white space is none."""
+        with self._one:
+            words = [word.surface for word in self._tagger(text)]
+        at = 0
+        for word in words:
+            start = text.index(word, at)
+            at = start + len(word)
+            if self._characters:
+                yield from ((place, place + 1) for place in range(start, at))
+            elif not word.isspace():
+                yield start, at
+
+
+def _tagger(dictionary: str | None, option: str) -> Any:
+    try:
+        fugashi = import_module("fugashi")
+        if dictionary is not None:
+            if dictionary not in _DICTIONARIES:
+                raise Unsupported(f"The dictionary {dictionary!r} is not one of {', '.join(_DICTIONARIES)}.")
+            folder = import_module(dictionary).DICDIR
+            option = f'-d "{folder}" -r "{Path(folder) / "mecabrc"}" {option}'
+    except ModuleNotFoundError as missing:
+        raise Unsupported(
+            f"This model finds Japanese words by MeCab, which needs the package {missing.name}. {_INSTALL}; "
+            f"another dictionary than unidic_lite is a package of its own: pip install {dictionary}."
+        ) from None
+    return fugashi.GenericTagger(option)
+
+
+def _text(token: Any) -> str:
+    return str(token["content"]) if isinstance(token, Mapping) else str(token)

@@ -1,0 +1,69 @@
+"""A model whose weights lie beside its graph: what publishing takes, and what a kill leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.store import Store
+from models.tokens.texts import PROOF_TEXTS
+from tests.models.large import large_source
+from tests.tiny import tiny_source
+
+pytestmark = pytest.mark.long
+MOST = 1.3  # times the bytes of the weights
+SECONDS = 240
+
+
+def _begun(*arguments: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.models.large_process", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_publishing_takes_little_more_memory_than_the_weights_have_bytes(tmp_path: Path) -> None:
+    """The same of 2.5 GB, in a cgroup of that size: python -m benchmarks.large."""
+    tiny = tiny_source(tmp_path / "tiny")  # the libraries are loaded by then
+    large = large_source(tmp_path / "large", layers=24, width=768, heads=12, vocabulary=3000, max_length=16)
+    with _begun(tmp_path / "models", tiny, large) as process:
+        said, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    ratio = float(said.split()[1])
+    assert 0.5 < ratio < MOST
+    versions = Store(tmp_path / "models").versions()
+    assert sorted("onnx/model.onnx_data" in manifest.files for manifest in versions) == [True, True]
+
+
+STATES: dict[str, Callable[[Path], bool]] = {
+    "the weights are copied": lambda at: any(at.glob(".tmp-*/model.safetensors")),
+    "the graph is written": lambda at: any(at.glob(".tmp-*/onnx/model.onnx_data")),
+    "it is proved": lambda at: any(at.glob(".tmp-*/golden.json")),
+    "it is sealed": lambda at: any(at.glob(".tmp-*/manifest.json")) or bool(Store(at).names()),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_kill_leaves_nothing_or_a_whole_version(tmp_path: Path, state: str) -> None:
+    source = large_source(tmp_path / "large", layers=2, width=256, heads=4, vocabulary=3000)
+    root = tmp_path / "models"
+    with _begun(root, source) as process:
+        until = time.monotonic() + SECONDS
+        while not STATES[state](root):
+            assert process.poll() is None
+            assert time.monotonic() < until
+        process.kill()
+    store = Store(root)
+    assert not store.problems()
+    for manifest in store.versions():
+        store.verify(manifest.version)
+    with _begun(root, source) as again:
+        assert again.wait(SECONDS) == 0
+    [manifest] = store.versions()
+    assert not list(root.glob(".tmp-*")), "what the kill left is swept"
+    vectors = store.open(manifest.version).encode(PROOF_TEXTS[:4]).vectors
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)

@@ -1,0 +1,158 @@
+"""Folders with values that make no sense, or with unusual sizes: refused in a sentence, or served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from models.errors import ProofFailed, Unsupported
+from models.sources.folder import Asked
+from models.store import Store
+
+pytest.importorskip("sentence_transformers")
+from sentence_transformers.sentence_transformer import modules
+
+from tests.models.families import FAMILIES, WIDTH, assembled, family_source, raw_source
+from tests.models.test_families import CLOSE, imported, reference
+from tests.models.test_said_by_folders import TEXTS
+
+
+def _said(folder: Path, file: str, **changed: object) -> None:
+    content = json.loads((folder / file).read_bytes()) if (folder / file).is_file() else {}
+    (folder / file).write_text(json.dumps(content | changed))
+
+
+def _dense_of(folder: Path, weight: NDArray[np.float32]) -> None:
+    at = folder / "2_Dense"
+    at.mkdir()
+    (at / "config.json").write_text("{}")
+    save_file({"linear.weight": weight}, at / "model.safetensors")
+    listed = json.loads((folder / "modules.json").read_bytes())
+    listed[2:] = [{"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+def _another_tokenizer(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
+    words = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {word: id + 9 * (id > 9) for word, id in words.items()}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no number": (lambda at: _said(at, "config.json", num_attention_heads=0), "cannot be opened with"),
+    "a text for a number": (
+        lambda at: _said(at, "config.json", layer_norm_eps="small"),
+        "of a wrong kind .ValueError",
+    ),
+    "a list for an object": (
+        lambda at: _said(at, "config.json", auto_map=["a"]),
+        "of a wrong kind .AttributeError",
+    ),
+    "a list of prompts": (
+        lambda at: _said(at, "config_sentence_transformers.json", prompts=["a"]),
+        "of a wrong kind .AttributeError",
+    ),
+    "a pooling of no name": (
+        lambda at: (at / "1_Pooling" / "config.json").write_text('{"pooling_mode": 5}'),
+        "of a wrong kind .TypeError",
+    ),
+    "a length below 0": (
+        lambda at: _said(at, "sentence_bert_config.json", max_seq_length=-5),
+        "would have -5 tokens. Say a number above 0: max_seq_length",
+    ),
+    "a layer of another width": (
+        lambda at: _dense_of(at, np.ones((8, WIDTH - 1), np.float32)),
+        rf"weights .8, {WIDTH - 1}. and a bias .8,., and takes {WIDTH} numbers",
+    ),
+    "a layer that is not finite": (
+        lambda at: _dense_of(at, np.full((8, WIDTH), np.inf, np.float32)),
+        "2_Dense/linear.weight is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", MALFORMED)
+def test_values_that_make_no_sense_are_refused_in_one_clear_line(tmp_path: Path, wrong: str) -> None:
+    folder = family_source(tmp_path / "model", "bert")
+    break_it, reason = MALFORMED[wrong]
+    break_it(folder)
+    with pytest.raises(Unsupported, match=reason) as raised:
+        imported(folder, Store(tmp_path / "models"))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder = family_source(tmp_path / "model", "bert")
+    _another_tokenizer(folder)
+    with pytest.raises(ProofFailed, match=r"makes the id \d+, and the model has \d+ rows of words"):
+        imported(folder, Store(tmp_path / "models"))
+
+
+def test_a_word_table_may_have_more_rows_than_the_tokenizer_has_words(tmp_path: Path) -> None:
+    """Models are padded to a multiple of 64, for instance."""
+    folder = family_source(tmp_path / "model", "bert")
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("word_embeddings.weight"))
+    weights[name] = np.concatenate([weights[name], weights[name][:64]])
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _said(folder, "config.json", vocab_size=len(weights[name]))
+    store = Store(tmp_path / "models")
+    encoder = store.open(imported(folder, store).version)
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)
+
+
+def test_a_table_is_of_floats_that_are_finite(tmp_path: Path) -> None:
+    folder = family_source(tmp_path / "model", "static")
+    [weights] = folder.rglob("model.safetensors")
+    [(name, table)] = load_file(weights).items()
+    save_file({name: table.astype(np.int8)}, weights)
+    with pytest.raises(Unsupported, match="is of no floats"):
+        imported(folder, Store(tmp_path / "models"))
+    table[-1, 0] = np.inf  # of a word that no text of the proof has
+    save_file({name: table}, weights)
+    with pytest.raises(Unsupported, match="is not finite"):
+        imported(folder, Store(tmp_path / "models"))
+
+
+def test_positions_behind_the_padding_are_counted_for_the_longest_text(tmp_path: Path) -> None:
+    """A family that no list here names, with RoBERTa's own id of padding."""
+    import transformers
+
+    sizes = FAMILIES["roberta"].settings | {"pad_token_id": 1}
+    kind = FAMILIES["roberta"]._replace(
+        config=transformers.RobertaPreLayerNormConfig, model=transformers.RobertaPreLayerNormModel
+    )
+    raw = raw_source(tmp_path / "raw", kind, sizes)
+    positions = sizes["max_position_embeddings"]
+    with pytest.raises(Unsupported, match=f"takes fewer than {positions} tokens"):
+        imported(raw, Store(tmp_path / "models"), Asked(max_length=positions))
+
+
+def test_a_family_that_torch_cannot_export_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    kind = FAMILIES["bert"]._replace(config=transformers.FNetConfig, model=transformers.FNetModel)
+    raw = raw_source(tmp_path / "raw", kind)
+    capsys.readouterr()
+    with pytest.raises(Unsupported, match="torch cannot export the family 'fnet'") as raised:
+        imported(raw, Store(tmp_path / "models"))
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_prompt_of_white_space_leaves_nothing_out(tmp_path: Path) -> None:
+    raw = raw_source(tmp_path / "raw", FAMILIES["bert"])
+    left_out = modules.Pooling(WIDTH, "mean", include_prompt=False)
+    folder = assembled(raw, tmp_path / "model", [left_out], prompts={"document": " "})
+    store = Store(tmp_path / "models")
+    encoder = store.open(imported(folder, store).version)
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, reference(folder, TEXTS), atol=CLOSE)

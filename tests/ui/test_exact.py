@@ -1,0 +1,100 @@
+"""What a person stores through the page is what is stored; and what was pressed and refused is told."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.ui.browsing import Browsing, Watched
+from tests.ui.service import KEYS, Service
+
+LARGE = 1234567890123456789  # JavaScript rounds it to …800
+
+
+@pytest.fixture
+def admin(browsing: Browsing, keyed: Service) -> Iterator[Watched]:
+    with browsing.page(keyed.url) as page:
+        page.page.add_init_script(f"sessionStorage.setItem('simile-key', '{KEYS['ada'][1]}')")
+        yield page
+
+
+def test_large_whole_numbers_are_neither_rounded_nor_taken_for_each_other(
+    admin: Watched, keyed: Service, tmp_path: Path
+) -> None:
+    rows = [{"id": LARGE + at, "text": f"a stone {at}", "post": LARGE + at} for at in range(2)]
+    file = tmp_path / "posts.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    admin.open("documents?add=1")
+    admin.the("#add-files").set_input_files(file)
+    expect(admin.the(".add [role=status]")).to_contain_text("2 documents stored.")
+    for row in rows:
+        stored = keyed.get(f"/documents/{row['id']}")
+        assert stored["metadata"] == {"post": row["post"]}
+    admin.open(f"document?id={LARGE}")
+    expect(admin.the(".facts td")).to_have_text(str(LARGE))
+    admin.button("Edit").click()
+    admin.the("#edit-title").fill("A title")
+    admin.button("Store").click()
+    expect(admin.the("h2").first).to_have_text("A title")
+    assert keyed.get(f"/documents/{LARGE}")["metadata"] == {"post": LARGE}
+    admin.open("documents")
+    with admin.page.expect_download() as waiting:
+        admin.button("Download as JSON lines").click()
+    saved = [json.loads(line) for line in waiting.value.path().read_text(encoding="utf-8").splitlines()]
+    assert {"post": LARGE} in [one["metadata"] for one in saved]
+    for row in rows:
+        keyed.client.delete(f"/documents/{row['id']}")
+
+
+def test_a_column_named_metadata_is_kept_and_line_breaks_stay(
+    admin: Watched, keyed: Service, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes.csv"
+    file.write_text("id,text,metadata\nn,one,from a table\n", encoding="utf-8")
+    admin.open("documents?add=1")
+    admin.the("#add-files").set_input_files(file)
+    expect(admin.the(".add [role=status]")).to_contain_text("1 document stored.")
+    assert keyed.get("/documents/n")["metadata"] == {"metadata": "from a table"}
+    keyed.put([{"id": "n", "text": "one\r\ntwo"}])
+    admin.open("document?id=n")
+    admin.button("Edit").click()
+    admin.the("#edit-title").fill("A title")
+    admin.button("Store").click()
+    expect(admin.the("h2").first).to_have_text("A title")
+    assert keyed.get("/documents/n")["text"] == "one\r\ntwo"
+    keyed.client.delete("/documents/n")
+
+
+def test_a_table_of_judgements_is_read_strictly(admin: Watched, keyed: Service) -> None:
+    """Without a header none is lost, and no other word than 0 says that a document is wrong."""
+    table = "river\ta\t1\nbridge\tb\tyes\n\nstone\tb\t0\nbridge\tnone\t1\n"
+    admin.open("judge")
+    admin.the("#tsv").set_input_files({"name": "j.tsv", "mimeType": "text/plain", "buffer": table.encode()})
+    expect(admin.the("main")).to_contain_text("2 judgements stored.")
+    expect(admin.the("main li.problem")).to_have_text(
+        [re.compile("^Line 2: The third column must be 1"), re.compile("^Line 5: There is no document")]
+    )
+    stored = {one["query"]: one["relevant"] for one in keyed.get("/feedback")["feedback"]}
+    assert stored == {"river": True, "stone": False}
+    for id in ("a", "b"):
+        keyed.client.delete("/feedback", params={"id": id})
+
+
+def test_a_refusal_of_what_was_pressed_is_told(admin: Watched) -> None:
+    admin.page.route("**/documents/a", lambda route: route.fulfill(status=503, body='{"error": "Not now."}'))
+    admin.open("documents")
+    admin.button("Delete a").click()
+    admin.the("dialog").get_by_role("button", name="Delete").click()
+    expect(admin.the("main > .problem")).to_have_text("Not now.")
+
+
+def test_a_key_that_no_header_can_carry_is_refused_at_once(browsing: Browsing, keyed: Service) -> None:
+    with browsing.page(keyed.url) as page:
+        page.open("documents")
+        page.the("#key").fill("“quoted”")
+        page.button("Use this key").click()
+        expect(page.the(".problem")).to_contain_text("ASCII alone")
+        expect(page.the("#banner")).to_be_hidden()

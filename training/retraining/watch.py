@@ -1,0 +1,82 @@
+"""progress.json in the models folder: how far the retraining in hand is, for `GET /models` and the page."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from models.files.retrainings import remove_progress, write_progress
+from models.words.progress import Say
+from training.runs.curve import Curve
+
+EVERY = 1.0  # seconds from one writing to the next, while steps are made
+
+
+class Watch:
+    """Told of each long step (`say`), and of each line of a training's record (`told`)."""
+
+    def __init__(self, models: Path, say: Say) -> None:
+        self._models, self._say = models, say
+        self._began = _now()
+        self._doing = "beginning"
+        self._curve, self._step = Curve(), 0
+        self._first, self._since = 0, 0.0  # of the training in hand: its first step here, and when
+        self._written = 0.0
+
+    def say(self, step: str) -> None:
+        self._say(step)
+        self._doing = step
+        self._write()
+
+    def told(self, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        self._step = event.get("step", self._step)
+        if kind == "start":  # of another training, such as that of the other half of the queries
+            self._curve, self._step = Curve(), 0
+        if kind in {"start", "resume"}:
+            self._first, self._since = self._step, time.monotonic()
+        if kind in {"start", "resume", "step"}:
+            self._doing = "training"
+        self._curve.add(event)
+        if kind != "step" or time.monotonic() - self._written > EVERY:
+            self._write()
+
+    def _eta(self) -> float | None:
+        """Seconds that the rest of the training takes at its pace so far, None before there is one."""
+        made, steps = self._step - self._first, self._curve.steps
+        if made <= 0 or steps is None:
+            return None
+        return round((time.monotonic() - self._since) * (steps - self._step) / made, 1)
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        content = {
+            "started": self._began,
+            "updated": _now(),
+            "doing": self._doing,
+            "step": self._step,
+            "steps": self._curve.steps,
+            "eta_seconds": self._eta(),
+            **self._curve.shown(),
+        }
+        with contextlib.suppress(OSError):  # a full disk ends no training; its checkpoint will say so
+            write_progress(self._models, content)
+
+
+@contextlib.contextmanager
+def watched(models: Path, say: Say) -> Iterator[Watch]:
+    """The file is there until the block ends."""
+    watch = Watch(models, say)
+    try:
+        yield watch
+    finally:
+        with contextlib.suppress(OSError):
+            remove_progress(models)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
