@@ -39,6 +39,7 @@ from service.runtime.health import Health
 from service.runtime.index_keeper import IndexKeeper
 from service.runtime.watchdog import Heartbeat, Watchdog, lasting
 from service.settings import Settings
+from service.store.filters.grammar import indexed_fields
 from service.store.protocol import Store as Documents
 from service.store.sqlite import SqliteStore
 
@@ -141,7 +142,8 @@ class Runtime:
                 "SIMILE_DATABASE needs the extra postgres: pip install 'simile[cpu,postgres]'."
             ) from error
 
-        shared = self._documents = PostgresStore(settings.database.get_secret_value())
+        url = settings.database.get_secret_value()
+        shared = self._documents = PostgresStore(url, indexed_fields(settings.indexed_fields))
         return in_store(shared.size)
 
     async def start(self) -> None:

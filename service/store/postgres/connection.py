@@ -15,6 +15,7 @@ from psycopg_pool import ConnectionPool
 Raw = psycopg.Connection[tuple[Any, ...]]
 WAIT_SECONDS = 5.0  # for a free connection
 _LEAST = 2
+_BIGINT = 20  # among PostgreSQL's types
 _COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
 
@@ -46,13 +47,17 @@ class Connection:
             copy.write(_COPY_HEAD + b"".join(rows) + _COPY_END)
 
 
-class _VectorDumper(Dumper):
-    """float32 as pgvector receives it: two numbers of 16 bits, then big-endian float32."""
+class _ArrayDumper(Dumper):
+    """float32 as pgvector receives it, and int64 as an array of bigint; both are big-endian."""
 
     format = Format.BINARY
 
-    def dump(self, obj: NDArray[np.float32]) -> bytes:
-        return struct.pack(">hh", len(obj), 0) + obj.astype(">f4").tobytes()
+    def dump(self, obj: NDArray[np.float32] | NDArray[np.int64]) -> bytes:
+        if obj.dtype == np.float32:
+            return struct.pack(">hh", len(obj), 0) + obj.astype(">f4").tobytes()
+        rows = np.empty(len(obj), [("size", ">i4"), ("value", ">i8")])
+        rows["size"], rows["value"] = 8, obj
+        return struct.pack(">iiiii", 1, 0, _BIGINT, len(obj), 1) + rows.tobytes()
 
 
 def opened_pool(url: str, most: int) -> ConnectionPool[Raw]:
@@ -72,8 +77,8 @@ def opened_pool(url: str, most: int) -> ConnectionPool[Raw]:
 
 
 def _configure(raw: Raw) -> None:
-    raw.adapters.register_dumper(np.ndarray, _VectorDumper)
+    raw.adapters.register_dumper(np.ndarray, _ArrayDumper)
     raw.execute(
         "SET idle_in_transaction_session_timeout = '60s'; SET hnsw.iterative_scan = relaxed_order; "
-        "SET hnsw.ef_search = 100; SET hnsw.scan_mem_multiplier = 8"
+        "SET hnsw.ef_search = 100; SET hnsw.scan_mem_multiplier = 8; SET jit = off"
     )

@@ -176,14 +176,15 @@ def _rewrite(
     """Join the small blocks of terms, and take removed revisions out of the blocks of `lost` ones."""
     small: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
     for term, first, body in connection.execute(
-        "SELECT term, first, body FROM postings "
-        f"WHERE collection = ? AND term = ANY(?) AND octet_length(body) < {OPEN}",
-        (collection, [*touched]),
+        "SELECT term, first, body FROM unnest(?::text[]) AS touched (term) JOIN postings p USING (term) "
+        f"WHERE collection = ? AND octet_length(body) < {OPEN}",
+        ([*touched], collection),
     ):
         small[term].append((first, body))
     spans = connection.execute(
-        "SELECT term, first, last FROM postings WHERE collection = ? AND term = ANY(?)",
-        (collection, [*lost] if len(removed) else []),
+        "SELECT term, first, last FROM unnest(?::text[]) AS lost (term) JOIN postings p USING (term) "
+        "WHERE collection = ?",
+        ([*lost], collection),
     ).fetchall()
     hit = [
         (term, first)

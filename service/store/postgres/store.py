@@ -5,7 +5,7 @@ Vectors are searched in the database, so no index follows the writes.
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import psycopg
@@ -16,8 +16,8 @@ from service.store import events, feedback
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
-from service.store.postgres import documents, generations, postings, vectors, writes
-from service.store.postgres.connection import Connection, opened_pool
+from service.store.postgres import documents, field_indexes, generations, postings, vectors, writes
+from service.store.postgres.connection import Connection, Raw, opened_pool
 from service.store.postgres.errors import refusal
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.reader import OWN, READERS, Readers
@@ -79,10 +79,16 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
 class PostgresStore:
     """The store of one database, for one of the processes that share it."""
 
-    def __init__(self, url: str) -> None:
-        """Raises StartupError: the database cannot be reached, or is not one for this version."""
+    def __init__(self, url: str, declared: Sequence[str]) -> None:
+        """declared: the fields that have indexes.
+
+        Raises:
+            StartupError: the database cannot be reached, or is not one for this version.
+
+        """
         self._process = uuid.uuid4().hex
         self._url = url
+        self._declared = declared
         self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
         self.pool = opened_pool(url, READERS + OWN + WRITERS)
         try:
@@ -116,10 +122,19 @@ class PostgresStore:
 
     async def keep_noting(self) -> None:
         """Count how large the generations are, and fold the postings, again and again."""
+        await asyncio.to_thread(self._keep_field_indexes)
         while True:
             self._sizes = await self.readers.own(vectors.held)
             await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _keep_field_indexes(self) -> None:
+        with self._own_connection() as raw:
+            field_indexes.keep(raw, self._declared)
+
+    def _own_connection(self) -> Raw:
+        """Connect beside the pool, for what takes long: settings and locks of its own end with it."""
+        return psycopg.connect(self._url, autocommit=True, application_name="simile index")
 
     def size(self, generation: int) -> vectors.Held:
         """Documents and rows of a generation, as last counted."""
@@ -162,7 +177,7 @@ class PostgresStore:
     drop_collection = _writes(writes.drop_collection)
 
     def filter(self, conditions: object) -> Predicate:
-        return compile_in(JsonbDialect(), conditions)
+        return compile_in(JsonbDialect(self._declared), conditions)
 
     def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
         return self.readers.read(work, heavy=heavy)
@@ -239,8 +254,7 @@ class PostgresStore:
             if vectors.is_indexed(Connection(raw), generation):
                 return True
             row = raw.execute("SELECT dimension FROM generations WHERE number = %s", (generation,)).fetchone()
-        # With settings of its own, and a lock that ends with it.
-        with psycopg.connect(self._url, autocommit=True, application_name="simile index") as raw:
+        with self._own_connection() as raw:
             return row is None or vectors.build_index(raw, generation, row[0])
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:

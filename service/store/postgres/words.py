@@ -51,7 +51,7 @@ def nearest(
     size = max(2 * depth, CHECKED)
     while True:
         names, best = _best(revisions, scores, size)
-        inside = np.isin(names, allowed.among(connection, names.tolist()))
+        inside = np.isin(names, allowed.among(connection, names))
         if np.count_nonzero(inside) >= depth + TIES or len(names) == len(revisions):
             return _best(names[inside], best[inside], depth)
         if np.count_nonzero(inside) > depth and best[inside][depth] < best[inside][depth - 1]:

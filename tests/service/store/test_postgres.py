@@ -19,11 +19,21 @@ from service.store.ids import revisions_of, row_of
 from service.store.values import Document, Embedding, NeedsVectors, Passage, json_of
 from tests import postgres
 from tests.service.filtering import cases, matches
-from tests.service.store.test_field_index import FILTERS, ROWS
+from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
 
-from service.store.postgres import documents, generations, nearest, passing, postings, vectors, words, writes
+from service.store.postgres import (
+    documents,
+    field_indexes,
+    generations,
+    nearest,
+    passing,
+    postings,
+    vectors,
+    words,
+    writes,
+)
 from service.store.postgres.connection import Connection
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.schema import migrate
@@ -43,7 +53,7 @@ class Place:
     """A store of a database of its own, with one live generation."""
 
     def __init__(self) -> None:
-        self.store = PostgresStore(postgres.new_database())
+        self.store = PostgresStore(postgres.new_database(), [])
         self.store.start(lambda _: None, lambda _: None)
         self.live = self.store.activate(manifest("a"), "fp32")
 
@@ -132,11 +142,11 @@ def test_words_have_the_numbers_of_fts5_also_after_updates_and_deletes(
     sqlite.close()
 
 
-def passed(place: Place, filter: dict[str, Any], rows: int) -> list[int]:
-    where = compile_in(JsonbDialect(), filter)
-    found = place.read(lambda it: documents.passing(it, where, "default")[0])
-    assert place.read(lambda it: documents.count(it, where, "default")) == len(found)
-    return found
+class Everything:
+    """Every field is declared."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +154,59 @@ def filtered() -> Iterator[Place]:
     made = Place()
     for at, row in enumerate(ROWS):
         made.put(Document(f"{at}", "a", json_of(row)))
+    with made.store.pool.connection() as raw:
+        field_indexes.keep(raw, FIELDS)
+        raw.execute("SELECT pg_advisory_unlock_all()")
     yield made
     made.store.close()
 
 
-def test_filters_pass_what_they_say(filtered: Place) -> None:
+@pytest.mark.parametrize("declared", [[], FIELDS])
+def test_filters_pass_what_they_say(filtered: Place, declared: list[str]) -> None:
     for filter in FILTERS:
         expected = [at + 1 for at, row in enumerate(ROWS) if matches(filter, row)]
-        assert passed(filtered, filter, len(ROWS)) == expected, filter
+        where = compile_in(JsonbDialect(declared), filter)
+        with filtered.store.pool.connection() as raw, raw.transaction():
+            raw.execute(f"SET LOCAL enable_seqscan = {'off' if declared else 'on'}")
+            found = documents.passing(Connection(raw), where, "default")[0]
+        assert found == expected, filter
+        assert filtered.read(partial(documents.count, where=where)) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "filter", [{"n": 7}, {"tags": "odd"}, {"n": {"$gte": 10, "$lt": 20}}, {"at.x": {"$gt": "a"}}]
+)
+def test_a_declared_field_is_looked_up(filtered: Place, filter: dict[str, Any]) -> None:
+    where = compile_in(JsonbDialect(FIELDS), filter)
+    assert where.indexed
+    with filtered.store.pool.connection() as raw, raw.transaction():
+        raw.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        sql = f"EXPLAIN SELECT 1 FROM documents WHERE collection = 'default' AND {where.sql}"
+        plan = Connection(raw).execute(sql, where.parameters).fetchall()
+    assert any("field_" in line for (line,) in plan), plan
+
+
+def test_an_index_follows_what_is_declared_and_one_half_built_is_built_anew(place: Place) -> None:
+    def names() -> list[str]:
+        sql = "SELECT indexname FROM pg_indexes WHERE starts_with(indexname, 'field_') ORDER BY 1"
+        return [name for (name,) in place.read(lambda it: it.execute(sql).fetchall())]
+
+    with place.store.pool.connection() as raw:
+        field_indexes.keep(raw, ["a", "b.c?"])
+        both = names()
+        raw.execute(
+            f"UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = '{both[0]}'::regclass".encode()
+        )
+        field_indexes.keep(raw, ["a", "b.c?"])
+        assert names() == both
+        invalid = raw.execute("SELECT count(*) FROM pg_index WHERE NOT indisvalid").fetchone()
+        assert invalid == (0,)
+        field_indexes.keep(raw, ["a"])
+        assert len(names()) == len(both) / 2 == 4
+        place.put(Document("long", "text", json_of({"a": "x" * 60_000})))
+        field_indexes.keep(raw, [])
+        assert names() == []
+        raw.execute("SELECT pg_advisory_unlock_all()")
 
 
 def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +220,7 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
     given = [Document(f"{at:03}", f"text {at}", json_of({"n": at})) for at in range(200)]
     place.put(*given, embeddings=embeddings)
     revision = {id: number for number, id in place.read(lambda it: it.ids_of(range(1, 201))).items()}
-    where = compile_in(JsonbDialect(), {"n": {"$gte": 100}})
+    where = compile_in(JsonbDialect(()), {"n": {"$gte": 100}})
     query = unit()
     for few in (10_000, 0):
         monkeypatch.setattr(nearest, "FEW", few)
@@ -267,11 +322,12 @@ def test_processes_that_start_together_make_the_tables_once() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("declared", [[], Everything()])
 @given(case=cases())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_filter_passes_what_the_reference_passes(filtered: Place, case: Any) -> None:
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_filter_passes_what_the_reference_passes(filtered: Place, declared: Any, case: Any) -> None:
     filter, rows = case
-    where = compile_in(JsonbDialect(), filter)
+    where = compile_in(JsonbDialect(declared), filter)
     for row in rows:
         sql = f"SELECT {where.sql} FROM (SELECT ?::jsonb AS metadata) AS documents"
         bound = (*where.parameters, json_of(row))
