@@ -13,6 +13,8 @@ ninety.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +30,15 @@ FOLDED = 20_000, 100_000  # terms that were touched: so many are worth a fold, a
 REMOVED_COST = 20  # a removed revision counts as so many terms: every search reads it
 _LOCK = 7_405_814
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")
+_LIMITS = np.array([1 << 8, 1 << 16, 1 << 32])
 
 Numbers = NDArray[np.int64]
 
 
 class Postings(NamedTuple):
-    """Of one term: revisions, how often it stands in each, and the tokens of each."""
+    """By rising owner, and of each by rising revision: how often it stands there, and the text's tokens."""
 
+    owners: Numbers  # numbers of terms
     revisions: Numbers
     frequencies: Numbers
     lengths: Numbers
@@ -42,95 +46,112 @@ class Postings(NamedTuple):
     def where(self, kept: NDArray[np.bool_]) -> "Postings":
         return Postings(*(column[kept] for column in self))
 
-
-NONE = Postings(*[np.empty(0, np.int64)] * 3)
+    def without(self, removed: Numbers) -> "Postings":
+        return self.where(~np.isin(self.revisions, removed)) if len(removed) else self
 
 
 class Block(NamedTuple):
+    owner: int
     first: int
     last: int
     body: bytes
 
 
-def packed(postings: Postings) -> Iterator[Block]:
-    """Blocks of postings, which are not empty and rise by revision."""
-    revisions, frequencies, lengths = postings
-    widest = int(revisions[-1] - revisions[0]), int(frequencies.max()), int(lengths.max())
-    code = sum(_code(most) << 2 * at for at, most in enumerate(widest))
-    kind = _kind(code)
-    most = FULL // kind.itemsize
-    for start in range(0, len(revisions), most):
-        part = slice(start, start + most)
-        first, last = int(revisions[part][0]), int(revisions[part][-1])
-        body = np.empty(len(revisions[part]), kind)
-        body["f0"] = revisions[part] - first
-        body["f1"] = frequencies[part]
-        body["f2"] = lengths[part]
-        yield Block(first, last, bytes([code]) + body.tobytes())
+def packed(postings: Postings) -> list[Block]:
+    """Blocks of postings, each of one owner."""
+    owners, revisions, frequencies, lengths = postings
+    if not len(owners):
+        return []
+    starts = np.flatnonzero(np.diff(owners, prepend=-1))
+    counts = np.diff(starts, append=len(owners))
+    spans = revisions[starts + counts - 1] - revisions[starts]
+    widest = spans, np.maximum.reduceat(frequencies, starts), np.maximum.reduceat(lengths, starts)
+    codes = sum(np.searchsorted(_LIMITS, most, side="right") << 2 * at for at, most in enumerate(widest))
+    rows = FULL // np.array([_kind(code).itemsize for code in range(64)])[codes]
+    number = (np.arange(len(owners)) - np.repeat(starts, counts)) // np.repeat(rows, counts)
+    # Blocks begin where the owner or the number of the block changes.
+    starts = np.flatnonzero((np.diff(owners, prepend=-1) != 0) | (np.diff(number, prepend=-1) != 0))
+    code = np.repeat(codes, counts)
+    counts = np.diff(starts, append=len(owners))
+    offsets = revisions - np.repeat(revisions[starts], counts)
+    blocks: list[Block] = []
+    for each in np.unique(code).tolist():
+        inside = code == each
+        body = np.empty(np.count_nonzero(inside), _kind(each))
+        for name, column in zip(("f0", "f1", "f2"), (offsets, frequencies, lengths), strict=True):
+            body[name] = column[inside]
+        sent, size, head, at = body.tobytes(), body.itemsize, bytes([each]), 0
+        chosen = starts[inside[starts]]
+        ends = chosen + counts[inside[starts]]
+        columns = owners[chosen], revisions[chosen], revisions[ends - 1], (ends - chosen) * size
+        for owner, first, last, length in zip(*(column.tolist() for column in columns), strict=True):
+            blocks.append(Block(owner, first, last, head + sent[at : at + length]))
+            at += length
+    return blocks
 
 
-def _code(most: int) -> int:
-    return 0 if most < 1 << 8 else 1 if most < 1 << 16 else 2 if most < 1 << 32 else 3
-
-
+@cache
 def _kind(code: int) -> np.dtype[np.void]:
     return np.dtype([(f"f{at}", _WIDTHS[code >> 2 * at & 3]) for at in range(3)])
 
 
-def unpacked(blocks: Iterable[tuple[int, bytes]]) -> Postings:
-    """The postings of blocks, given as `first` and body, by rising revision."""
-    alike: dict[int, tuple[list[int], list[bytes]]] = {}
-    for first, body in blocks:
-        firsts, bodies = alike.setdefault(body[0], ([], []))
-        firsts.append(first)
-        bodies.append(body[1:])
-    parts = []
-    for code, (firsts, bodies) in alike.items():
+def unpacked(blocks: Iterable[tuple[int, int, bytes]]) -> Postings:
+    """The postings of blocks, given as owner, `first` and body."""
+    alike: dict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
+    for block in blocks:
+        alike[block[2][0]].append(block)
+    parts = [np.empty((4, 0), np.int64)]
+    for code, some in alike.items():
         kind = _kind(code)
-        rows = np.frombuffer(b"".join(bodies), kind)
-        start = np.repeat(np.array(firsts, np.int64), [len(body) // kind.itemsize for body in bodies])
-        parts.append(Postings(start + rows["f0"], rows["f1"].astype(np.int64), rows["f2"].astype(np.int64)))
-    return joined(parts)
-
-
-def joined(parts: Sequence[Postings]) -> Postings:
-    if not parts:
-        return NONE
-    revisions, *others = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(revisions, kind="stable")
-    return Postings(revisions[order], *(column[order] for column in others))
+        rows = np.frombuffer(b"".join([body[1:] for _, _, body in some]), kind)
+        heads = np.array([(owner, first, len(body) // kind.itemsize) for owner, first, body in some])
+        owner, first = (np.repeat(heads[:, at], heads[:, 2]) for at in range(2))
+        parts.append(np.stack([owner, first + rows["f0"], rows["f1"], rows["f2"]]))
+    columns = np.concatenate(parts, axis=1)
+    return Postings(*columns[:, np.lexsort((columns[1], columns[0]))])
 
 
 def change(
     connection: Connection, collection: str, added: Mapping[int, Terms], removed: Mapping[int, Terms]
 ) -> None:
     """Add the terms of documents, by revision, and note whose are to go."""
-    gained: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for revision, terms in sorted(added.items()):
-        for term, count in terms.counts.items():
-            gained[term].append((revision, count, terms.length))
+    gained: dict[str, int] = {}
+    rows = [
+        (gained.setdefault(term, len(gained)), revision, count, terms.length)
+        for revision, terms in added.items()
+        for term, count in terms.counts.items()
+    ]
     lost = {term for terms in removed.values() for term in terms.counts}
     if not gained and not lost:
         return
-    blocks = [
-        (term, *block)
-        for term, rows in gained.items()
-        for block in packed(Postings(*np.array(rows, np.int64).T))
-    ]
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    blocks = packed(Postings(*columns[:, np.lexsort((columns[1], columns[0]))]))
+    _store(connection, collection, [*gained], blocks)
     connection.execute(
-        "WITH stored AS (INSERT INTO postings (collection, term, first, last, body) "
-        "SELECT ?, * FROM unnest(?::text[], ?::bigint[], ?::bigint[], ?::bytea[])) "
         "INSERT INTO unfolded (collection, gained, lost, removed, cost) VALUES (?, ?, ?, ?, ?)",
         (
             collection,
-            *([block[at] for block in blocks] for at in range(4)),
-            collection,
             [*gained],
             [*lost],
-            [*removed],
+            np.array([*removed], np.int64),
             len(gained) + len(lost) + REMOVED_COST * len(removed),
         ),
     )
+
+
+def _store(connection: Connection, collection: str, terms: Sequence[str], blocks: Sequence[Block]) -> None:
+    """Store blocks, whose owners are places in `terms`."""
+    name = collection.encode()
+    fixed, body_at = Struct(f">hi{len(name)}si"), Struct(">iqiqi")
+
+    def copied() -> Iterator[bytes]:  # in the binary form of COPY, as in vectors.py
+        for owner, first, last, body in blocks:
+            term = terms[owner].encode()
+            yield fixed.pack(5, len(name), name, len(term)) + term
+            yield body_at.pack(8, first, 8, last, len(body)) + body
+
+    if blocks:
+        connection.copy("postings (collection, term, first, last, body)", copied())
 
 
 def fold(connection: Connection) -> bool:
@@ -186,40 +207,27 @@ def _rewrite(
         "WHERE collection = ?",
         ([*lost], collection),
     ).fetchall()
-    hit = [
+    hits = {
         (term, first)
         for term, first, last in spans
         if np.searchsorted(removed, first) < np.searchsorted(removed, last, side="right")
-    ]
+    }
     large = connection.execute(
-        "SELECT p.term, p.first, p.body FROM unnest(?::text[], ?::bigint[]) AS hit (term, first) "
-        f"JOIN postings p ON p.collection = ? AND p.term = hit.term AND p.first = hit.first "
-        f"WHERE octet_length(body) >= {OPEN}",
-        ([term for term, _ in hit], [first for _, first in hit], collection),
-    ).fetchall()
-    hits = {*hit}
-    stale: list[tuple[str, int]] = []
-    fresh: list[tuple[str, Block]] = []
-
-    def replace(term: str, blocks: Sequence[tuple[int, bytes]]) -> None:
-        postings = unpacked(blocks)
-        postings = postings.where(~np.isin(postings.revisions, removed))
-        stale.extend((term, first) for first, _ in blocks)
-        if len(postings.revisions):
-            fresh.extend((term, block) for block in packed(postings))
-
-    for term, blocks in small.items():
-        if len(blocks) >= TOGETHER or any((term, first) in hits for first, _ in blocks):
-            replace(term, blocks)
-    for term, first, body in large:
-        replace(term, [(first, body)])
+        "SELECT term, first, body FROM unnest(?::text[], ?::bigint[]) AS hit (term, first) "
+        f"JOIN postings p USING (term, first) WHERE collection = ? AND octet_length(body) >= {OPEN}",
+        ([term for term, _ in hits], [first for _, first in hits], collection),
+    )
+    groups = [(term, [(first, body)]) for term, first, body in large]  # each is rewritten by itself
+    groups += [
+        (term, blocks)
+        for term, blocks in small.items()
+        if len(blocks) >= TOGETHER or any((term, first) in hits for first, _ in blocks)
+    ]
+    stale = [(term, first) for term, blocks in groups for first, _ in blocks]
     connection.execute(
         "DELETE FROM postings p USING unnest(?::text[], ?::bigint[]) AS stale (term, first) "
         "WHERE p.collection = ? AND p.term = stale.term AND p.first = stale.first",
         ([term for term, _ in stale], [first for _, first in stale], collection),
     )
-    connection.execute(
-        "INSERT INTO postings (collection, term, first, last, body) "
-        "SELECT ?, * FROM unnest(?::text[], ?::bigint[], ?::bigint[], ?::bytea[])",
-        (collection, [term for term, _ in fresh], *([block[at] for _, block in fresh] for at in range(3))),
-    )
+    owned = ((owner, *block) for owner, (_, blocks) in enumerate(groups) for block in blocks)
+    _store(connection, collection, [term for term, _ in groups], packed(unpacked(owned).without(removed)))

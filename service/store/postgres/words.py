@@ -9,8 +9,8 @@ that replicas share has little to do:
 N documents of the collection, n of them with the term, at least 1e-6 (FTS5's bm25).
 """
 
-from collections import Counter, defaultdict
-from math import log
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,12 +37,10 @@ def nearest(
     With every document that ties with the last one, up to `TIES` more. allowed: what passes a filter.
     """
     whole, beginnings = asked(query)
-    found = _postings(connection, whole, beginnings, collection)
-    if not found:
-        return np.empty(0, np.int64), np.empty(0, np.float32)
+    found, times = _postings(connection, whole, beginnings, collection)
     pause()
     documents, tokens, removed = _collection(connection, collection)
-    revisions, scores = _scores(found, documents, tokens, removed)
+    revisions, scores = _scores(found.without(removed), times, documents, tokens)
     if allowed is None:
         return _best(revisions, scores, depth)
     if allowed.revisions is not None:
@@ -60,34 +58,30 @@ def nearest(
 
 
 def _postings(
-    connection: Connection, whole: list[str], beginnings: list[str], collection: str
-) -> list[tuple[Postings, int]]:
-    """The postings of each term of a query, and how often it is asked for."""
-    found = []
-    if whole:
-        blocks: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        for term, first, body in connection.execute(
-            "SELECT term, first, body FROM postings WHERE collection = ? AND term = ANY(?)",
-            (collection, [*{*whole}]),
-        ):
-            blocks[term].append((first, body))
-        found += [(unpacked(blocks[term]), times) for term, times in Counter(whole).items() if term in blocks]
-    for beginning, times in Counter(beginnings).items():
-        begun = connection.execute(
-            "SELECT first, body FROM postings WHERE collection = ? AND term >= ? AND term < ?",
-            (collection, beginning, beginning + _LAST),
-        ).fetchall()
-        if begun:
-            found.append((_summed(unpacked(begun)), times))
-    return found
-
-
-def _summed(postings: Postings) -> Postings:
-    """One posting for each document that has several of the terms."""
-    starts = np.flatnonzero(np.diff(postings.revisions, prepend=-1))
-    return Postings(
-        postings.revisions[starts], np.add.reduceat(postings.frequencies, starts), postings.lengths[starts]
-    )
+    connection: Connection, whole: Sequence[str], beginnings: Sequence[str], collection: str
+) -> tuple[Postings, list[int]]:
+    """The postings of a query's terms, and how often each of those owners is asked for."""
+    times = [*Counter(whole).values(), *Counter(beginnings).values()]
+    owners = {term: owner for owner, term in enumerate(dict.fromkeys(whole))}
+    blocks = []
+    if owners:
+        sql = "SELECT term, first, body FROM postings WHERE collection = ? AND term = ANY(?)"
+        rows = connection.execute(sql, (collection, [*owners]))
+        blocks += [(owners[term], first, body) for term, first, body in rows]
+    for owner, beginning in enumerate(dict.fromkeys(beginnings), start=len(owners)):
+        sql = "SELECT first, body FROM postings WHERE collection = ? AND term >= ? AND term < ?"
+        rows = connection.execute(sql, (collection, beginning, beginning + _LAST))
+        blocks += [(owner, first, body) for first, body in rows]
+    found = unpacked(blocks)
+    if not beginnings:
+        return found, times
+    # Of a document that has several terms of one beginning there is one posting.
+    changes = (np.diff(found.owners, prepend=-1) != 0) | (np.diff(found.revisions, prepend=-1) != 0)
+    starts = np.flatnonzero(changes)
+    if len(starts):
+        summed = np.add.reduceat(found.frequencies, starts)
+        found = found.where(changes)._replace(frequencies=summed)
+    return found, times
 
 
 def _collection(connection: Connection, collection: str) -> tuple[int, int, Revisions]:
@@ -102,24 +96,19 @@ def _collection(connection: Connection, collection: str) -> tuple[int, int, Revi
 
 
 def _scores(
-    found: list[tuple[Postings, int]], documents: int, tokens: int, removed: Revisions
+    postings: Postings, times: Sequence[int], documents: int, tokens: int
 ) -> tuple[Revisions, NDArray[np.float32]]:
-    names, parts = [], []
-    for postings, times in found:
-        living = postings.where(~np.isin(postings.revisions, removed)) if len(removed) else postings
-        revisions, frequencies, lengths = living
-        count = len(revisions)
-        idf = max(1e-6, log((documents - count + 0.5) / (count + 0.5)))
-        names.append(revisions)
-        relative = lengths * (documents / max(tokens, 1))
-        parts.append(times * idf * frequencies * 2.2 / (frequencies + 1.2 * (0.25 + 0.75 * relative)))
-    revisions = np.concatenate(names)
+    owners, revisions, frequencies, lengths = postings
+    counts = np.bincount(owners, minlength=len(times))
+    weights = np.maximum(1e-6, np.log((documents - counts + 0.5) / (counts + 0.5))) * times * 2.2
+    relative = lengths * (documents / max(tokens, 1))
+    scores = weights[owners] * frequencies / (frequencies + 1.2 * (0.25 + 0.75 * relative))
     order = np.argsort(revisions, kind="stable")  # so that equal documents add up in one order
-    revisions, scores = revisions[order], np.concatenate(parts)[order]
+    revisions, scores = revisions[order], scores[order]
     starts = np.flatnonzero(np.diff(revisions, prepend=-1))
-    if not len(starts):
-        return revisions, scores.astype(np.float32)
-    return revisions[starts], np.add.reduceat(scores, starts).astype(np.float32)
+    if len(starts):
+        revisions, scores = revisions[starts], np.add.reduceat(scores, starts)
+    return revisions, scores.astype(np.float32)
 
 
 def _best(revisions: Revisions, scores: NDArray[np.float32], depth: int) -> Ranking:
