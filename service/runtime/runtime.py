@@ -143,7 +143,12 @@ class Runtime:
             ) from error
 
         url = settings.database.get_secret_value()
-        shared = self._documents = PostgresStore(url, indexed_fields(settings.indexed_fields))
+        shared = self._documents = PostgresStore(
+            url,
+            indexed_fields(settings.indexed_fields),
+            connections=settings.database_connections,
+            answer_seconds=settings.hang_seconds,
+        )
         return in_store(shared.size)
 
     async def start(self) -> None:

@@ -1,19 +1,36 @@
 """Connections to the database, and a pool of them."""
 
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, LiteralString
+from math import inf
+from typing import Any, LiteralString, TypeVar
 
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
+from psycopg.abc import PQGen
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 from psycopg_pool import ConnectionPool
 
-Raw = psycopg.Connection[tuple[Any, ...]]
+T = TypeVar("T")
+
 WAIT_SECONDS = 5.0  # for a free connection
+CHECKED_SECONDS = 1.0  # for which a connection that has answered is taken to be whole
+CHECK_SECONDS = 2.0  # for which one that is checked may take to answer
+GRACE_SECONDS = 3.0  # in which the server itself should have ended a statement
+# A cut network is noticed by these; a server that went away without a word, too.
+PARAMETERS: dict[str, Any] = {
+    "autocommit": True,
+    "application_name": "simile",
+    "connect_timeout": int(WAIT_SECONDS),
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,  # ms
+}
 _LEAST = 2
 _BIGINT = 20  # among PostgreSQL's types
 _COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
@@ -23,6 +40,28 @@ _COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 def _translated(sql: str) -> LiteralString:
     """`sql` with psycopg's placeholders: no statement of ours has a question mark of another meaning."""
     return sql.replace("%", "%%").replace("?", "%s")
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server should have ended a statement long ago, so it hangs, or the network was cut."""
+
+
+class Raw(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that waits for each answer for so long, and then is closed."""
+
+    answer_seconds: float | None = None  # None: however long it takes
+    answered_at = -inf  # time.monotonic()
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        try:
+            return super().wait(gen, interval, timeout or self.answer_seconds)
+        except psycopg.errors._WaitTimeout as error:  # noqa: SLF001 # it has no public name
+            if timeout is not None:
+                raise
+            self.close()
+            raise NoAnswer(f"The database did not answer for {self.answer_seconds} seconds") from error
+        finally:
+            self.answered_at = time.monotonic()
 
 
 class Connection:
@@ -37,6 +76,11 @@ class Connection:
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
         with self.raw.cursor() as cursor:
             cursor.executemany(_translated(sql), parameters)
+
+    def take_time(self) -> None:
+        """Until the transaction ends, a statement takes as long as it takes."""
+        self.raw.answer_seconds = None
+        self.execute("SET LOCAL statement_timeout = 0")
 
     def copy(self, into: str, rows: Iterable[bytes]) -> None:
         """Write rows, in the binary form of COPY, into a table's columns."""
@@ -60,25 +104,38 @@ class _ArrayDumper(Dumper):
         return struct.pack(">iiiii", 1, 0, _BIGINT, len(obj), 1) + rows.tobytes()
 
 
-def opened_pool(url: str, most: int) -> ConnectionPool[Raw]:
-    """A pool of at most `most` connections, which begin and end their transactions by hand."""
-    pool: ConnectionPool[Raw] = ConnectionPool(
-        url,
-        min_size=_LEAST,
-        max_size=most,
-        open=False,
-        timeout=WAIT_SECONDS,
-        configure=_configure,
-        check=ConnectionPool.check_connection,  # one that a restart of the database broke is replaced
-        kwargs={"autocommit": True, "application_name": "simile", "connect_timeout": int(WAIT_SECONDS)},
-    )
-    pool.open()
-    return pool
+class Pool(ConnectionPool[Raw]):
+    """Connections that begin and end their transactions by hand."""
+
+    def __init__(self, url: str, most: int, answer_seconds: float) -> None:
+        self._answer_seconds = answer_seconds
+        super().__init__(
+            url,
+            connection_class=Raw,
+            min_size=_LEAST,
+            max_size=most,
+            open=True,
+            timeout=WAIT_SECONDS,
+            configure=self._configure,
+            check=_check,
+            kwargs=PARAMETERS,
+        )
+
+    def _configure(self, raw: Raw) -> None:
+        raw.adapters.register_dumper(np.ndarray, _ArrayDumper)
+        milliseconds = int(self._answer_seconds * 1000)
+        raw.execute(
+            f"SET statement_timeout = {milliseconds:d}; SET idle_in_transaction_session_timeout = '60s'; "
+            "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 100; "
+            "SET hnsw.scan_mem_multiplier = 8; SET jit = off".encode()
+        )
+        if self._answer_seconds:
+            raw.answer_seconds = self._answer_seconds + GRACE_SECONDS
 
 
-def _configure(raw: Raw) -> None:
-    raw.adapters.register_dumper(np.ndarray, _ArrayDumper)
-    raw.execute(
-        "SET idle_in_transaction_session_timeout = '60s'; SET hnsw.iterative_scan = relaxed_order; "
-        "SET hnsw.ef_search = 100; SET hnsw.scan_mem_multiplier = 8; SET jit = off"
-    )
+def _check(raw: Raw) -> None:
+    """Raise for a connection that a restart of the database broke, so that another one is made."""
+    if time.monotonic() - raw.answered_at > CHECKED_SECONDS:
+        usual, raw.answer_seconds = raw.answer_seconds, CHECK_SECONDS
+        ConnectionPool.check_connection(raw)
+        raw.answer_seconds = usual

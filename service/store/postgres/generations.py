@@ -60,6 +60,7 @@ def list_lacking(connection: Connection, number: int) -> None:
 
 
 def _list_lacking(connection: Connection, number: int) -> None:
+    connection.take_time()
     connection.execute(
         "INSERT INTO lacking (generation, revision) SELECT ?, revision FROM documents d WHERE NOT EXISTS "
         f"(SELECT 1 FROM {vectors.table(number)} v WHERE v.revision = d.revision) ON CONFLICT DO NOTHING",

@@ -161,6 +161,7 @@ def fold(connection: Connection) -> bool:
     row = connection.execute(waiting, (least,)).fetchone()
     if row is None or not hold(connection, wait=False):
         return False
+    connection.take_time()
     [collection, _] = row
     gained, lost, removed = Counter[str](), set[str](), list[int]()
     taken: list[int] = []

@@ -1,6 +1,6 @@
 """Reads: each is one transaction at one moment, on a thread and a connection of its own.
 
-read()   a client's: READERS of them at a time, HEAVY of those that scan
+read()   a client's: as many at a time as there are threads, two thirds of them of those that scan
 own()    the service's own, on threads that no client's read takes
 """
 
@@ -13,13 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import psycopg
-from psycopg_pool import ConnectionPool
 
 from service import memory
 from service.observability import outages
 from service.store.answers import share
-from service.store.postgres.connection import Raw
-from service.store.postgres.errors import refusal
+from service.store.postgres.connection import Pool, Raw
+from service.store.postgres.errors import is_lost, reason, refusal
 from service.store.postgres.snapshot import Snapshot
 from service.store.turns import Turn, current
 
@@ -27,7 +26,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-READERS, HEAVY, OWN = 10, 7, 2
 CANCEL_SECONDS = 2.0
 
 
@@ -55,11 +53,11 @@ class _Running:
 class Readers:
     """Reading threads; each asks the pool for a connection when it has something to read."""
 
-    def __init__(self, pool: ConnectionPool[Raw]) -> None:
+    def __init__(self, pool: Pool, readers: int, own: int) -> None:
         self._connections = pool
-        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
-        self._own = ThreadPoolExecutor(OWN, thread_name_prefix="read-own")
-        self._heavy = asyncio.Semaphore(HEAVY)
+        self._pool = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._own = ThreadPoolExecutor(own, thread_name_prefix="read-own")
+        self._heavy = asyncio.Semaphore(max(1, readers * 2 // 3))
 
     def close(self) -> None:
         for pool in (self._pool, self._own):
@@ -100,21 +98,30 @@ class Readers:
     def _query(self, query: Callable[[Snapshot], T], turn: Turn, running: _Running) -> T:
         try:
             turn.begin()
-            with self._connections.connection() as raw:
-                running.begin(raw)
-                current.turn = turn
-                snapshot = Snapshot(raw)
-                snapshot.begin()
-                try:
-                    return query(snapshot)
-                finally:
-                    current.turn = None
-                    running.end()
-                    if not raw.broken:
-                        raw.rollback()
+            try:
+                return self._ask(query, turn, running)
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise
+                self._connections.check()  # the others broke with it
+                return self._ask(query, turn, running)
         except Exception as error:
             fault = refusal(error)
             if fault is None:
                 raise
-            outages.warn(log, f"Reads fail: {error}")
+            outages.warn(log, f"Reads fail: {reason(error)}")
             raise fault from error
+
+    def _ask(self, query: Callable[[Snapshot], T], turn: Turn, running: _Running) -> T:
+        with self._connections.connection() as raw:
+            running.begin(raw)
+            current.turn = turn
+            snapshot = Snapshot(raw)
+            try:
+                snapshot.begin()
+                return query(snapshot)
+            finally:
+                current.turn = None
+                running.end()
+                if not raw.broken:
+                    raw.rollback()

@@ -19,6 +19,7 @@ import psycopg
 
 from service.errors import StartupError
 from service.store.postgres.connection import Raw
+from service.store.postgres.errors import is_lost, reason
 
 # One entry per schema version: the statements that lead to it from the one before.
 MIGRATIONS: tuple[LiteralString, ...] = (
@@ -157,8 +158,11 @@ def migrate(raw: Raw) -> None:
             raw.execute("INSERT INTO simile_schema VALUES (%s)", (SCHEMA_VERSION,))
         _check_pgvector(raw)
     except psycopg.Error as error:
+        if is_lost(error):
+            raise
         raise StartupError(
-            f"The database cannot be used: {str(error).strip()}. See SIMILE_DATABASE."
+            f"The database of SIMILE_DATABASE cannot be used: {reason(error)}. Its user needs the right to "
+            "make tables, and the extension vector."
         ) from error
 
 

@@ -4,6 +4,8 @@ Vectors are searched in the database, so no index follows the writes.
 """
 
 import asyncio
+import contextlib
+import logging
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
@@ -11,26 +13,31 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 import psycopg
 
 from models.manifest import Manifest
-from service.errors import StartupError
+from service.errors import ServiceError, StartupError
+from service.observability import outages
 from service.store import events, feedback
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.postgres import documents, field_indexes, generations, postings, vectors, writes
-from service.store.postgres.connection import Connection, Raw, opened_pool
-from service.store.postgres.errors import refusal
+from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
+from service.store.postgres.errors import reason, refusal
 from service.store.postgres.filters import JsonbDialect
-from service.store.postgres.reader import OWN, READERS, Readers
+from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
 from service.store.postgres.snapshot import Snapshot
-from service.store.postgres.writer import WRITERS, Writer
+from service.store.postgres.writer import Writer
 from service.store.protocol import VectorSink
 from service.store.values import Active, Changes, Lacking
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any, T]]
 
+OWN = 2  # connections for the service's own reads, which no client's takes
+LEAST_CONNECTIONS = OWN + 2
 LOOK_SECONDS = 1.0  # between two looks at how large the generations are
 
 
@@ -79,36 +86,39 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
 class PostgresStore:
     """The store of one database, for one of the processes that share it."""
 
-    def __init__(self, url: str, declared: Sequence[str]) -> None:
-        """declared: the fields that have indexes.
+    def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
+        """Open a database.
+
+        Args:
+            url: postgresql://…
+            declared: the fields that have indexes.
+            connections: the most that are open at a time, at least LEAST_CONNECTIONS.
+            answer_seconds: the most that a statement takes; 0: however long.
 
         Raises:
-            StartupError: the database cannot be reached, or is not one for this version.
+            StartupError: it cannot be reached, or is not one for this version.
 
         """
         self._process = uuid.uuid4().hex
         self._url = url
         self._declared = declared
         self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
-        self.pool = opened_pool(url, READERS + OWN + WRITERS)
         try:
-            with self.pool.connection() as raw:
+            with self._own_connection() as raw:
                 migrate(raw)
-        except StartupError:
-            self.pool.close()
-            raise
-        except Exception as error:
-            self.pool.close()
-            fault = refusal(error)
+        except psycopg.Error as error:
             raise StartupError(
-                f"The database of SIMILE_DATABASE cannot be used: {fault.message if fault else error}"
+                f"The database of SIMILE_DATABASE cannot be used: {reason(error)}. Is it running, and are "
+                "host, port, user and password right?"
             ) from error
-        self.readers = Readers(self.pool)
+        self.pool = Pool(url, connections, answer_seconds)
+        self._writers = max(1, connections // 4)
+        self.readers = Readers(self.pool, connections - self._writers - OWN, OWN)
         self.writer: Writer
 
     def start(self, on_commit: Callable[[Changes], None], observe_seconds: Callable[[float], None]) -> None:  # noqa: ARG002
         """`on_commit` is not called: nothing follows the writes."""
-        self.writer = Writer(self.pool, observe_seconds)
+        self.writer = Writer(self.pool, self._writers, observe_seconds)
 
     def close(self) -> None:
         if hasattr(self, "writer"):
@@ -122,19 +132,27 @@ class PostgresStore:
 
     async def keep_noting(self) -> None:
         """Count how large the generations are, and fold the postings, again and again."""
-        await asyncio.to_thread(self._keep_field_indexes)
+        indexed = False
         while True:
-            self._sizes = await self.readers.own(vectors.held)
-            await self.writer.run(postings.fold)
+            with contextlib.suppress(ServiceError):  # it was logged
+                if not indexed:
+                    await asyncio.to_thread(self._keep_field_indexes)
+                    indexed = True
+                self._sizes = await self.readers.own(vectors.held)
+                await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _keep_field_indexes(self) -> None:
-        with self._own_connection() as raw:
-            field_indexes.keep(raw, self._declared)
+        try:
+            with self._own_connection() as raw:
+                field_indexes.keep(raw, self._declared)
+        except psycopg.Error as error:
+            outages.warn(log, f"The indexes of declared fields wait: {reason(error)}")
+            raise refusal(error) or error from error
 
     def _own_connection(self) -> Raw:
         """Connect beside the pool, for what takes long: settings and locks of its own end with it."""
-        return psycopg.connect(self._url, autocommit=True, application_name="simile index")
+        return Raw.connect(self._url, **PARAMETERS)
 
     def size(self, generation: int) -> vectors.Held:
         """Documents and rows of a generation, as last counted."""

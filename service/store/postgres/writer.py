@@ -9,27 +9,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import psycopg
-from psycopg_pool import ConnectionPool
 
 from service.errors import Unhealthy
 from service.observability import outages
-from service.store.postgres.connection import Connection, Raw
-from service.store.postgres.errors import AGAIN_CODES, Again, refusal
+from service.store.postgres.connection import Connection, NoAnswer, Pool
+from service.store.postgres.errors import AGAIN_CODES, UNSURE, Again, is_lost, reason, refusal
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-WRITERS = 4
-ATTEMPTS, PAUSE_SECONDS = 5, 0.01  # where another transaction is in the way
+ATTEMPTS, PAUSE_SECONDS = 5, 0.01  # where another transaction is in the way, or a connection broke
 
 
 class Writer:
     """`observe_seconds` is told how long each commit took, its work included."""
 
-    def __init__(self, pool: ConnectionPool[Raw], observe_seconds: Callable[[float], None]) -> None:
+    def __init__(self, pool: Pool, writers: int, observe_seconds: Callable[[float], None]) -> None:
         self._connections = pool
         self._observe_seconds = observe_seconds
-        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
+        self._pool = ThreadPoolExecutor(writers, thread_name_prefix="write")
         self._closed = False
         self._closing = threading.Lock()
 
@@ -63,7 +61,9 @@ class Writer:
                 try:
                     return self._attempt(job)
                 except (psycopg.Error, Again) as error:
-                    if not isinstance(error, Again) and error.sqlstate not in AGAIN_CODES:
+                    if is_lost(error):
+                        self._connections.check()  # the others broke with it
+                    elif not isinstance(error, Again) and error.sqlstate not in AGAIN_CODES:
                         raise
                     time.sleep(PAUSE_SECONDS * attempt)
             return self._attempt(job)
@@ -71,12 +71,25 @@ class Writer:
             fault = refusal(error)
             if fault is None:
                 raise
-            outages.warn(log, f"Writes fail: {error}")
+            outages.warn(log, f"Writes fail: {reason(error)}")
             raise fault from error
 
     def _attempt(self, job: Callable[[Connection], T]) -> T:
+        """Run a job. If its connection breaks before the commit, nothing is left and it may run again."""
         started = time.monotonic()
-        with self._connections.connection() as raw, raw.transaction():
-            result = job(Connection(raw))
+        committing = False
+        try:
+            with self._connections.connection() as raw:
+                usual = raw.answer_seconds
+                try:
+                    with raw.transaction():
+                        result = job(Connection(raw))
+                        committing = True
+                finally:
+                    raw.answer_seconds = usual
+        except psycopg.Error as error:
+            if committing and (is_lost(error) or isinstance(error, NoAnswer)):
+                raise Unhealthy(UNSURE, retry_after_seconds=2) from error
+            raise
         self._observe_seconds(time.monotonic() - started)
         return result

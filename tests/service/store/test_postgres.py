@@ -34,7 +34,7 @@ from service.store.postgres import (
     words,
     writes,
 )
-from service.store.postgres.connection import Connection
+from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.schema import migrate
 from service.store.postgres.snapshot import Snapshot
@@ -53,7 +53,7 @@ class Place:
     """A store of a database of its own, with one live generation."""
 
     def __init__(self) -> None:
-        self.store = PostgresStore(postgres.new_database(), [])
+        self.store = PostgresStore(postgres.new_database(), [], connections=16, answer_seconds=20)
         self.store.start(lambda _: None, lambda _: None)
         self.live = self.store.activate(manifest("a"), "fp32")
 
@@ -312,7 +312,7 @@ def test_processes_that_start_together_make_the_tables_once() -> None:
     url = postgres.new_database()
 
     def start(_: int) -> None:
-        with psycopg.connect(url, autocommit=True) as raw:
+        with Raw.connect(url, autocommit=True) as raw:
             migrate(raw)
 
     with ThreadPoolExecutor(6) as pool:

@@ -1,0 +1,80 @@
+"""A TCP relay to a PostgreSQL server's socket, which a test can cut, stop or point elsewhere."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Relay:
+    """`to`: the socket that new connections lead to."""
+
+    def __init__(self, to: Path) -> None:
+        self.to = to
+        self.drop_at: bytes | None = (
+            None  # what a client says last: it is passed on, and then both ends close
+        )
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End every connection; new ones are taken."""
+        while self._pairs:
+            for end in self._pairs.pop():
+                _close(end)
+
+    def refuse(self) -> None:
+        """End every connection, and take no new ones."""
+        _close(self._listener)
+        self.cut()
+
+    def listen(self) -> None:
+        """Take connections again, at the same port."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        listener = self._listener
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:  # it was closed
+                return
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(str(self.to))
+            except OSError:
+                _close(client)
+                continue
+            self._pairs.append((client, server))
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(
+                    target=self._pass, args=(source, sink, source is client), daemon=True
+                ).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, from_client: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+                if from_client and self.drop_at is not None and self.drop_at in data:
+                    self.drop_at = None
+                    break
+        _close(source)
+        _close(sink)
+
+
+def _close(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+@contextmanager
+def relaying(to: Path) -> Iterator[Relay]:
+    relay = Relay(to)
+    yield relay
+    relay.refuse()
