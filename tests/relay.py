@@ -49,6 +49,7 @@ class Relay:
                 server.connect(str(self.to))
             except OSError:
                 _close(client)
+                _close(server)
                 continue
             self._pairs.append((client, server))
             for source, sink in ((client, server), (server, client)):

@@ -1,5 +1,6 @@
 """Connections to the database, and a pool of them."""
 
+import logging
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -32,6 +33,8 @@ PARAMETERS: dict[str, Any] = {
     "tcp_user_timeout": 10_000,  # ms
 }
 _LEAST = 2
+# It says each try to connect, of each connection. reader.py and writer.py say once what fails.
+logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 _BIGINT = 20  # among PostgreSQL's types
 _COPY_HEAD, _COPY_END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
@@ -116,6 +119,8 @@ class Pool(ConnectionPool[Raw]):
             max_size=most,
             open=True,
             timeout=WAIT_SECONDS,
+            # Then the next request tries anew; the pool itself would pause for twice as long each time.
+            reconnect_timeout=WAIT_SECONDS,
             configure=self._configure,
             check=_check,
             kwargs=PARAMETERS,

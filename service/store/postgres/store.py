@@ -262,12 +262,15 @@ class PostgresStore:
             return found
 
         found = await self.writer.run(job)
-        if found.documents or found.elsewhere or await asyncio.to_thread(self._built, generation):
+        if found.documents or found.elsewhere or await self.build_index(generation):
             return found
         return found._replace(elsewhere=1)
 
+    async def build_index(self, generation: int) -> bool:
+        """Build the index of a generation, unless it is there. False: another process is about to."""
+        return await asyncio.to_thread(self._built, generation)
+
     def _built(self, generation: int) -> bool:
-        """Build the index of a generation that lacks nothing. False: another process is about to."""
         with self.pool.connection() as raw:
             if vectors.is_indexed(Connection(raw), generation):
                 return True

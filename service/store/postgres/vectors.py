@@ -54,6 +54,10 @@ def make_index(connection: Connection, generation: int, dimension: int) -> None:
         connection.execute(_index(generation, dimension))
 
 
+def drop_index(connection: Connection, generation: int) -> None:
+    connection.execute(f"DROP INDEX IF EXISTS {table(generation)}_nearest")
+
+
 def is_indexed(connection: Connection, generation: int) -> bool:
     """True when the index of a generation is whole, or its dimension allows none."""
     row = connection.execute(
