@@ -9,7 +9,9 @@ and uses it for everything, so a query's vector and the vectors it is compared w
 model. Who uses a generation does not own its life: the last borrower of a retired one closes it.
 """
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ import numpy as np
 from models.encoder import Encoder
 from models.manifest import Manifest
 from service import memory
-from service.errors import Conflict
+from service.errors import Conflict, Unhealthy
 from service.index.gpu import GpuThread
 from service.index.index_set import Indexes
 from service.index.ivf_snapshots import Origin
@@ -30,6 +32,13 @@ from service.store.values import Changes
 
 def _nothing(_: Encoder) -> None:
     """Ignore a closed generation."""
+
+
+FOLLOW_SECONDS, LOOK_SECONDS = 5.0, 0.005  # that a version which went live elsewhere takes to go live here
+
+
+def _never() -> None:
+    """Say that this process knows what is live."""
 
 
 AnyIndexes: TypeAlias = Indexes | StoredIndexes
@@ -154,6 +163,7 @@ class Live:
         generation.on_close = self._on_close = on_close
         self._generations: tuple[Generation, ...] = (generation,)
         self._changing = threading.Lock()
+        self.lost: Callable[[], str | None] = _never  # why another version may be live, elsewhere
 
     @property
     def generation(self) -> Generation:
@@ -201,13 +211,32 @@ class Live:
 
         Raises:
             Conflict: `version` is neither in service nor kept.
+            Unhealthy: what is in service is not known here.
 
         """
+        if version is None and (reason := self.lost()):
+            raise Unhealthy(reason, retry_after_seconds=2)
         generation = self._enter_live() if version is None else self._enter_version(version)
         try:
             yield generation
         finally:
             generation._leave()  # noqa: SLF001
+
+    async def left(self, generation: Generation) -> None:
+        """Wait until another generation is in service here, as it is elsewhere already.
+
+        Raises:
+            Unhealthy: that takes too long.
+
+        """
+        deadline = time.monotonic() + FOLLOW_SECONDS
+        while self.generation is generation:
+            if time.monotonic() > deadline:
+                raise Unhealthy(
+                    "Another version went live, and this replica does not have it yet. Send again.",
+                    retry_after_seconds=1,
+                )
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _enter_live(self) -> Generation:
         while not (generation := self.generation)._enter():  # noqa: SLF001  retired between the two: look again

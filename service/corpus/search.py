@@ -117,15 +117,22 @@ def find(
     queries: Sequence[Query],
     search: Search,
     then: Callable[[Hits], T],
+    *,
+    kept: bool,
 ) -> T:
     """`then` of the hits of each query, best first, equal scores by id.
 
+    kept: the generation need not be the one in service.
+
     Raises:
+        Moved: another one is in service.
         TooMuch: they have more than `max_bytes` bytes together.
         NotFound: a document that is asked for by id is not there.
         Conflict: it has no vector, because the model fails on its text.
 
     """
+    if search.mode != "lexical":
+        snapshot.require(generation.number, kept=kept)
     moment = None if search.mode == "lexical" else generation.indexes.moment(snapshot, search.collection)
     queries, own = _resolved(snapshot, generation, queries, search.collection)
     allowed = None if search.where is None else snapshot.passing(search.where, search.collection)

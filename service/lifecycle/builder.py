@@ -81,7 +81,7 @@ class Builder:
             self._check()
             if time.monotonic() - counted > RECOUNT_SECONDS:
                 total, counted = await self._store.count_all(), time.monotonic()
-            step, last, skipped, elsewhere = await self._store.next_lacking(
+            step, last, skipped, elsewhere, closing = await self._store.next_lacking(
                 generation.number, generation.complete_through, self._step(), STEP_BYTES
             )
             if self._paced_to is None:
@@ -92,7 +92,7 @@ class Builder:
             self._tell(done, total)
             generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
             if not step:
-                if not elsewhere:
+                if closing or not elsewhere:
                     break
                 await asyncio.sleep(ELSEWHERE_SECONDS)
                 continue
@@ -106,6 +106,8 @@ class Builder:
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
+            if closing:
+                break
         generation.complete_through, generation.missing = last, skipped
 
     def _check(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.encoder import Encoder
 from models.engines.form import read_form
-from models.errors import FormUnavailable, ModelError
+from models.errors import FormUnavailable, ModelError, UnknownVersion
 from service.errors import StartupError
 from service.lifecycle import capacity
 from service.lifecycle.model_loader import ModelLoader, stored_form
@@ -33,9 +33,16 @@ def active_generation(
     try:
         active = store.active()
         if active is None:
-            number, encoder = _first(store, loader, settings)
-        else:
-            number, encoder = _again(store, loader, active, settings)
+            with store.starting():  # another process may be doing the same
+                active = store.active()
+                if active is None:
+                    return Generation(*_first(store, loader, settings), indexes)
+        number, encoder = _again(store, loader, active, settings)
+    except UnknownVersion as error:
+        shared = (
+            " It is in service: copy its folder from another replica, or let all share one models folder."
+        )
+        raise StartupError(f"{error}{shared if settings.database else ''}") from error
     except ModelError as error:
         raise StartupError(str(error)) from error
     except OSError as error:

@@ -148,6 +148,7 @@ def swap(
     *,
     rollback: bool,
     may: Callable[[], bool],
+    last: object,
     then: Callable[[int], None],
 ) -> bool:
     """Make a generation live unless a document lacks a vector of it, or it `may` not."""

@@ -99,15 +99,27 @@ def begin(connection: Connection, manifest: Manifest, form: str) -> int:
     One that is kept for a rollback stays `standby` meanwhile, so that giving up does not drop it. Any other
     that was being built is dropped: the newest wish wins.
     """
-    execute = connection.execute
-    row = execute(
-        "SELECT number, state FROM generations "
-        "WHERE version = ? AND fingerprint = ? AND form = ? AND state IN (?, ?)",
-        (manifest.version, manifest.fingerprint, form, BUILDING, STANDBY),
-    ).fetchone()
-    number = insert(connection, manifest, form, BUILDING) if row is None else int(row[0])
-    execute("UPDATE generations SET state = ? WHERE state = ? AND number <> ?", (DROPPED, BUILDING, number))
+    number = begun(connection, manifest, form)
+    connection.execute(
+        "UPDATE generations SET state = ? WHERE state = ? AND number <> ?", (DROPPED, BUILDING, number)
+    )
     return number
+
+
+def begun(connection: Connection, manifest: Manifest, form: str) -> int:
+    """The generation of a version and a form, made where there is none that is kept."""
+    number = kept(connection, manifest, form)
+    return insert(connection, manifest, form, BUILDING) if number is None else number
+
+
+def kept(connection: Connection, manifest: Manifest, form: str) -> int | None:
+    """The generation of a version and a form whose vectors are stored; None where there is none."""
+    row = connection.execute(
+        "SELECT number FROM generations "
+        "WHERE version = ? AND fingerprint = ? AND form = ? AND state <> ? ORDER BY number DESC LIMIT 1",
+        (manifest.version, manifest.fingerprint, form, DROPPED),
+    ).fetchone()
+    return None if row is None else int(row[0])
 
 
 def abandon(connection: Connection) -> None:

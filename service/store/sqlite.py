@@ -20,6 +20,7 @@ from service.store import (
     operation_log,
     writes,
 )
+from service.store.alone import Alone
 from service.store.filters.grammar import compile_filter, indexed_fields
 from service.store.filters.predicate import Predicate
 from service.store.protocol import VectorSink
@@ -73,7 +74,7 @@ def _writes_rows(job: Callable[Concatenate[sqlite3.Connection, P], T]) -> Method
     return write
 
 
-class SqliteStore:
+class SqliteStore(Alone):
     """The store of one data directory, for the process that owns it."""
 
     def __init__(self, data_dir: Path, fields: str = "") -> None:

@@ -77,7 +77,7 @@ def upsert(
         else:
             truncated += cut
     if lacking:
-        raise NeedsVectors(lacking)
+        raise NeedsVectors(lacking, live)
     return Put(truncated, _sequence(transaction), frozenset(job.gaps))
 
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 BEGINNING = 200  # characters of a text; an index takes no row of more than 2,700 bytes
 _PREFIX = "field_"
-_LOCK = 7_405_816
+_LOCK = 7_405_833
 
 
 def value_at(field: str) -> str:

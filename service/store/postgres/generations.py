@@ -3,22 +3,34 @@
 `lacking` lists exactly the documents without a vector, in the transactions that make and mend it. A cursor
 over revisions would not do: of two writes at once the lower revision may be committed last.
 
-A change of a generation's state holds a lock alone, and whatever depends on the states shares it.
+A change of a generation's state holds a lock alone, and whatever depends on the states shares it. A
+generation that is being built stays for as long as a replica with a lease has it for its candidate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from models.manifest import Manifest
 from models.search.content import Content
+from service.errors import Conflict, StartupError
 from service.store import generations
-from service.store.generations import DROPPED, kept_numbers
-from service.store.postgres import vectors
+from service.store.generations import ACTIVE, BUILDING, DROPPED, kept_numbers
+from service.store.postgres import replicas, vectors
 from service.store.postgres.connection import Connection
 from service.store.postgres.documents import last_revision
-from service.store.values import Embedding, Lacking, Unembedded
+from service.store.postgres.errors import Again
+from service.store.values import Embedding, Lacking, Moved, Unembedded
 
-TAKEN_SECONDS = 60  # that a process may take to embed a step; then another one takes it
+LAST_DOCUMENTS = 64  # that a swap embeds at most, while writes wait for it
+TAKEN_SECONDS = 60  # that a replica may take to embed a step; then another one takes it
 _LOCK = 7_405_812
+_LEFT = (  # being built, and no replica's candidate
+    f"WHERE state = '{BUILDING}' AND NOT EXISTS "
+    f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
+)
+_FREE = (  # nobody is at it
+    "(taken_by = ? OR taken_until < now() OR NOT EXISTS "
+    f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
+)
 
 
 def share_states(connection: Connection) -> None:
@@ -31,31 +43,63 @@ def hold_states(connection: Connection) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
 
 
-def activate(connection: Connection, manifest: Manifest, form: str, *, examples: bool = False) -> int:
+def activate(
+    connection: Connection, replica: str, manifest: Manifest, form: str, *, examples: bool = False
+) -> int:
+    """As generations.activate.
+
+    Raises:
+        StartupError: another replica serves what would be dropped.
+
+    """
     hold_states(connection)
+    if generations.active(connection) is not None and replicas.others(connection, replica):
+        raise StartupError(
+            f"{manifest.version} is in service in a form that this machine cannot compute, and other "
+            "replicas serve it. Give all of them the same SIMILE_PRECISION, one that each can compute."
+        )
     number = generations.activate(connection, manifest, form, examples=examples)
     vectors.make(connection, number, manifest.dimension)
     vectors.make_index(connection, number, manifest.dimension)
     _list_lacking(connection, number)
+    replicas.announce(connection)
     return number
 
 
-def begin(connection: Connection, manifest: Manifest, form: str) -> int:
-    """As generations.begin. What is written from now on lists its own gaps; `list_lacking` is due.
+def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -> int:
+    """As generations.begin, for a candidate of this replica; that of another one stays.
 
-    Its index is built when its vectors are there (vectors.build_index).
+    What is written from now on lists its own gaps; `list_lacking` is due. Its index is built when its
+    vectors are there (vectors.build_index). Writes are held up only for a
+    generation that is new: one that another replica has begun, or that is kept, is there.
     """
-    hold_states(connection)
-    number = generations.begin(connection, manifest, form)
-    vectors.make(connection, number, manifest.dimension)
+    if generations.kept(connection, manifest, form) is None:
+        hold_states(connection)
+        number = generations.begun(connection, manifest, form)
+        vectors.make(connection, number, manifest.dimension)
+    else:
+        share_states(connection)
+        found = generations.kept(connection, manifest, form)
+        if found is None:  # dropped just now
+            raise Again
+        number = found
+    replicas.stand(connection, replica, number)
+    connection.execute(  # nobody waits from now on who does not wait already
+        "UPDATE generations SET called = NULL WHERE number = ? AND NOT EXISTS "
+        f"(SELECT 1 FROM replicas WHERE candidate = number AND ready AND {replicas.LIVING})",
+        (number,),
+    )
     return number
 
 
 def list_lacking(connection: Connection, number: int) -> None:
-    """List what a generation that has begun lacks of the documents from before; once."""
+    """List what a generation that has begun lacks of the documents from before; once, by one replica.
+
+    No write waits for it: those from before it began are seen here, later ones list themselves.
+    """
+    connection.execute("SELECT pg_advisory_xact_lock(?, ?)", (_LOCK, number))
     row = connection.execute("SELECT listed FROM generations WHERE number = ?", (number,)).fetchone()
     if row is not None and not row[0]:
-        share_states(connection)
         _list_lacking(connection, number)
 
 
@@ -69,34 +113,35 @@ def _list_lacking(connection: Connection, number: int) -> None:
     connection.execute("UPDATE generations SET listed = TRUE WHERE number = ?", (number,))
 
 
-def abandon(connection: Connection) -> None:
-    hold_states(connection)
-    generations.abandon(connection)
+def abandon(connection: Connection, replica: str) -> None:
+    """Give up the candidate of this replica; it is dropped unless another one has it, too."""
+    replicas.stand(connection, replica, None)
+    drop_left(connection)
 
 
-def go_live(
-    connection: Connection,
-    generation: int,
-    desired: str,
-    *,
-    rollback: bool,
-    may: Callable[[], bool],
-) -> bool:
-    """Make a generation live unless a document lacks a vector of it, or it `may` not."""
-    hold_states(connection)
-    if not may() or not _is_whole(connection, generation):
-        return False
-    generations.go_live(connection, generation, desired, rollback=rollback)
-    return True
+def drop_left(connection: Connection) -> None:
+    """Drop what was being built and is no replica's candidate any more."""
+    if connection.execute(f"SELECT 1 FROM generations {_LEFT} LIMIT 1").fetchone() is not None:
+        hold_states(connection)
+        connection.execute(f"UPDATE generations SET state = '{DROPPED}' {_LEFT}")
 
 
-def _is_whole(connection: Connection, generation: int) -> bool:
-    row = connection.execute(
-        "SELECT listed AND NOT EXISTS (SELECT 1 FROM lacking WHERE generation = number) "
-        "FROM generations WHERE number = ?",
-        (generation,),
-    ).fetchone()
-    return row is not None and bool(row[0]) and vectors.is_indexed(connection, generation)
+def require(connection: Connection, generation: int, *, kept: bool) -> None:
+    """Refuse to search a generation that another replica has retired.
+
+    kept: it was asked for by name, and need not be the live one.
+
+    Raises:
+        Moved: another one is live.
+        Conflict: it was dropped.
+
+    """
+    row = connection.execute("SELECT state FROM generations WHERE number = ?", (generation,)).fetchone()
+    state = DROPPED if row is None else row[0]
+    if not kept and state != ACTIVE:
+        raise Moved
+    if state == DROPPED:
+        raise Conflict("This version is not kept warm any more. GET /models lists the versions.")
 
 
 def lacking(connection: Connection, generation: int, after: int, limit: int) -> list[int]:
@@ -111,17 +156,17 @@ def lacking(connection: Connection, generation: int, after: int, limit: int) -> 
 
 
 def take_lacking(
-    connection: Connection, process: str, generation: int, limit: int, most_bytes: int
+    connection: Connection, replica: str, generation: int, limit: int, most_bytes: int
 ) -> Lacking:
-    """Take some documents that a generation lacks, for `process` to embed; within both bounds, or one.
+    """Take some documents that a generation lacks, for `replica` to embed; within both bounds, or one.
 
-    What another process has taken is passed by until its time is over.
+    What another replica has taken is passed by until its time is over, or its lease.
     """
     rows = connection.execute(
         "SELECT l.revision, d.collection, d.id, d.text, d.title FROM lacking l "
-        "JOIN documents d USING (revision) WHERE generation = ? AND (taken_by = ? OR taken_until < now()) "
+        f"JOIN documents d USING (revision) WHERE generation = ? AND {_FREE} "
         "ORDER BY l.revision LIMIT ? FOR UPDATE OF l SKIP LOCKED",
-        (generation, process, limit),
+        (generation, replica, limit),
     )
     found: dict[int, Unembedded] = {}
     for revision, collection, id, text, title in rows:
@@ -132,19 +177,34 @@ def take_lacking(
     connection.execute(
         "UPDATE lacking SET taken_by = ?, taken_until = now() + make_interval(secs => ?) "
         "WHERE generation = ? AND revision = ANY(?)",
-        (process, TAKEN_SECONDS, generation, [*found]),
+        (replica, TAKEN_SECONDS, generation, [*found]),
     )
     row = connection.execute(
-        "SELECT (SELECT count(*) FROM skipped WHERE generation = ?), "
+        "SELECT (SELECT count(*) FROM skipped WHERE generation = number), "
         "(SELECT coalesce(sum(documents), 0) FROM tally)::bigint, "
-        "(SELECT coalesce(sum(documents), 0) FROM sizes WHERE generation = ?)::bigint, "
-        "EXISTS (SELECT 1 FROM lacking WHERE generation = ?)",
-        (generation,) * 3,
+        "(SELECT coalesce(sum(documents), 0) FROM sizes WHERE generation = number)::bigint, "
+        "(SELECT count(*) FROM (SELECT 1 FROM lacking WHERE generation = number LIMIT ?) AS first_few), "
+        f"state <> '{ACTIVE}' FROM generations WHERE number = ?",
+        (LAST_DOCUMENTS + 1, generation),
     ).fetchone()
-    skipped, documents, held, lacks = row or (0, 0, 0, False)
-    # Not counted in `lacking`, which may have a row for each document there is.
-    elsewhere = max(documents - held - skipped - len(found), 0 if found else 1) if lacks else 0
-    return Lacking(found, last_revision(connection), skipped, elsewhere)
+    skipped, documents, held, left, follows = row or (0, 0, 0, 0, True)
+    closing = follows and left <= LAST_DOCUMENTS
+    if left > LAST_DOCUMENTS:  # it may have a row for each document there is, so they are not counted
+        left = max(left, documents - held - skipped)
+    return Lacking(found, last_revision(connection), skipped, left - len(found), closing)
+
+
+def last_lacking(connection: Connection, generation: int) -> dict[int, Unembedded]:
+    """All documents that a generation lacks, for a swap that holds the states."""
+    rows = connection.execute(
+        "SELECT revision, d.collection, d.id, d.text, d.title FROM lacking JOIN documents d USING (revision) "
+        "WHERE generation = ?",
+        (generation,),
+    )
+    return {
+        revision: Unembedded(collection, id, Content(text, title))
+        for revision, collection, id, text, title in rows
+    }
 
 
 def add_vectors(connection: Connection, generation: int, rows: Mapping[int, Embedding]) -> int:
@@ -202,15 +262,26 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 
 
 def purge(connection: Connection) -> bool:
-    """Drop the tables of one generation that was dropped; whether there was one."""
-    hold_states(connection)
-    row = connection.execute("SELECT number FROM generations WHERE state = ? LIMIT 1", (DROPPED,)).fetchone()
+    """Drop the tables of one generation that was dropped and that no replica serves; whether there was one.
+
+    What it lacked goes first, without a lock: that may be a million rows.
+    """
+    row = connection.execute(
+        "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
+        f"(SELECT 1 FROM replicas WHERE number IN (serves, candidate) AND {replicas.LIVING}) "
+        "AND pg_try_advisory_xact_lock(?, number::int) LIMIT 1",  # else it is being listed
+        (DROPPED, _LOCK),
+    ).fetchone()
     if row is None:
         return False
     [number] = row
-    connection.execute("SET LOCAL lock_timeout = '1s'")  # a search may be reading it
-    connection.execute(f"DROP TABLE IF EXISTS {vectors.table(number)}")
-    for table in ("lacking", "skipped", "sizes"):
-        connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,))
-    connection.execute("DELETE FROM generations WHERE number = ?", (number,))
+    gone = 0
+    for table in ("lacking", "skipped"):
+        gone += connection.execute(f"DELETE FROM {table} WHERE generation = ?", (number,)).rowcount
+    if not gone:
+        connection.execute("SET LOCAL lock_timeout = '1s'")  # a search may be reading it
+        connection.execute(f"DROP TABLE IF EXISTS {vectors.table(number)}")
+        connection.execute("DELETE FROM sizes WHERE generation = ?", (number,))
+        connection.execute("DELETE FROM generations WHERE number = ?", (number,))
+    replicas.forget(connection)
     return True

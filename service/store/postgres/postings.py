@@ -28,7 +28,7 @@ OPEN = 2000  # bytes, below which a block is joined with others; `open_postings`
 TOGETHER = 4  # small blocks of a term that are joined
 FOLDED = 20_000, 100_000  # terms that were touched: so many are worth a fold, and so many are folded in one
 REMOVED_COST = 20  # a removed revision counts as so many terms: every search reads it
-_LOCK = 7_405_814
+_LOCK = 7_405_831
 _WIDTHS = ("<u1", "<u2", "<u4", "<i8")
 _LIMITS = np.array([1 << 8, 1 << 16, 1 << 32])
 

@@ -7,7 +7,9 @@ The tables are SQLite's (store/schema.py), but for these:
     sizes        as tally: documents with vectors, and rows, that each write added to a generation
     postings     the words of documents, in blocks; `unfolded` is what is to be done to them (postings.py)
     vectors_N    the vectors of generation N, with their index
-    lacking      the documents that a generation has no vector of yet, and which process has taken them
+    lacking      the documents that a generation has no vector of yet, and which replica has taken them
+    replicas     the processes that share the database, each with a lease (replicas.py)
+    claims       what one of them does for all
     operations   a sequence alone: the number after a write
 
 Texts are compared by their bytes (collation C), as SQLite does.
@@ -73,7 +75,8 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         form        text COLLATE "C" NOT NULL,
         dimension   integer NOT NULL,
         state       text COLLATE "C" NOT NULL,
-        listed      boolean NOT NULL DEFAULT FALSE  -- `lacking` has every document that was there before it
+        listed      boolean NOT NULL DEFAULT FALSE,  -- `lacking` has every document that was there before it
+        called      timestamptz  -- since then a replica that is ready for it has waited for the others
     );
     CREATE UNIQUE INDEX one_is_live ON generations (state) WHERE state = 'active';
     CREATE TABLE lacking (
@@ -82,6 +85,19 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         taken_by    text COLLATE "C",
         taken_until timestamptz NOT NULL DEFAULT '-infinity',
         PRIMARY KEY (generation, revision)
+    );
+    CREATE TABLE replicas (
+        id        text COLLATE "C" PRIMARY KEY,
+        serves    bigint,   -- generation
+        candidate bigint,   -- the one that it makes, or has ready to go over to
+        ready     boolean NOT NULL DEFAULT FALSE,
+        until     timestamptz NOT NULL
+    );
+    CREATE TABLE claims (
+        name   text COLLATE "C" PRIMARY KEY,
+        holder text COLLATE "C" NOT NULL,
+        made   timestamptz NOT NULL DEFAULT now(),
+        result text  -- NULL while the holder is at it
     );
     CREATE TABLE skipped (
         generation bigint NOT NULL,

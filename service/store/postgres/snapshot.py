@@ -1,6 +1,6 @@
 """A moment of the PostgreSQL store: a connection in a transaction, whose methods are its queries."""
 
-from service.store.postgres import documents, nearest, passing, vectors, words
+from service.store.postgres import documents, generations, nearest, passing, vectors, words
 from service.store.postgres.connection import Connection
 
 
@@ -15,6 +15,7 @@ class Snapshot(Connection):
     passages = vectors.passages
     nearest = nearest.nearest
     nearest_words = words.nearest
+    require = generations.require
 
     def begin(self) -> None:
         self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

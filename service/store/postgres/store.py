@@ -6,26 +6,27 @@ Vectors are searched in the database, so no index follows the writes.
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import psycopg
 
 from models.manifest import Manifest
-from service.errors import ServiceError, StartupError
+from service.errors import ServiceError, StartupError, Unhealthy
 from service.observability import outages
 from service.store import events, feedback
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
-from service.store.postgres import documents, field_indexes, generations, postings, vectors, writes
+from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusal
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
+from service.store.postgres.shared import Shared
 from service.store.postgres.snapshot import Snapshot
+from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer
 from service.store.protocol import VectorSink
 from service.store.values import Active, Changes, Lacking
@@ -83,7 +84,7 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
     return write
 
 
-class PostgresStore:
+class PostgresStore(Shared):
     """The store of one database, for one of the processes that share it."""
 
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
@@ -99,7 +100,7 @@ class PostgresStore:
             StartupError: it cannot be reached, or is not one for this version.
 
         """
-        self._process = uuid.uuid4().hex
+        self._touch = Touch(url)
         self._url = url
         self._declared = declared
         self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
@@ -122,6 +123,8 @@ class PostgresStore:
 
     def close(self) -> None:
         if hasattr(self, "writer"):
+            with contextlib.suppress(Unhealthy, psycopg.Error):  # its lease ends by itself, too
+                self.writer.submit(lambda connection: replicas.leave(connection, self._replica)).result()
             self.writer.stop()
         self.readers.close()
         self.pool.close()
@@ -169,7 +172,7 @@ class PostgresStore:
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         with self.pool.connection() as raw, raw.transaction():
-            return generations.activate(Connection(raw), manifest, form, examples=examples)
+            return generations.activate(Connection(raw), self._replica, manifest, form, examples=examples)
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with self.pool.connection() as raw:
@@ -219,7 +222,6 @@ class PostgresStore:
     # Generations: what they lack, and which of them is live.
 
     known = _reads_itself(states.known)
-    abandon = _writes(generations.abandon)
     keep_decision = _writes(states.handled)
     keep_verdict = _writes(states.judge)
     keep_canary = _writes(states.remember_canary)
@@ -232,39 +234,24 @@ class PostgresStore:
     examples_loaded = _writes(states.examples_loaded)
 
     async def begin(self, manifest: Manifest, form: str) -> int:
-        number = await self.writer.run(lambda connection: generations.begin(connection, manifest, form))
+        number = await self.writer.run(
+            lambda connection: generations.begin(connection, self._replica, manifest, form)
+        )
         await self.writer.run(lambda connection: generations.list_lacking(connection, number))
+        await self.writer.run(generations.drop_left)
         return number
-
-    async def go_live(
-        self,
-        generation: int,
-        _complete_through: int,
-        desired: str,
-        /,
-        *,
-        rollback: bool,
-        may: Callable[[], bool],
-        then: Callable[[int], None],
-    ) -> bool:
-        def job(connection: Connection) -> bool:
-            return generations.go_live(connection, generation, desired, rollback=rollback, may=may)
-
-        done = await self.writer.run(job)
-        if done:
-            then(0)
-        return done
 
     async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
         def job(connection: Connection) -> Lacking:
-            found = generations.take_lacking(connection, self._process, generation, limit, most_bytes)
+            found = generations.take_lacking(connection, self._replica, generation, limit, most_bytes)
             self.note_sizes(connection)
             return found
 
         found = await self.writer.run(job)
-        if found.documents or found.elsewhere or await self.build_index(generation):
+        ends = found.closing or not (found.documents or found.elsewhere)
+        if not ends or await self.build_index(generation):
             return found
-        return found._replace(elsewhere=1)
+        return Lacking({}, found.last_revision, found.skipped, elsewhere=1)
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""
@@ -292,7 +279,8 @@ class PostgresStore:
         self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
 
     async def tidy(self) -> bool:
-        dropped = await self.readers.own(states.has_dropped)
-        if dropped:
-            return await self.writer.run(generations.purge)
+        if await self.readers.own(states.has_dropped):
+            with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                if await self.writer.run(generations.purge):
+                    return True
         return await self.writer.run(writes.fold)

@@ -12,7 +12,7 @@ from service.store.values import Embedding, Passage, Vector
 
 PLAIN_DIMENSIONS = 1990  # that fit a page of 8 KiB beside the row's other columns
 HALF_DIMENSIONS = 4000  # that pgvector indexes
-_BUILD_LOCK = 7_405_815
+_BUILD_LOCK = 7_405_832
 
 
 class Held(NamedTuple):

@@ -82,7 +82,7 @@ def put(
         }
     lacking = [at for at in range(len(documents)) if at not in given[live] and at not in kept[live]]
     if lacking:
-        raise NeedsVectors(lacking)
+        raise NeedsVectors(lacking, live)
     changed = [
         at
         for at in range(len(documents))

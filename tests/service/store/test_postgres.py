@@ -30,12 +30,15 @@ from service.store.postgres import (
     nearest,
     passing,
     postings,
+    replicas,
+    roll_call,
     vectors,
     words,
     writes,
 )
 from service.store.postgres.connection import Connection, Raw
 from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.roll_call import Answer
 from service.store.postgres.schema import migrate
 from service.store.postgres.snapshot import Snapshot
 from service.store.postgres.store import PostgresStore
@@ -248,16 +251,19 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
 def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) -> None:
     """Also of a write that was under way when it began: what lacks a vector does not come to live."""
     place.put(*(Document(f"{at}", "text") for at in range(10)))
-    number = place.write(lambda connection: generations.begin(connection, manifest("b"), "fp32"))
+    number = place.write(lambda it: generations.begin(it, "me", manifest("b"), "fp32"))
+    place.write(lambda connection: replicas.stand(connection, "you", number, ready=True))
     place.put(Document("new", "text"))
     place.write(lambda connection: generations.list_lacking(connection, number))
     take = generations.take_lacking
     assert len(place.read(lambda it: generations.lacking(it, number, 0, 100))) == 11
 
-    def swap(connection: Connection) -> bool:
-        return generations.go_live(connection, number, "", rollback=False, may=lambda: True)
+    def swap(connection: Connection) -> Answer:
+        return roll_call.go_live(
+            connection, "me", number, "", rollback=False, may=lambda: True, last=lambda _: None
+        )
 
-    assert not place.write(swap)
+    assert place.write(swap) is Answer.LACKS
     mine = place.write(lambda connection: take(connection, "me", number, 6, 1 << 20))
     others = place.write(lambda connection: take(connection, "you", number, 100, 1 << 20))
     assert (len(mine.documents), len(others.documents)) == (6, 5)
@@ -274,10 +280,12 @@ def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) 
     }
     assert len(rows) == 11, "whose time is over, another one takes"
     assert place.write(lambda connection: generations.add_vectors(connection, number, rows)) == 11
-    assert not place.write(swap), "without an index nothing is found fast"
+    call = partial(roll_call.call, replica="me", generation=number, desired="", rollback=False)
+    assert place.write(call) is Answer.LACKS, "without an index nothing is found fast"
     with place.store.pool.connection() as raw:
         assert vectors.build_index(raw, number, DIMENSION)
-    assert place.write(swap)
+    place.write(lambda connection: replicas.leave(connection, "you"))
+    assert place.write(swap) is Answer.NOW
     with pytest.raises(NeedsVectors):
         place.put(Document("later", "text"))  # by the model that was live
 
