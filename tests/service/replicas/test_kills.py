@@ -1,6 +1,7 @@
 """kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, all comes back.
 
-Many kills, which take long: KILLS=200 pytest -m long -s -k many tests/service/replicas/test_kills.py
+Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k "replicas and many" FILE, and
+KILLS=50 with "postgresql and many".
 """
 
 import importlib
