@@ -28,6 +28,7 @@ STEP_BYTES = 16 << 20  # of their texts together, unless one has more
 LOAD_ROWS = 1024  # a write waits for one such step at most: 5 ms at 384 dimensions
 STORE_ROWS = 1024  # of one job; a document's passages stay together
 ELSEWHERE_SECONDS = 0.2  # between two looks at documents that other processes embed
+LAST_LOOKS = 3  # that find only what was just written, or others are at: a swap does the rest
 RECOUNT_SECONDS = 10.0  # documents written meanwhile are to be embedded too
 HARMLESS = Content("A short sentence.")
 
@@ -76,7 +77,7 @@ class Builder:
 
         """
         generation = self._generation
-        total, counted = 0, float("-inf")
+        total, counted, looks = 0, float("-inf"), 0
         while True:
             self._check()
             if time.monotonic() - counted > RECOUNT_SECONDS:
@@ -91,9 +92,11 @@ class Builder:
             self.progress.tell(done, total)
             self._tell(done, total)
             generation.skipped, generation.missing = skipped, max(total - done, 0) + skipped
+            if closing and (not step or min(step) > self._paced_to):
+                looks += 1
+            if looks > LAST_LOOKS or not (step or elsewhere):
+                break
             if not step:
-                if closing or not elsewhere:
-                    break
                 await asyncio.sleep(ELSEWHERE_SECONDS)
                 continue
             started = time.monotonic()
@@ -106,8 +109,6 @@ class Builder:
             if self._throughput and min(step) <= self._paced_to:
                 await asyncio.sleep(max(0.0, len(step) / self._throughput - (time.monotonic() - started)))
             self.progress.worked(len(step), time.monotonic() - started)
-            if closing:
-                break
         generation.complete_through, generation.missing = last, skipped
 
     def _check(self) -> None:

@@ -174,6 +174,12 @@ def take_lacking(
         if found and most_bytes < 0:
             break
         found[revision] = Unembedded(collection, id, Content(text, title))
+    if not found:  # an update amid the listing has left the revision that it replaced
+        connection.execute(
+            "DELETE FROM lacking l WHERE generation = ? "
+            "AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.revision = l.revision)",
+            (generation,),
+        )
     connection.execute(
         "UPDATE lacking SET taken_by = ?, taken_until = now() + make_interval(secs => ?) "
         "WHERE generation = ? AND revision = ANY(?)",

@@ -111,6 +111,8 @@ def go_live(
         if embedded is None:
             return Answer.LACKS
         add_vectors(connection, generation, embedded)
+    # No write is under way, so what is listed still is of documents that are gone.
+    connection.execute("DELETE FROM lacking WHERE generation = ?", (generation,))
     generations.go_live(connection, generation, desired, rollback=rollback)
     replicas.announce(connection)
     return Answer.NOW

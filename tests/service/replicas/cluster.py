@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 
 from tests import postgres
 from tests.service.process import Service, is_ready
+from tests.service.replicas.forked import Forge
 from tests.service.swapping import Oracle, published
 
+REPLICAS, VERSIONS = 3, 3
 ENVIRONMENT = {
     "SIMILE_WORKERS": "1",
     "SIMILE_GRACE_SECONDS": "600",
@@ -44,8 +46,11 @@ class Replica(Service):
         (folder / "data").touch()
         super().__init__(folder, None, SIMILE_DATABASE=url, **(ENVIRONMENT | variables))
 
-    def launch(self) -> None:
+    def launch(self, forge: Forge | None = None) -> None:
         """Start and do not wait."""
+        if forge is not None:
+            self.process = cast("subprocess.Popen[bytes]", forge.start(self._environment, self.log))
+            return
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "service"], env=self._environment, stdout=log, stderr=log
@@ -68,18 +73,23 @@ class Replica(Service):
 class Cluster:
     """`count` replicas, and the versions that they may serve."""
 
-    def __init__(self, folder: Path, url: str, count: int = 3, versions: int = 3, **variables: str) -> None:
+    def __init__(self, folder: Path, url: str, forge: Forge | None, *, apart: bool, **variables: str) -> None:
         self.url = url
-        self.versions = published(folder / "models", versions)
+        self.forge = forge
+        self.versions = published(folder / "models", VERSIONS)
         self.oracle = Oracle(folder / "models", self.versions)
         assert self.oracle.differ()
-        self.replicas = [
-            Replica(folder / f"replica-{at}", folder / "models", url, **variables) for at in range(count)
-        ]
+        self.replicas = []
+        for at in range(REPLICAS):
+            models = folder / "models"
+            if apart:
+                models = folder / f"models-{at}"
+                shutil.copytree(folder / "models", models)
+            self.replicas.append(Replica(folder / f"replica-{at}", models, url, **variables))
 
     def start(self) -> None:
         for replica in self.replicas:
-            replica.launch()
+            replica.launch(self.forge)
         for replica in self.replicas:
             replica.wait_until_ready()
 
@@ -105,16 +115,16 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, count: int = 3, url: str | None = None, **variables: str) -> Iterator[Cluster]:
-    made = Cluster(folder, url or postgres.new_database(), count, 3, **variables)
+def cluster(
+    folder: Path, forge: Forge | None, url: str | None = None, *, apart: bool = False, **variables: str
+) -> Iterator[Cluster]:
+    """Replicas that are ready.
+
+    forge: starts them quickly; None: each as a command. apart: each has a models folder of its own.
+    """
+    made = Cluster(folder, url or postgres.new_database(), forge, apart=apart, **variables)
     with ExitStack() as ends:
         for replica in made.replicas:
             ends.callback(replica.end)
         made.start()
         yield made
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has taken."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

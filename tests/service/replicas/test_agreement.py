@@ -103,6 +103,24 @@ def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch
     assert place.read(lambda it: vectors.held(it, number)[number].documents) == 6
 
 
+def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Place) -> None:
+    """Its revision was read before the update, and listed behind it: no document has it any more."""
+    number = begin(place, "a")
+    gone = "INSERT INTO lacking (generation, revision) SELECT {}, r FROM generate_series({}, {}) r"
+    run(place, gone.format(number, 1_000, 1_000 + generations.LAST_DOCUMENTS))
+    assert call(place, "a", number) is Answer.LACKS
+    looked = place.write(lambda it: generations.take_lacking(it, "a", number, 5, 1 << 20))
+    assert (looked.documents, looked.elsewhere) == ({}, 0)
+    run(place, gone.format(number, 2_000, 2_000))
+    swap = place.write(
+        lambda it: roll_call.go_live(
+            it, "a", number, "", rollback=False, may=lambda: True, last=lambda _: None
+        )
+    )
+    assert swap is Answer.NOW
+    assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
+
+
 def test_one_that_lives_and_is_never_ready_is_left_behind_after_a_while(place: Place) -> None:
     number = begin(place, "a")
     place.write(lambda it: replicas.stand(it, "b", None))

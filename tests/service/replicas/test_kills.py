@@ -1,4 +1,8 @@
-"""kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, all comes back."""
+"""kill -9 of replicas and of PostgreSQL at random: no acknowledged write is lost, all comes back.
+
+Many kills take long: KILLS=200 pytest -o faulthandler_timeout=0 -m long -s -k "replicas and many" FILE, and
+KILLS=50 with "postgresql and many".
+"""
 
 import importlib
 import os
@@ -17,6 +21,7 @@ import pytest
 from tests import postgres
 from tests.service.load import STATIC
 from tests.service.replicas.cluster import Cluster, cluster
+from tests.service.replicas.forked import Forge
 from tests.service.replicas.traffic import Traffic
 
 KILLS = int(os.environ.get("KILLS", "0"))  # of a long run, which is to be told
@@ -64,9 +69,9 @@ def check_all(made: Cluster, traffic: Traffic, wanted: str) -> None:
     assert "Traceback" not in made.logs()
 
 
-def kill_replicas(folder: Path, kills: int) -> None:
+def kill_replicas(folder: Path, forge: Forge, kills: int) -> None:
     rng = random.Random(kills)
-    with cluster(folder, SIMILE_BUILD_RATE="100") as made:
+    with cluster(folder, forge, SIMILE_BUILD_RATE="100") as made:
         made.replicas[0].put(STATIC)
         traffic, wishes = Traffic(made), Wishes(made, rng)
         traffic.start()
@@ -76,7 +81,9 @@ def kill_replicas(folder: Path, kills: int) -> None:
                 time.sleep(rng.uniform(0, 2))
                 victim = rng.choice(made.replicas)
                 victim.kill()
-                victim.launch()
+                victim.launch(forge)
+                # Also one that has not come back from the last kill may be the next victim.
+                made.until(lambda: sum(each.goes() for each in made.replicas) >= 2 or traffic.failures)
                 assert not traffic.failures, traffic.failures
             made.until(
                 lambda: all(replica.goes() for replica in made.replicas) or traffic.failures, BACK_SECONDS
@@ -90,14 +97,14 @@ def kill_replicas(folder: Path, kills: int) -> None:
         )
 
 
-def test_replicas_that_are_killed_lose_nothing_and_come_back(tmp_path: Path) -> None:
-    kill_replicas(tmp_path, 4)
+def test_replicas_that_are_killed_lose_nothing_and_come_back(tmp_path: Path, forge: Forge) -> None:
+    kill_replicas(tmp_path, forge, 4)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not KILLS, reason="KILLS=200 says how many")
-def test_replicas_that_are_killed_many_times(tmp_path: Path) -> None:
-    kill_replicas(tmp_path, KILLS)
+def test_replicas_that_are_killed_many_times(tmp_path: Path, forge: Forge) -> None:
+    kill_replicas(tmp_path, forge, KILLS)
 
 
 class Server:
@@ -142,9 +149,9 @@ def server() -> Iterator[Server]:
     made.stop()
 
 
-def kill_postgresql(folder: Path, server: Server, kills: int) -> None:
+def kill_postgresql(folder: Path, forge: Forge, server: Server, kills: int) -> None:
     rng = random.Random(kills)
-    with cluster(folder, url=server.url, SIMILE_BUILD_RATE="100") as made:
+    with cluster(folder, forge, server.url, SIMILE_BUILD_RATE="100") as made:
         made.replicas[0].put(STATIC)
         traffic, wishes = Traffic(made), Wishes(made, rng)
         traffic.start()
@@ -169,12 +176,12 @@ def kill_postgresql(folder: Path, server: Server, kills: int) -> None:
 
 
 def test_postgresql_that_is_killed_loses_nothing_and_the_service_comes_back(
-    tmp_path: Path, server: Server
+    tmp_path: Path, forge: Forge, server: Server
 ) -> None:
-    kill_postgresql(tmp_path, server, 2)
+    kill_postgresql(tmp_path, forge, server, 2)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not KILLS, reason="KILLS=50 says how many")
-def test_postgresql_that_is_killed_many_times(tmp_path: Path, server: Server) -> None:
-    kill_postgresql(tmp_path, server, KILLS)
+def test_postgresql_that_is_killed_many_times(tmp_path: Path, forge: Forge, server: Server) -> None:
+    kill_postgresql(tmp_path, forge, server, KILLS)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.service.load import STATIC, Load
 from tests.service.replicas.cluster import Cluster, Replica, cluster
+from tests.service.replicas.forked import Forge
 from tests.service.swapping import QUERIES, Client
 
 SWAPS, ROLLBACK_AFTER = 20, (5, 11, 17)
@@ -56,8 +57,8 @@ class OnAll(Load):
         return kind
 
 
-def test_a_swap_and_a_rollback_go_through_on_all_replicas_under_writes(tmp_path: Path) -> None:
-    with cluster(tmp_path) as made:
+def test_a_swap_and_a_rollback_go_through_on_all_replicas_under_writes(tmp_path: Path, forge: Forge) -> None:
+    with cluster(tmp_path, forge) as made:
         assert made.replicas[0].put(STATIC).status_code == 200
         load = OnAll(made)
         load.start()
@@ -94,7 +95,7 @@ def check_everything(made: Cluster, load: Load) -> None:
 @pytest.mark.long
 def test_twenty_swaps_and_three_rollbacks_fail_no_request_and_mix_no_models(tmp_path: Path) -> None:
     rng = random.Random(7)
-    with cluster(tmp_path, SIMILE_BUILD_RATE=str(BUILD_RATE)) as made:
+    with cluster(tmp_path, None, SIMILE_BUILD_RATE=str(BUILD_RATE)) as made:
         assert made.replicas[0].put(STATIC).status_code == 200
         load = OnAll(made)
         assert load.start() == 16

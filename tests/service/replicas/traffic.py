@@ -19,7 +19,7 @@ from tests.service.swapping import QUERIES, TEXTS
 
 WRITERS, SEARCHERS, IDS = 3, 2, 40
 LATER = {503}  # the one status that asks to send again
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.05
 
 
 class Traffic:
@@ -53,6 +53,7 @@ class Traffic:
                 act(rng, number)
             except Exception as error:  # noqa: BLE001  whatever it is, the test must say so
                 self.failures.append(f"{act.__name__}: {error!r}"[:2000])
+            time.sleep(PAUSE_SECONDS)
 
     def _send(self, rng: random.Random, method: str, path: str, body: object = None) -> Any:
         """The JSON of the first 200, by whichever replica gives it."""
