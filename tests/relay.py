@@ -13,9 +13,8 @@ class Relay:
 
     def __init__(self, to: Path) -> None:
         self.to = to
-        self.drop_at: bytes | None = (
-            None  # what a client says last: it is passed on, and then both ends close
-        )
+        # Said in a transaction: its commit is passed on, and its answer is not.
+        self.drop_commit_of: bytes | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -58,11 +57,13 @@ class Relay:
                 ).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, from_client: bool) -> None:
+        said = False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 sink.sendall(data)
-                if from_client and self.drop_at is not None and self.drop_at in data:
-                    self.drop_at = None
+                said |= from_client and self.drop_commit_of is not None and self.drop_commit_of in data
+                if said and b"COMMIT" in data:
+                    self.drop_commit_of = None
                     break
         _close(source)
         _close(sink)
