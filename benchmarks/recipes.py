@@ -7,6 +7,10 @@ Queries that share an answer are in one half. The gate judges by its own half, s
 with what the candidate is worth on the other. Answers of the first half are *seen*. One line of JSON for each
 candidate goes to --out; `--table` prints what is there as tables, with paired intervals (95 %).
 
+`worse` and `far worse` are the version in service with noise on its weights; with `--noise 0.1` that version
+has some itself, and `mended` takes it away. So the gate is asked about losses and gains of every size without
+a training.
+
 The sets are in BEIR's layout (SIMILE_EVAL_DATA, else ../shared/data). A run takes minutes, most of them for
 encoding.
 """
@@ -16,21 +20,22 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 from benchmarks.clicked import judged_by_clicks
 from benchmarks.places import arguments, say, scratch
+from benchmarks.recipe_tables import SEEN, summary, tables
 from benchmarks.workloads import evaluation_folder
-from models.publishing.default import publish_named
+from models.publishing.default import default_source, publish_named
 from models.store import Store
 from training.errors import NothingToLearn
-from training.evaluation.bootstrap import of_mean
 from training.evaluation.retrieval import Collection, judge_all, load, search
 from training.evaluation.scorable import scorable_of
 from training.methods.names import AUTO, SEARCH
@@ -41,9 +46,6 @@ from training.retraining.retune import retune
 from training.text.lines import read_records
 from training.text.service_collections import DEFAULT
 
-SIDES = ("before", "after")
-_MODES = ("dense", "hybrid", "served")  # that decide what a candidate is worth
-_SEEN = "seen, "
 # A name, the recipe, what is changed, and what of the judgements it may learn from.
 CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "crops": ("crops", {}, "none"),
@@ -61,7 +63,11 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "search, of text alone": (SEARCH, {}, "none"),
     "auto": (AUTO, {}, "all"),
     "auto, of text alone": (AUTO, {}, "none"),
+    **{name: ("crops", {"optim.lr": 1e-7}, "all") for name in ("worse", "far worse", "mended")},
 }
+# Where these begin, instead of the version in service: the default model with noise on its weights, in shares
+# of each tensor's deviation. They are trained for one step that changes nothing.
+NOISE = {"worse": 0.05, "far worse": 0.15, "mended": 0.0}
 
 
 def main() -> None:
@@ -70,7 +76,9 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="*", choices=[*CANDIDATES], default=[*CANDIDATES])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--negatives", type=int, default=3)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--noise", type=float, default=0.0, help="on the weights of the version in service")
     parser.add_argument("--out", type=Path, default=Path("recipes.jsonl"))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
@@ -79,7 +87,7 @@ def main() -> None:
         return
     for name in options.sets:
         with scratch() as folder:
-            place = Place(folder, name, options.threads)
+            place = Place(folder, name, options.threads, options.negatives, options.noise)
             for recipe in options.recipes:
                 for seed in options.seeds:
                     row = place.candidate(recipe, seed, options.steps)
@@ -91,8 +99,8 @@ def main() -> None:
 class Place:
     """A set as a team's text: its documents, half of its judgements, and a store with the default model."""
 
-    def __init__(self, folder: Path, name: str, threads: int | None) -> None:
-        self.folder, self.name, self.threads = folder, name, threads
+    def __init__(self, folder: Path, name: str, threads: int | None, negatives: int, noise: float) -> None:
+        self.folder, self.name, self.threads, self.negatives = folder, name, threads, negatives
         whole = load(evaluation_folder() / name)
         known, self.unseen = halves(whole)
         answers = {query: whole.relevant[query] for query in known}
@@ -100,7 +108,7 @@ class Place:
             queries={query: whole.queries[query] for query in known}, relevant=answers
         )
         self.store = Store(folder / "models")
-        self.base = publish_named(self.store, "default").version
+        self.base = publish_named(self.store, self._noised(noise)).version
         self.store.want(self.base)
         self.before, found = self._truth(self.base)
         said = [(query, id, True) for query in known for id in answers[query]]
@@ -136,7 +144,14 @@ class Place:
             {
                 "corpus": {"file": self.folder / "documents.jsonl"},
                 "judgements": {} if judged == "none" else {"file": self.folder / f"{judged}.jsonl"},
-                "train": {"recipe": recipe, "set": changed, "seed": seed, "steps": steps},
+                "train": {
+                    "recipe": recipe,
+                    "set": changed,
+                    "seed": seed,
+                    "steps": 1 if name in NOISE else steps,
+                    "base": self._noised(NOISE[name]) if name in NOISE else "anchor",
+                    "negatives": self.negatives,
+                },
                 "schedule": {"threads": self.threads},
                 "folders": {"models": self.store.root, "work": work},
             }
@@ -178,6 +193,23 @@ class Place:
         # benchmarks/__init__.py leaves torch one thread.
         return retrain(replace(job, options=replace(job.options, threads=self.threads)), say)
 
+    def _noised(self, noise: float) -> str:
+        """The default model with noise on its weights: a folder, or its name where there is none."""
+        if not noise:
+            return "default"
+        folder = self.folder / f"noise-{noise}"
+        if not folder.exists():
+            with default_source() as source:
+                shutil.copytree(source, folder)
+            weights = load_file(folder / "model.safetensors")
+            chance = np.random.default_rng(7)
+            for name in sorted(weights):
+                if weights[name].ndim > 1:
+                    drawn = chance.standard_normal(weights[name].shape, np.float32)
+                    weights[name] = weights[name] + noise * weights[name].std() * drawn
+            save_file(weights, folder / "model.safetensors")
+        return str(folder)
+
     def _truth(self, version: str) -> tuple[dict[str, list[float]], dict[str, list[str]]]:
         """nDCG@10 of each query by mode and as `served` without one; the hybrid hits of known queries."""
         encoder = self.store.open(version, threads=self.threads or 4)
@@ -191,7 +223,7 @@ class Place:
             first, found = len(self.unseen.queries), dict[str, list[float]]()
             for begin, asked, rows in (
                 ("", self.unseen, slice(first)),
-                (_SEEN, self.known, slice(first, None)),
+                (SEEN, self.known, slice(first, None)),
             ):
                 for mode, ranked in lists.items():
                     found[begin + mode] = [ranking.ndcg10 for ranking in judge_all(asked, ranked[rows])]
@@ -238,53 +270,6 @@ def halves(collection: Collection) -> tuple[list[str], Collection]:
 
 def _number(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
-
-
-def summary(row: dict[str, Any]) -> str:
-    """A candidate in one line."""
-    moved = ", ".join(f"{mode} {_moved(row, mode)}" for mode in _MODES)
-    said = f"{row['verdict']}; {moved}. {row.get('reason', '')}"
-    return f"{row['set']}, {row['recipe']}, seed {row['seed']}: {said}"
-
-
-def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Every candidate: base, candidate, difference in each mode; then the gate against the truth."""
-    modes = [*_MODES[:2], "lexical", "served", f"{_SEEN}dense", f"{_SEEN}hybrid"]
-    yield f"| set | recipe | seed | minutes | verdict | STS | {' | '.join(modes)} |"
-    yield "|---" * (6 + len(modes)) + "|"
-    for row in rows:
-        sides = [
-            " ".join([*(f"{100 * np.mean(row[side][mode]):.1f}" for side in SIDES), _moved(row, mode)])
-            for mode in modes
-        ]
-        minutes = f"{row['minutes']:.1f}" if "minutes" in row else ""
-        sts = f"{100 * row['sts']:.1f}" if "sts" in row else ""
-        cells = [row["set"], row["recipe"], str(row["seed"]), minutes, row["verdict"], sts, *sides]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield "| in truth | accepted | refused or nothing to learn |\n|---|---|---|"
-    found = Counter((_truth_of(row), row["verdict"] == "accepted") for row in rows)
-    for truth in ("better", "no different", "worse"):
-        yield f"| {truth} | {found[truth, True]} | {found[truth, False]} |"
-
-
-def _interval(row: dict[str, Any], mode: str) -> tuple[float, float]:
-    return of_mean(row["before"][mode], row["after"][mode], level=0.95)
-
-
-def _moved(row: dict[str, Any], mode: str) -> str:
-    """The difference in points, and its interval."""
-    low, high = _interval(row, mode)
-    difference = np.mean(row["after"][mode]) - np.mean(row["before"][mode])
-    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
-
-
-def _truth_of(row: dict[str, Any]) -> str:
-    """Worse where a mode's interval is below zero; better where one is above zero, and none below."""
-    intervals = [_interval(row, mode) for mode in _MODES]
-    if any(high < 0 for _, high in intervals):
-        return "worse"
-    return "better" if any(low > 0 for low, _ in intervals) else "no different"
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class SearchDefaults(BaseModel):
 
     mode: Mode
     weight: Annotated[float, Field(ge=0, le=1)]  # of the vectors in hybrid search (models/search/fusion.py)
-    # Tokens of a passage (models/search/passages.py); None: as many as the model reads.
+    # Tokens of a passage; None: as many as is usual (models/search/passages.py).
     passage_tokens: Annotated[int, Field(ge=16)] | None = None
 
 

@@ -1,4 +1,4 @@
-"""Progress of a long step on stderr: one line that moves on a terminal, elsewhere a line every 10 seconds.
+"""Progress of a long step on stderr: one line that moves on a terminal, elsewhere a line now and then.
 
 encoding: 4,096 of 9,000 texts, 45 %, 210/s, about 23 s left
 """
@@ -13,6 +13,9 @@ from typing import Self, TypeVar
 
 SECONDS = 0.2  # between two on a terminal
 LOG_SECONDS = 10.0  # between two elsewhere
+SOON_SECONDS = (
+    3.0  # before the first elsewhere: several steps of less than LOG_SECONDS would be a long silence
+)
 RECENT_SECONDS = 30.0  # that the rate and the estimate are made of
 
 clock = time.monotonic
@@ -43,7 +46,7 @@ class Progress:
         """first: of what was counted before, as where a run goes on. say: told a line without a terminal."""
         self._what, self._total, self._step, self._count, self._say = what, total, step, first, say
         self._terminal = sys.stderr.isatty() and say is not silent
-        self._said = clock() - (SECONDS if self._terminal else 0.0)
+        self._said = clock() - (SECONDS if self._terminal else max(0.0, LOG_SECONDS - SOON_SECONDS))
         self._points = deque([(clock(), first, first)])  # of the recent past: when, how many, how far
 
     def __enter__(self) -> Self:

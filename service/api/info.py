@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from models.encoder import Encoder
+from models.manifest import Mode
 from service.api.contract import Role, describe
 from service.api.inference import runtime_of
 from service.api.responses import json_response
@@ -77,6 +78,9 @@ class Info(BaseModel):
     dimension: int
     deterministic: bool
     providers: list[str]
+    search_mode: Mode | None = Field(
+        description="Of searches that name none, as SIMILE_SEARCH_MODE says; null: as the version has learned"
+    )
     threads: int = Field(description="Of all workers together")
     lone_threads: int = Field(description="That compute a text together which comes alone, once it is ready")
     workers: WorkersInfo
@@ -115,6 +119,7 @@ async def info(request: Request) -> Response:
             "dimension": encoder.dimension,
             "deterministic": encoder.deterministic,
             "providers": encoder.providers,
+            "search_mode": settings.search_mode,
             "threads": layout.workers * layout.threads,
             "lone_threads": runtime.batcher.single_text.threads if encoder.opens_alone else 1,
             "workers": layout._asdict(),

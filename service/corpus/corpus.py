@@ -63,7 +63,7 @@ class Corpus:
         passages: bool = True,
         max_collections: int = MAX_COLLECTIONS,
     ) -> None:
-        """passages: texts that are longer than the model reads are split."""
+        """passages: long texts are split."""
         self._max_collections = max_collections
         self.live = live
         self.store = store

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from models.search.content import Content
-from models.search.passages import Split, length_of, split
+from models.search.passages import Split, learned_tokens, passage_tokens, split
 from service import memory
 from service.batching.batcher import Batcher
 from service.batching.request import Answer, Lane
@@ -63,11 +63,10 @@ class DocumentEncoder:
             for vector, cut, tokens in zip(heads.vectors, heads.truncated, heads.tokens, strict=True)
         ]
         if self.passages:
-            sizes = [length_of(generation.manifest.search.get(name)) for name in collections]
             long = {
-                at: size
-                for at, (embedding, size) in enumerate(zip(found, sizes, strict=True))
-                if embedding.truncated or (size is not None and embedding.tokens > size)
+                at: learned_tokens(generation.manifest.search.get(collection))
+                for at, (embedding, collection) in enumerate(zip(found, collections, strict=True))
+                if embedding.truncated or embedding.tokens > passage_tokens(generation.manifest, collection)
             }
             if long:
                 await self._split(generation, contents, prompt, long, found, lane)
@@ -88,8 +87,8 @@ class DocumentEncoder:
     ) -> None:
         """Put passages behind the heads in `found` of contents that are longer than one.
 
-        long: the places of those that may be, and the tokens of a passage. The thread ends soon after the
-        request does.
+        long: the places of those that may be, and the tokens of a passage that were learned. The thread ends
+        soon after the request does.
         """
         left = threading.Event()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from models.encoder import graph_bytes
 from models.graph.file import LARGEST
 from models.manifest import Manifest
-from models.search.passages import length_of
+from models.search.passages import passage_tokens
 from models.sources.files import optional_json
 from models.tokens.tokenizer import FILE_NAME as TOKENIZER
 from service.index.ivf import training_bytes
@@ -122,11 +122,6 @@ def expected_rows(live: Generation, documents: int, manifest: Manifest) -> list[
             rows.append(index.documents * (1 + within) + behind)
     lacking = documents - live.indexes.documents
     return [*rows, lacking] if lacking > 0 else rows
-
-
-def passage_tokens(manifest: Manifest, collection: str) -> int:
-    """Tokens of a passage in that collection."""
-    return length_of(manifest.search.get(collection)) or manifest.max_length
 
 
 def _index(rows: int, dimension: int) -> float:

@@ -25,7 +25,7 @@ from training.evaluation.words import WordIndex
 
 DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
-# The passages of a title and text, at least one. Tokens of each; None: as many as the model reads.
+# The passages of a title and text, at least one. Tokens of each; None: as many as is usual.
 Split = Callable[[Content, int | None], list[str]]
 CANDIDATES = 1000  # of each ranking, that hybrid search fuses: as service/corpus/search.py
 _QUERIES = 64  # whose cosines are in memory at a time
@@ -73,20 +73,28 @@ def find(
     weight: float = DENSE_WEIGHT,
 ) -> Iterator[Found]:
     """The rankings of each query, cut to the first `depth`; its vector is that of the same row."""
-    for near, worded in candidates(queries, vectors, passages, words, max(depth, CANDIDATES)):
+    for (near,), worded in candidates(queries, vectors, [passages], words, max(depth, CANDIDATES)):
         yield Found(_first(near, depth), _first(worded, depth), fused(near, worded, weight, depth))
 
 
 def candidates(
-    queries: Sequence[str], vectors: Vectors, passages: Passages, words: WordIndex, depth: int = CANDIDATES
-) -> Iterator[tuple[Scores, Scores]]:
-    """The best `depth` documents of each query, by vectors and by words: what hybrid search fuses."""
+    queries: Sequence[str],
+    vectors: Vectors,
+    splits: Sequence[Passages],
+    words: WordIndex,
+    depth: int = CANDIDATES,
+) -> Iterator[tuple[list[Scores], Scores]]:
+    """The best `depth` documents of each query: what hybrid search fuses.
+
+    By the vectors of each of `splits` of the same documents, and by words, which no split changes.
+    """
     units = np.nan_to_num(directions(vectors)).astype(np.float32)
     with Progress("queries", len(queries), "searching") as progress:
         for start in range(0, len(queries), _QUERIES):
-            cosines = _cosines(units[start : start + _QUERIES], passages)
-            for query, row in zip(queries[start : start + _QUERIES], cosines, strict=True):
-                yield _best(row, depth), words.nearest(query, depth)
+            some = units[start : start + _QUERIES]
+            cosines = zip(*(_cosines(some, passages) for passages in splits), strict=True)
+            for query, rows in zip(queries[start : start + _QUERIES], cosines, strict=True):
+                yield [_best(row, depth) for row in rows], words.nearest(query, depth)
                 progress.add()
 
 

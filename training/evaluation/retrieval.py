@@ -21,7 +21,7 @@ import numpy as np
 from models.manifest import Mode, SearchDefaults
 from models.search.content import Content
 from models.search.fusion import weight_of
-from models.search.passages import length_of
+from models.search.passages import learned_tokens
 from training.errors import TrainingError
 from training.evaluation.encoding import Encode
 from training.evaluation.geometry import directions
@@ -114,7 +114,7 @@ def search(
     for part, asking, among in _parts(collection.within, asked, ids):
         some = [collection.documents[ids[row]] for row in among]
         of_part = learned.get(part)
-        passages = passages_of(some, split, encode_documents, length_of(of_part))
+        passages = passages_of(some, split, encode_documents, learned_tokens(of_part))
         undefined += int((~passages.vectors.any(axis=1)).sum())
         with WordIndex([content.whole for content in some]) as words:
             queries = [texts[at] for at in asking]

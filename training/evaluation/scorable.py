@@ -96,7 +96,7 @@ def scorable_of(encoder: Encoder) -> Scorable:
         return lambda texts: encoder.encode([prompt + text for text in texts]).vectors
 
     def passages(content: Content, passage_tokens: int | None) -> list[str]:
-        found = split(content, encoder, manifest.document_prompt, passage_tokens=passage_tokens)
+        found = split(content, encoder, manifest.document_prompt, length=passage_tokens)
         others = () if found is None else found.others
         lead = "" if found is None else found.lead
         return [content.whole, *(lead + content.text[slice(*span)] for span in others)]

@@ -25,7 +25,7 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+(\S[^\n]*)\n", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n\s*\n")  # noqa: RUF001  full-width marks
 _SHORTEST, _LONGEST = 4, 60  # words of a sentence that can ask; chosen by us
 _CHARACTERS = 8, 200  # of one whose script writes no spaces
-_PASSAGE = 150  # words of a passage: as many as the default model reads, about
+_PASSAGE = 150  # words of a passage: about as many as the default model reads of a text
 _LETTERS = 2  # of a word, in a script without spaces
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from models.files.bounded import read_json
-from models.manifest import REPORT
+from models.manifest import REPORT, Mode
 from models.store import Store
 from models.words.progress import Say
 from training.mining.dedupe import near_duplicates
@@ -20,6 +20,7 @@ from training.retraining.documents import Documents, documents_at, documents_in
 from training.retraining.heldout import Split, hold_out
 from training.retraining.judgements import Judged, Judgement, judged, judgements_at, judgements_in
 from training.retraining.searches import plain
+from training.text.service import search_mode_of
 
 
 class Gathered(NamedTuple):
@@ -29,6 +30,7 @@ class Gathered(NamedTuple):
     found: Judged
     learned: frozenset[str]  # sides.learned of the models so far
     asked: Mapping[str, Sequence[str]] = MappingProxyType({})  # queries that nobody judged, by collection
+    mode: Mode | None = None  # of searches that name none, by the service's setting; None: as was learned
 
 
 def gather(config: Config, store: Store, say: Say) -> Gathered:
@@ -47,7 +49,10 @@ def gather(config: Config, store: Store, say: Say) -> Gathered:
     left = "documents that neither judge nor nearly repeat another"
     require_enough(len(split.train), config.corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
-    return Gathered(active, documents, split, found, frozenset(learned), _unjudged(config, used, found))
+    service = config.corpus.service
+    mode = None if service is None else search_mode_of(service)
+    unjudged = _unjudged(config, used, found)
+    return Gathered(active, documents, split, found, frozenset(learned), unjudged, mode)
 
 
 def _documents(table: CorpusTable) -> Documents:

@@ -22,9 +22,9 @@ from typing import Any, Literal, NamedTuple
 
 from models import cpus
 from models.errors import ModelError
-from models.manifest import ANCHOR, Gate, Manifest, SearchDefaults, version_name
+from models.manifest import ANCHOR, Gate, Manifest, Mode, SearchDefaults, version_name
 from models.search.fusion import weight_of
-from models.search.passages import length_of
+from models.search.passages import learned_tokens
 from models.store import Store
 from models.words.progress import Say
 from training.errors import NothingToLearn
@@ -41,7 +41,7 @@ from training.retraining.gate.verdict import CLICKED, EACH, HYBRID, JUDGED, SERV
 from training.retraining.gate.words import report
 from training.retraining.gathered import Gathered, counts
 from training.retraining.looks import count_looks
-from training.retraining.publication import Outcome, publish, want
+from training.retraining.publication import Outcome, known, publish, want
 from training.retraining.scoring import about_of, short
 from training.retraining.tuning import (
     LEAST_QUERIES,
@@ -68,7 +68,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     try:
         model = scorable_of(encoder)
         model = model._replace(encode_documents=remembering(model.encode_documents))
-        say("weighing words against vectors, and trying shorter passages")
+        say("weighing words against vectors, and trying other lengths of passages")
         halves = _halves(gathered, config, dev, searches)
         tuned = _chosen(halves, dev, model)
         if not tuned:  # too few of them in each collection
@@ -79,9 +79,9 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
             raise NothingToLearn(
                 "no other weight of words against vectors, and no other length of passages, is better"
             )
-        before, after = _figures(searches, model, served.search, learned)
+        before, after = _figures(searches, model, served.search, learned, gathered.mode)
         if halves:
-            before[JUDGED], after[JUDGED] = crossed(halves, model, served.search)
+            before[JUDGED], after[JUDGED] = crossed(halves, model, served.search, gathered.mode)
             searches[JUDGED] = merged([half.judging for half in halves])
     finally:
         encoder.close()
@@ -98,6 +98,7 @@ def retune(gathered: Gathered, config: Config, store: Store, say: Say) -> Outcom
     manifest = _manifest(store, served, learned)
     before_it = store.find(manifest)
     if before_it is not None and verdict.accepted and not _makes_room(store, before_it):
+        _require_unjudged(store, before_it)
         return want(store, active, before_it.version, verdict)
     about = {
         "candidate": about_of(manifest),
@@ -182,13 +183,18 @@ def judged_by_halves(halves: Sequence[Half]) -> set[str]:
 
 
 def crossed(
-    halves: Sequence[Half], model: Scorable, was: Mapping[str, SearchDefaults]
+    halves: Sequence[Half], model: Scorable, was: Mapping[str, SearchDefaults], mode: Mode | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Figures of all judged queries before and after, each by settings that it did not choose."""
+    """Figures of all judged queries before and after, each by settings that it did not choose.
+
+    mode: of searches that name none, by the service's own setting; None: the one that was learned.
+    """
     sides: tuple[list[dict[str, Any]], list[dict[str, Any]]] = [], []
     for half in halves:
         chosen = _with(was, tune([half.choosing], model))
-        for side, found in zip(sides, _figures({JUDGED: half.judging}, model, was, chosen), strict=True):
+        for side, found in zip(
+            sides, _figures({JUDGED: half.judging}, model, was, chosen, mode), strict=True
+        ):
             side.append(found[JUDGED])
     return pooled(sides[0]), pooled(sides[1])
 
@@ -204,12 +210,13 @@ def _figures(
     model: Scorable,
     was: Mapping[str, SearchDefaults],
     now: Mapping[str, SearchDefaults],
+    mode: Mode | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """nDCG@10 of each search by the settings of before and by the new ones: dense, hybrid, and as served."""
     both: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
 
     def settings(collection: str) -> list[Setting]:
-        return [*modes(was.get(collection)), *modes(now.get(collection))]
+        return [*modes(was.get(collection), mode), *modes(now.get(collection), mode)]
 
     for name, search in searches.items():
         of_query = {query: figures for query, _, figures in by_collection(search, model, settings)}
@@ -227,18 +234,17 @@ def _mean(each: list[float]) -> dict[str, Any]:
     return {"ndcg10": fmean(each), EACH: each, "queries": len(each)}
 
 
-def modes(learned: SearchDefaults | None) -> tuple[Setting, ...]:
+def modes(learned: SearchDefaults | None, mode: Mode | None) -> tuple[Setting, ...]:
     """The settings of each of _MODES."""
-    tokens = length_of(learned)
-    return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned)
+    tokens = learned_tokens(learned)
+    return Setting(1.0, tokens), Setting(weight_of(learned), tokens), setting_of(learned, mode)
 
 
-def setting_of(learned: SearchDefaults | None) -> Setting:
-    """The setting of a search that names no mode."""
-    if learned is None:
-        return USUAL
-    weights = {"dense": 1.0, "hybrid": learned.weight, "lexical": 0.0}
-    return Setting(weights[learned.mode], learned.passage_tokens)
+def setting_of(learned: SearchDefaults | None, mode: Mode | None = None) -> Setting:
+    """The setting of a search that names no mode; mode: the service's own for it."""
+    mode = mode or (learned.mode if learned else "dense")
+    weights = {"dense": 1.0, "hybrid": weight_of(learned), "lexical": 0.0}
+    return Setting(weights[mode], learned_tokens(learned))
 
 
 def _makes_room(store: Store, before_it: Manifest) -> bool:
@@ -250,6 +256,13 @@ def _makes_room(store: Store, before_it: Manifest) -> bool:
     except ModelError:  # somebody serves it all the same
         return False
     return True
+
+
+def _require_unjudged(store: Store, version: Manifest) -> None:
+    """Raise NothingToLearn for a version that the service has left: only a person brings it back."""
+    said = store.read_state().get("versions", {}).get(version.version, {})
+    if said.get("state") in {"retired", "failed"} and (reason := said.get("reason")):
+        raise known(version, f"is the same search, and was left: {reason.rstrip('.')}")
 
 
 def _manifest(store: Store, served: Manifest, learned: Mapping[str, SearchDefaults]) -> Manifest:

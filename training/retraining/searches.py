@@ -23,7 +23,7 @@ from typing import Any
 
 from models.manifest import SearchDefaults
 from models.search.content import Content
-from models.search.passages import length_of
+from models.search.passages import learned_tokens
 from training.evaluation.encoding import Encode, encode_once
 from training.evaluation.modes import DENSE
 from training.evaluation.modes import Split as Passages
@@ -107,7 +107,7 @@ def score(
     """
     passages = cache(split)
     found = (
-        (content, length_of(learned.get(part)))
+        (content, learned_tokens(learned.get(part)))
         for collection in made.values()
         for part, content in _in_parts(collection)
     )

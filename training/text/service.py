@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from os import environ
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
+from models.manifest import Mode
 from models.words.progress import Progress
 from training.errors import TrainingError
 from training.text.service_collections import ALL, DEFAULT, ONLY_DEFAULT
@@ -44,6 +45,15 @@ def events_of(url: str, collection: str = DEFAULT) -> Iterator[dict[str, Any]]:
     """In the order in which they came; `position` may be None. Raise TrainingError."""
     fields: dict[str, type] = dict.fromkeys(("search_id", "query", "id", "type"), str)
     return _rows(_scoped(url, collection), "events", {**fields, "shown": list})
+
+
+def search_mode_of(url: str) -> Mode | None:
+    """The mode that the service was told to give searches that name none. Raise TrainingError."""
+    with _client() as client:
+        answer = _get(client, f"{url.rstrip('/')}/info", {})
+    if not isinstance(answer, dict) or (mode := answer.get("search_mode")) not in (None, *get_args(Mode)):
+        raise _stranger(url)
+    return mode
 
 
 def count_of(url: str, wanted: Sequence[str] = ONLY_DEFAULT) -> int:

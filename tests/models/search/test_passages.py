@@ -15,8 +15,9 @@ import pytest
 import models.search.passages as passages_module
 import models.tokens.sentences as sentences_module
 from models.encoder import Encoder
+from models.manifest import SearchDefaults
 from models.search.content import Content
-from models.search.passages import split
+from models.search.passages import passage_tokens, split
 from models.store import Store
 from service import memory
 from service.batching.request import Answer, Lane, Timing
@@ -222,7 +223,7 @@ def test_the_thread_of_a_document_that_nobody_waits_for_any_more_ends_and_gives_
 def test_shorter_passages_begin_at_the_start_and_the_head_stays(encoder: Encoder) -> None:
     text = " ".join(sentences(12))
     whole = split(Content(text), encoder)
-    short = split(Content(text), encoder, passage_tokens=24)
+    short = split(Content(text), encoder, length=24)
     assert whole is not None
     assert short is not None
     assert short.head == whole.head, "so that its vector is the same"
@@ -239,11 +240,48 @@ def test_shorter_passages_begin_at_the_start_and_the_head_stays(encoder: Encoder
 
 def test_a_text_within_one_short_passage_is_not_split(encoder: Encoder) -> None:
     [sentence] = sentences(1, words=20)
-    assert split(Content(sentence), encoder, passage_tokens=21) is None
-    assert split(Content(sentence), encoder, passage_tokens=20) is not None
-    assert split(Content(sentence, "red"), encoder, passage_tokens=21) is not None, "the title counts"
+    assert split(Content(sentence), encoder, length=21) is None
+    assert split(Content(sentence), encoder, length=20) is not None
+    assert split(Content(sentence, "red"), encoder, length=21) is not None, "the title counts"
+
+
+@pytest.mark.parametrize(
+    ("reads", "learned", "tokens"),
+    [
+        (256, None, 128),
+        (512, None, 256),
+        (128, None, 64),
+        (64, None, 64),
+        (32, None, 32),
+        (256, 64, 64),
+        (64, 256, 64),
+    ],
+)
+def test_a_passage_has_half_of_what_the_model_reads_unless_another_length_was_learned(
+    encoder: Encoder, reads: int, learned: int | None, tokens: int
+) -> None:
+    search = {"tickets": SearchDefaults(mode="dense", weight=1, passage_tokens=learned)}
+    manifest = encoder.manifest.model_copy(update={"max_length": reads, "search": search})
+    assert passage_tokens(manifest, "tickets") == tokens
+    assert passage_tokens(manifest, "notes") == passage_tokens(
+        manifest.model_copy(update={"search": {}}), "notes"
+    )
+
+
+def test_the_usual_passages_are_those_of_half_the_length(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(sentences(12))
+    half = split(Content(text), encoder, length=ROOM // 2)
+    monkeypatch.setattr(passages_module, "LEAST_USUAL", 16)
+    assert split(Content(text), encoder) == half
+    assert half is not None
+    assert [half.others[0].start, half.head.start] == [0, 0], "they begin at the start of the text"
+    [sentence] = sentences(1, words=ROOM // 2)
+    assert split(Content(sentence), encoder) is not None, "it has a full stop more"
+    assert split(Content(sentence.removesuffix(".")), encoder) is None
 
 
 def test_a_length_beyond_what_the_model_reads_changes_nothing(encoder: Encoder) -> None:
     text = " ".join(sentences(12))
-    assert split(Content(text), encoder, passage_tokens=1000) == split(Content(text), encoder)
+    assert split(Content(text), encoder, length=1000) == split(Content(text), encoder)

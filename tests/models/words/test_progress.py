@@ -23,7 +23,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Wait:
     return pass_by
 
 
-def test_without_a_terminal_there_is_a_line_every_ten_seconds(
+def test_without_a_terminal_there_is_a_line_after_three_seconds_and_every_ten(
     wait: Wait, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Progress("texts", 4000, "encoding") as told:
@@ -32,9 +32,10 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(
             told.add(10)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "encoding: 100 texts, 2 %, 10/s, about 6 min left",
-        "encoding: 200 texts, 5 %, 10/s, about 6 min left",
-        "encoding: 300 texts, 7 %, 10/s, about 6 min left",
+        "encoding: 30 texts, 0 %, 10/s, about 7 min left",
+        "encoding: 130 texts, 3 %, 10/s, about 6 min left",
+        "encoding: 230 texts, 5 %, 10/s, about 6 min left",
+        "encoding: 330 texts, 8 %, 10/s, about 6 min left",
     ]
 
 

@@ -1,4 +1,4 @@
-"""A document that is longer than the model reads is found by its best passage, and returned once."""
+"""A long document is found by its best passage, and returned once."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from models.encoder import Encoder
 from models.publishing.publish import publish
+from models.search import passages
 from models.search.content import Content
 from models.search.passages import split
 from models.store import Store
@@ -49,6 +50,25 @@ def put(client: TestClient, texts: dict[str, str]) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     stored: dict[str, Any] = answer.json()
     return stored
+
+
+def test_a_text_that_the_model_reads_whole_has_passages_of_half_its_length(
+    place: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny model reads 64 tokens; a sentence has 11."""
+    monkeypatch.setattr(passages, "LEAST_USUAL", 16)
+    with serving(place) as client:
+        long, short = text(3, 5), text(4, 2)
+        assert put(client, {"long": long, "short": short})["truncated"] == 0
+        index = client.get("/info").json()["index"]
+        assert (index["documents"], index["passages"]) == (2, 2 + 3)
+        *_, last = (f"{sentence}." for sentence in long.removesuffix(".").split(". "))
+        [found] = [hit for hit in hits(client, last) if hit["id"] == "long"]
+        assert long[found["passage"]["start"] : found["passage"]["end"]].endswith(last)
+        assert found["passage"]["start"] > 0
+        heads = client.get("/search", params={"q": last, "passages": "false"}).json()["hits"]
+        [head] = [hit for hit in heads if hit["id"] == "long"]
+        assert head["score"] < found["score"]
 
 
 def hits(client: TestClient, q: str, k: int = 100) -> list[dict[str, Any]]:

@@ -53,8 +53,9 @@ def test_cranfield_gives_the_published_ndcg(tmp_path: Path, default_models_dir: 
             ]
             return float(np.mean(scores))
 
-        # The first is the field's figure for this model; the others are docs/SEARCH.md's.
+        # The first is the field's figure for this model; the others are those of exact search over the same
+        # passages (docs/SEARCH.md). Here a title is the beginning of its text, so one passage alone has it.
         assert ndcg(passages=False) == pytest.approx(0.371, abs=0.003)
-        assert ndcg() == pytest.approx(0.367, abs=0.003)
+        assert ndcg() == pytest.approx(0.361, abs=0.003)
         assert ndcg(mode="lexical") == pytest.approx(0.361, abs=0.003)
-        assert ndcg(mode="hybrid") == pytest.approx(0.410, abs=0.003)
+        assert ndcg(mode="hybrid") == pytest.approx(0.411, abs=0.003)

@@ -24,6 +24,7 @@ from training.retraining.publication import Outcome
 from training.retraining.retune import USUAL, Half, crossed, judged_by_halves, retune, setting_of, sides
 from training.retraining.searches import LEAST_DEV_QUERIES
 from training.retraining.tuning import LEAST_QUERIES, LENGTHS, OF_TEXT_ALONE, Setting
+from training.text.service_collections import DEFAULT
 
 Retune = Callable[..., Outcome]
 
@@ -107,6 +108,28 @@ def test_a_search_that_is_as_good_already_is_left(job: Job, tuned: Retune) -> No
     with pytest.raises(NothingToLearn, match="no other weight of words against vectors, and no other length"):
         tuned()
     assert [manifest.version for manifest in job.store.versions()] == before
+
+
+def test_a_search_that_was_rolled_back_from_is_not_wanted_again(job: Job, tuned: Retune) -> None:
+    active = str(job.store.wanted())
+    left = str(tuned().version)
+    said = {left: {"state": "retired", "reason": f"rolled back from, to {active}"}}
+    job.store.write_state({"live": active, "versions": said})
+    job.store.want(active)
+    with pytest.raises(NothingToLearn, match=f"was left: rolled back from, to {active}"):
+        tuned()
+    assert job.store.wanted() == active
+
+
+def test_a_search_is_judged_in_the_mode_that_the_service_was_told_to_use() -> None:
+    """Words alone find nothing here, so what is learned of the mode changes nothing that people see."""
+    asked, model = search("dense")
+    halves = [Half(asked, asked)]
+    was = {DEFAULT: SearchDefaults(mode="lexical", weight=0.0)}
+    before, after = crossed(halves, model, was)
+    assert after["served"]["ndcg10"] > before["served"]["ndcg10"] + 0.1
+    before, after = crossed(halves, model, was, "lexical")
+    assert before["served"] == after["served"] == crossed(halves, model, was)[0]["served"]
 
 
 def test_a_search_that_was_refused_once_is_published_with_the_report_that_accepts_it(

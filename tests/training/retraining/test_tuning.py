@@ -49,8 +49,8 @@ def test_shorter_passages_are_taken_where_they_clearly_find_more() -> None:
     clear = [choose(_scores(means, 0.1, 200, shorter=0.1)).chosen.passage_tokens for _ in range(50)]
     assert clear.count(None) < 10, "words alone, by luck"
     longer = _scores(means, 0.05, 200, shorter=0.1)
-    longer[:, LENGTHS.index(128)] += 0.02
-    assert choose(longer).chosen.passage_tokens == 128, "the better of both"
+    longer[:, LENGTHS.index(256)] += 0.02
+    assert choose(longer).chosen.passage_tokens == 256, "the better of both"
     luck = [choose(_scores(means, 0.3, 40, shorter=0.01)).chosen.passage_tokens for _ in range(50)]
     assert luck.count(None) > 35
 
