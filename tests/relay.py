@@ -16,6 +16,8 @@ class Relay:
         # Said in a transaction: its commit is passed on, and its answer is not.
         self.drop_commit_of: bytes | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._passing = threading.Event()
+        self._passing.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -35,6 +37,14 @@ class Relay:
         """Take connections again, at the same port."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def fall_silent(self) -> None:
+        """Pass nothing on, and say so to nobody, as a network that is cut."""
+        self._passing.clear()
+
+    def pass_on(self) -> None:
+        """Pass on what has come meanwhile, and what comes."""
+        self._passing.set()
 
     def _accept(self) -> None:
         listener = self._listener
@@ -60,6 +70,7 @@ class Relay:
         said = False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self._passing.wait()
                 sink.sendall(data)
                 said |= from_client and self.drop_commit_of is not None and self.drop_commit_of in data
                 if said and b"COMMIT" in data:
@@ -79,4 +90,5 @@ def _close(end: socket.socket) -> None:
 def relaying(to: Path) -> Iterator[Relay]:
     relay = Relay(to)
     yield relay
+    relay.pass_on()
     relay.refuse()

@@ -1,6 +1,7 @@
 """Connections to the database, and a pool of them."""
 
 import logging
+import select
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -126,6 +127,18 @@ class Pool(ConnectionPool[Raw]):
             kwargs=PARAMETERS,
         )
 
+    @staticmethod
+    def check_connection(conn: Raw) -> None:
+        """Close a connection that the server has ended, and raise.
+
+        Nothing is asked, so `check` does not wait for the silence of one connection after another.
+        """
+        said = select.poll()
+        said.register(conn.fileno(), select.POLLIN)
+        if said.poll(0):  # to an idle connection a server says nothing but its end
+            conn.close()
+            raise psycopg.OperationalError("The server has closed the connection")
+
     def _configure(self, raw: Raw) -> None:
         raw.adapters.register_dumper(np.ndarray, _ArrayDumper)
         milliseconds = int(self._answer_seconds * 1000)
@@ -139,8 +152,9 @@ class Pool(ConnectionPool[Raw]):
 
 
 def _check(raw: Raw) -> None:
-    """Raise for a connection that a restart of the database broke, so that another one is made."""
+    """Raise for a connection that a restart of the database or the network broke, so that another is made."""
+    Pool.check_connection(raw)
     if time.monotonic() - raw.answered_at > CHECKED_SECONDS:
         usual, raw.answer_seconds = raw.answer_seconds, CHECK_SECONDS
-        ConnectionPool.check_connection(raw)
+        raw.execute("")
         raw.answer_seconds = usual

@@ -64,6 +64,12 @@ class Place:
             time.sleep(0.05)
         assert {hit["id"] for hit in self.search().json()["hits"]} >= self.acknowledged
 
+    def until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not true():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
     def run(self, sql: str) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(sql)
@@ -201,6 +207,21 @@ def test_a_server_that_hangs(server: Any, tmp_path: Path, tiny_models_dir: Path)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
         place.recovers()
+
+
+@pytest.mark.long
+def test_a_network_that_is_cut_without_a_word(place: Place) -> None:
+    """Nothing tells that packets are lost, and new connections get no answer either."""
+    for number in range(5):
+        assert place.put(f"{number}").status_code == 200
+    place.relay.fall_silent()
+    place.refused(lambda: place.put("a"), 503, "Send again later")
+    place.refused(place.search, 503, "Send again later")
+    place.until(lambda: place.client.get("/ready").status_code == 503)
+    assert place.client.get("/health").status_code == 200
+    place.relay.pass_on()
+    place.recovers()
+    place.until(lambda: place.client.get("/ready").status_code == 200)
 
 
 @pytest.mark.long
