@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from psycopg.abc import PQGen
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+from psycopg.pq.abc import PGconn
 from psycopg_pool import ConnectionPool
 
 T = TypeVar("T")
@@ -55,6 +56,10 @@ class Raw(psycopg.Connection[tuple[Any, ...]]):
 
     answer_seconds: float | None = None  # None: however long it takes
     answered_at = -inf  # time.monotonic()
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.wide: dict[int, float] = {}  # filters that many documents pass (passing.py)
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from service.store.ids import RowNames, row_of
 from service.store.postgres.connection import Connection
 from service.store.postgres.passing import FEW, Passing
-from service.store.postgres.vectors import HALF_DIMENSIONS, held, table
+from service.store.postgres.vectors import HALF_DIMENSIONS, table
 
 SPARE = 16  # candidates more than are asked for
 MOST_CANDIDATES = 1 << 17
@@ -42,17 +42,15 @@ def nearest(
     where, bound = ("TRUE", []) if allowed is None else allowed.condition("v.revision")
     where += " AND passage = 0" if heads_only else ""
     search = _Search(connection, generation, depth, where, [collection, *bound])
-    if allowed is not None and allowed.revisions is not None:
-        few = True
-    else:
-        [documents] = connection.execute(
-            "SELECT coalesce(sum(documents), 0)::bigint FROM tally WHERE collection = ?", (collection,)
-        ).fetchone() or (0,)
-        few = allowed is None and documents <= FEW
-        if not few and allowed is None:
-            # The index passes by the rows of other collections, one after another.
-            all_rows = held(connection, generation)[generation].rows
-            few = documents < sqrt(RATIO * search.candidates * all_rows) < all_rows
+    few = allowed is not None and allowed.revisions is not None
+    if allowed is None:
+        documents, all_rows = connection.execute(
+            "SELECT (SELECT coalesce(sum(documents), 0) FROM tally WHERE collection = ?)::bigint, "
+            "(SELECT coalesce(sum(rows), 0) FROM sizes WHERE generation = ?)::bigint",
+            (collection, generation),
+        ).fetchone() or (0, 0)
+        # The index passes by the rows of other collections, one after another.
+        few = documents <= FEW or documents < sqrt(RATIO * search.candidates * all_rows) < all_rows
     if few or vectors.shape[1] > HALF_DIMENSIONS:
         return [search.exact(vector) for vector in vectors]
     return [search.by_index(vector) for vector in vectors]

@@ -1,5 +1,6 @@
 """Documents that pass a filter, for a search: their revisions where they are few, else the condition."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from service.store.ids import Revisions
 from service.store.postgres.connection import Connection
 
 FEW = 10_000  # documents whose vectors are all compared; of more an index finds the nearest
+# A filter that more pass is not looked up again for so long: to find that out costs more than the search.
+WIDE_SECONDS = 30.0
+WIDE_FILTERS = 1000  # that a connection remembers
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,18 @@ class Passing:
 
 
 def passing(connection: Connection, where: Predicate, collection: str) -> Passing:
+    """Where a filter was wide a moment ago, it is taken to be: a search by the index finds few as well."""
+    wide, name = connection.raw.wide, hash((collection, where.sql, repr(where.parameters)))
+    if time.monotonic() < wide.get(name, 0.0):
+        return Passing(where, collection, None)
     sql = f"documents WHERE collection = ? AND ({where.sql}) LIMIT ?"
     found = revisions_in(connection, sql, (collection, *where.parameters, FEW + 1))
-    return Passing(where, collection, found if len(found) <= FEW else None)
+    if len(found) <= FEW:
+        return Passing(where, collection, found)
+    if len(wide) >= WIDE_FILTERS:
+        wide.clear()
+    wide[name] = time.monotonic() + WIDE_SECONDS
+    return Passing(where, collection, None)
 
 
 def revisions_in(connection: Connection, source: str, parameters: Sequence[Any]) -> Revisions:

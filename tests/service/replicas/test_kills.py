@@ -97,6 +97,7 @@ def kill_replicas(folder: Path, forge: Forge, kills: int) -> None:
         )
 
 
+@pytest.mark.long
 def test_replicas_that_are_killed_lose_nothing_and_come_back(tmp_path: Path, forge: Forge) -> None:
     kill_replicas(tmp_path, forge, 4)
 
@@ -175,6 +176,7 @@ def kill_postgresql(folder: Path, forge: Forge, server: Server, kills: int) -> N
         )
 
 
+@pytest.mark.long
 def test_postgresql_that_is_killed_loses_nothing_and_the_service_comes_back(
     tmp_path: Path, forge: Forge, server: Server
 ) -> None:

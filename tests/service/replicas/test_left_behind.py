@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.service.load import STATIC
 from tests.service.replicas.cluster import Cluster, Replica, cluster
@@ -24,6 +25,7 @@ def version_of(replica: Replica, method: str, path: str, **sent: Any) -> str | N
     return str(answer.headers["x-model-version"])
 
 
+@pytest.mark.long
 def test_one_that_slept_through_a_swap_answers_nothing_by_the_retired_version(
     tmp_path: Path, forge: Forge
 ) -> None:
@@ -46,6 +48,7 @@ def test_one_that_slept_through_a_swap_answers_nothing_by_the_retired_version(
         assert first.stored() == sleeper.stored() == STATIC | {"later": TEXTS[0]}
 
 
+@pytest.mark.long
 def test_all_embed_and_the_part_of_one_that_dies_is_done_by_the_others(tmp_path: Path, forge: Forge) -> None:
     with cluster(tmp_path, forge, SIMILE_BUILD_RATE="20") as made:
         first, second, third = made.replicas
@@ -77,6 +80,7 @@ def test_all_embed_and_the_part_of_one_that_dies_is_done_by_the_others(tmp_path:
         assert made.ask("SELECT count(*) FROM lacking") == [(0,)]
 
 
+@pytest.mark.long
 def test_replicas_with_a_models_folder_each_follow_the_newest_wish(tmp_path: Path, forge: Forge) -> None:
     with cluster(tmp_path, forge, apart=True) as made:
         target = made.versions[1]

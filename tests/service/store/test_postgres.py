@@ -249,6 +249,37 @@ def test_the_nearest_by_comparing_all_and_by_the_index(place: Place, monkeypatch
             assert len({*revisions_of(names).tolist()}) == 10
 
 
+def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "FEW", 10)
+    monkeypatch.setattr(nearest, "FEW", 10)
+    given = {f"{at:02}": unit() for at in range(60)}
+    place.put(
+        *(Document(id, "text", json_of({"half": int(id) % 2})) for id in given),
+        embeddings=[Embedding(vector, truncated=False) for vector in given.values()],
+    )
+    where, query = compile_in(JsonbDialect(()), {"half": 1}), unit()
+
+    def found(it: Snapshot) -> list[str]:
+        allowed = it.passing(where, "default")
+        assert allowed.revisions is None, "it is not looked up again"
+        [(_, names)] = it.nearest(place.live, query[None], 5, allowed, "default", heads_only=False)
+        ids = it.ids_of(revisions_of(names).tolist())
+        return [ids[revision] for revision in revisions_of(names).tolist()]
+
+    def best() -> list[str]:
+        return sorted((id for id in given if int(id) % 2), key=lambda name: -float(given[name] @ query))[:5]
+
+    with place.store.pool.connection() as raw:
+        assert found(Snapshot(raw)) == best()
+        for name in list(given)[7:]:
+            place.write(partial(writes.delete_one, id=name, collection="default"))
+            del given[name]
+        assert found(Snapshot(raw)) == best()
+        assert len(best()) == 3
+
+
 def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) -> None:
     """Also of a write that was under way when it began: what lacks a vector does not come to live."""
     place.put(*(Document(f"{at}", "text") for at in range(10)))
