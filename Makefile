@@ -49,7 +49,7 @@ test-long: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run the tests that kill, 
 STORE_TESTS := tests/simile_client $(addprefix tests/service/,corpus api/test_http_documents.py api/test_http_search.py api/test_feedback.py api/test_collections.py lifecycle/test_swap.py)
 OTHER_STORE_TESTS := $(addprefix tests/service/,api lifecycle runtime observability http auth cli) tests/test_typical_mistakes.py
 test-postgres: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Run documents, searches, feedback, swaps and clients on PostgreSQL with pgvector; ALL=1: every suite that can
-	@$(BIN)/python -m pytest --store postgres $(WORKERS) $(or $(PYTEST_ARGS),$(STORE_TESTS) $(if $(ALL),$(OTHER_STORE_TESTS)))
+	@$(BIN)/python -m pytest --store postgres $(WORKERS) $(if $(filter tests/%,$(PYTEST_ARGS)),,$(STORE_TESTS) $(if $(ALL),$(OTHER_STORE_TESTS))) $(PYTEST_ARGS)
 
 test-clients: $(VENV)/.installed-cpu $(MODEL_WHEEL) $(CLIENTS)/.installed  ## Run other people's clients against the service (0.7 GB more)
 	@SERVICE_PYTHON=$(BIN)/python $(CLIENTS)/bin/python -m pytest -c tests/clients/pytest.ini tests/clients $(PYTEST_ARGS)

@@ -136,13 +136,11 @@ def _grow(connection: Connection, generation: int, documents: int, rows: int) ->
         connection.execute("INSERT INTO sizes VALUES (?, ?, ?)", (generation, documents, rows))
 
 
-def held(connection: Connection, generation: int | None = None) -> dict[int, Held]:
-    """Documents with vectors, and all rows, of each generation, or of one."""
+def held(connection: Connection) -> dict[int, Held]:
+    """Documents with vectors, and all rows, of each generation."""
     rows = connection.execute(
         "SELECT number, coalesce(sum(documents), 0)::bigint, coalesce(sum(rows), 0)::bigint "
-        "FROM generations LEFT JOIN sizes ON generation = number "
-        "WHERE number = coalesce(?, number) GROUP BY number",
-        (generation,),
+        "FROM generations LEFT JOIN sizes ON generation = number GROUP BY number"
     )
     return {number: Held(*counts) for number, *counts in rows}
 

@@ -100,7 +100,7 @@ def test_a_swap_embeds_the_last_few_itself_and_no_more(place: Place, monkeypatch
     assert swap() is Answer.NOW
     assert asked == [6, 6]
     assert place.read(lambda it: generations.lacking(it, number, 0, 10)) == []
-    assert place.read(lambda it: vectors.held(it, number)[number].documents) == 6
+    assert place.read(lambda it: vectors.held(it)[number].documents) == 6
 
 
 def test_what_an_update_left_listed_amid_the_listing_holds_up_no_swap(place: Place) -> None:
