@@ -149,6 +149,10 @@ class Metrics:
         self.generations = self._gauge(
             "simile_generations", "Versions in memory with their indexes", ["state"]
         )
+        self.replicas = self._gauge(
+            "simile_replicas",
+            "Processes that share the store and have renewed their lease, this one included",
+        )
         self.swaps = self._counter(
             "simile_swaps",
             "Versions that were worked towards: came to live, were gone back to, failed, or were given up",

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from urllib.parse import parse_qs, urlsplit
 
 HOST_NAME = re.compile(r"[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?(\.[0-9a-z_]([0-9a-z_-]*[0-9a-z_])?)*")
 _ORIGIN = re.compile(r"https?://[^/\s,?#@A-Z]+")
@@ -53,3 +54,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def check_database(url: str) -> None:
+    """Raise ValueError unless `url` is of a PostgreSQL database. Its password is in no message."""
+    example = "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        raise ValueError(
+            f"SIMILE_DATABASE is no URL. A sign such as @, / or # in its password is written as %40, %2F or "
+            f"%23. {example}"
+        ) from None
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise ValueError(f"SIMILE_DATABASE does not begin with postgresql://. {example}")
+    if not host and port is None and "host" not in parse_qs(parts.query):
+        raise ValueError(f"SIMILE_DATABASE names no host. {example}")
