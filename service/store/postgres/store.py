@@ -134,7 +134,7 @@ class PostgresStore(Shared):
         return None
 
     async def keep_noting(self) -> None:
-        """Count how large the generations are, and fold the postings, again and again."""
+        """Count how large the generations are, look at standbys and fold the postings, again and again."""
         indexed = False
         while True:
             with contextlib.suppress(ServiceError):  # it was logged
@@ -142,6 +142,7 @@ class PostgresStore(Shared):
                     await asyncio.to_thread(self._keep_field_indexes)
                     indexed = True
                 self._sizes = await self.readers.own(vectors.held)
+                self.lag_seconds = await self.readers.own(replicas.lag)
                 await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
 
