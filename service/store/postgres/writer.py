@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
@@ -17,8 +17,20 @@ from service.store.postgres.errors import AGAIN_CODES, UNSURE, Again, is_lost, r
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
+_TURN_LOCK = 7_405_817
 ATTEMPTS, PAUSE_SECONDS = 5, 0.01  # where another transaction is in the way, or a connection broke
+
+
+def in_turn(job: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Connection, P], T]:
+    """`job`, one at a time: of rows whose numbers readers follow, and whose count is bounded."""
+
+    def alone(connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        connection.execute("SELECT pg_advisory_xact_lock(?)", (_TURN_LOCK,))
+        return job(connection, *args, **kwargs)
+
+    return alone
 
 
 class Writer:

@@ -1,5 +1,6 @@
 """The store in PostgreSQL, where it promises what the one in SQLite promises: numbers, filters, races."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,7 +17,7 @@ from service.errors import Validation
 from service.store import fulltext, schema, secondary_indexes
 from service.store.filters.grammar import compile_in
 from service.store.ids import revisions_of, row_of
-from service.store.values import Document, Embedding, NeedsVectors, Passage, json_of
+from service.store.values import Document, Embedding, Judgement, Limits, NeedsVectors, Passage, json_of
 from tests import postgres
 from tests.service.filtering import cases, matches
 from tests.service.store.test_field_index import FIELDS, FILTERS, ROWS
@@ -304,6 +305,30 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     assert place.read(documents.counts) == [("default", 12)]
     kept = place.read(lambda it: it.execute(f"SELECT count(*) FROM vectors_{place.live}").fetchone())
     assert kept == (12,)
+
+
+def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
+    """The first one's transaction ends only once the second one is under way."""
+    place.put(Document("a", "text"))
+    given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
+    with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
+        gate.execute(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
+            "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON feedback DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION wait()"
+        )
+        gate.execute("SELECT pg_advisory_lock(1)")
+        both = [
+            pool.submit(asyncio.run, place.store.judge([each], "default", "key", Limits(per_key=1)))
+            for each in given
+        ]
+        waiting = (0,)
+        while waiting != (2,):
+            waiting = gate.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
+        gate.execute("SELECT pg_advisory_unlock(1)")
+        errors = [each.exception() for each in both]
+    assert sorted(type(error).__name__ for error in errors) == ["Conflict", "NoneType"]
 
 
 def test_a_character_that_postgresql_cannot_store_is_refused(place: Place) -> None:
