@@ -26,7 +26,7 @@ from benchmarks.closedloop import ClosedLoop, Load
 from benchmarks.machine import Watch
 from benchmarks.places import arguments, say, scratch
 from benchmarks.results import Spread, p50_p99
-from benchmarks.server import Server, call
+from benchmarks.server import Server, call, metric
 from benchmarks.tables import Verdict, conclude, table
 from benchmarks.waiting import WAIT_MS
 from benchmarks.wire import post
@@ -42,7 +42,7 @@ MOST_CLIENTS = {"search": 8, "write": 8, "write 64": 1}  # of each replica, whil
 AT_ONCE = 64  # documents of a request of many
 QUERIES, QUERY_WORDS = 2048, 6
 WRITES = 6400  # requests of a generator
-SETTLE_SECONDS = 2.0  # until every client has its answers
+SETTLE_SECONDS = 5.0  # until every generator is at work, on a busy machine, too
 LOOK_SECONDS = 0.05
 CONNECTIONS = 200  # at most, of all replicas
 # Connections of replicas, and those that do something.
@@ -152,21 +152,24 @@ class Place:
 
     def _round(self, up: Sequence[Server], kind: str, clients: int, seconds: float) -> dict[str, Any]:
         """All replicas are loaded at once, each by a generator of its own."""
-        loads = [Load(server.port, self._requests(kind), clients, clients, seconds + 1, {}) for server in up]
+        loads = [
+            Load(server.port, self._requests(kind), clients, clients, SETTLE_SECONDS + seconds, {})
+            for server in up
+        ]
         loops = [ClosedLoop(load) for load in loads]
         time.sleep(SETTLE_SECONDS)
         watch = Watch(
             {f"replica {n}": each.pid for n, each in enumerate(up)}
             | {f"generator {n}": each.pid for n, each in enumerate(loops)}
         )
-        database = self._spent()
+        database, answered = self._spent(), _answered(up, kind)
         at_work = []
         with psycopg.connect(self._url, autocommit=True) as connection:
             while time.perf_counter() < watch.began + seconds:
                 time.sleep(LOOK_SECONDS)
                 at_work.append(connection.execute(AT_WORK).fetchone())
         window = watch.window()
-        database = self._spent() - database
+        database, answered = self._spent() - database, _answered(up, kind) - answered
         answers = [loop.finish() for loop in loops]
         times = [ms for each in answers for _, ms in each.milliseconds]
         p50, p99 = p50_p99(times)
@@ -175,7 +178,7 @@ class Place:
             return sum(spent for name, spent in window.cpu_seconds.items() if who in name) / window.seconds
 
         return {
-            "rate": sum(len(each.milliseconds) / each.window.seconds for each in answers),
+            "rate": answered / window.seconds,
             "p50": p50,
             "p99": p99,
             "by_replicas": processors("replica"),
@@ -211,6 +214,13 @@ class Place:
         self._ids += count
         texts = self._texts
         return {"documents": [{"id": f"{id}", "text": f"{texts[id % len(texts)]} {id}"} for id in ids]}
+
+
+def _answered(up: Sequence[Server], kind: str) -> float:
+    """The requests that all replicas have answered: one moment for all, whenever their generators began."""
+    route = "/search" if kind == "search" else "/documents"
+    name = f'simile_requests_total{{method="POST",route="{route}",status="200"}}'
+    return sum(metric(server.port, name) for server in up)
 
 
 def _joined(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
