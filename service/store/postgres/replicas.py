@@ -73,6 +73,15 @@ def others(connection: Connection, replica: str) -> int:
     return int(connection.execute(sql, (replica,)).fetchone()[0])
 
 
+def lag(connection: Connection) -> float:
+    """Seconds that the slowest standby is behind; NaN without one, or where this role may not see it."""
+    [seconds] = connection.execute(
+        "SELECT CASE WHEN count(state) > 0 THEN coalesce(extract(epoch FROM max(replay_lag)), 0)::float8 "
+        "ELSE 'NaN' END FROM pg_stat_replication"
+    ).fetchone()
+    return float(seconds)
+
+
 def leave(connection: Connection, replica: str) -> None:
     """End a lease: nobody waits for this replica any more."""
     connection.execute("DELETE FROM replicas WHERE id = ?", (replica,))

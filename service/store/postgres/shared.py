@@ -1,7 +1,8 @@
 """What replicas do together, as methods of the store: swaps, wishes, and jobs that one does for all."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
@@ -22,6 +23,7 @@ class Shared:
     pool: Pool
     readers: Readers
     writer: Writer
+    lag_seconds: float = math.nan  # of the slowest standby, as last looked at
     _touch: Touch
 
     @property
@@ -31,6 +33,14 @@ class Shared:
     @property
     def lost(self) -> str | None:
         return self._touch.lost
+
+    @property
+    def lease_age(self) -> float:
+        return self._touch.age
+
+    @property
+    def connections(self) -> Mapping[str, int]:
+        return self.pool.get_stats()
 
     @property
     def others(self) -> int:

@@ -132,7 +132,7 @@ class PostgresStore(Shared):
         return None
 
     async def keep_noting(self) -> None:
-        """Count how large the generations are, and fold the postings, again and again."""
+        """Count how large the generations are, look at standbys and fold the postings, again and again."""
         indexed = False
         while True:
             with contextlib.suppress(ServiceError):  # it was logged
@@ -143,6 +143,7 @@ class PostgresStore(Shared):
                 sizes = await self.readers.own(vectors.held)
                 if began > self._counted:  # else a write that it may not have seen has counted since
                     self._sizes = sizes
+                self.lag_seconds = await self.readers.own(replicas.lag)
                 await self.writer.run(postings.fold)
             await asyncio.sleep(LOOK_SECONDS)
 

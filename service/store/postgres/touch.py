@@ -26,7 +26,7 @@ JOIN_SECONDS = 5.0
 
 
 class Touch:
-    """The lease of this process, and its ear. Used on the event loop, but for `lost`."""
+    """The lease of this process, and its ear. Used on the event loop, but for `lost` and `age`."""
 
     def __init__(self, url: str) -> None:
         self.replica = uuid.uuid4().hex
@@ -38,12 +38,17 @@ class Touch:
     @property
     def lost(self) -> str | None:
         """The reason why this process may not know which version is live, None while it does."""
-        if time.monotonic() - self._renewed < LEASE_SECONDS:
+        if self.age < LEASE_SECONDS:
             return None
         return (
             "This replica has lost touch with the database, so another version may be live by now. "
             "Send again later, or to another replica."
         )
+
+    @property
+    def age(self) -> float:
+        """Seconds since the lease was renewed; infinite before the first."""
+        return time.monotonic() - self._renewed
 
     async def keep(self, serves: Callable[[], int], follow: Callable[[Active], None]) -> None:
         """Renew the lease until cancelled. follow: told what is live, after each renewal and announcement."""
