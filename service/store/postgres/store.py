@@ -106,6 +106,11 @@ class PostgresStore(Shared):
         try:
             with self._own_connection() as raw:
                 migrate(raw)
+        except psycopg.ProgrammingError:  # it quotes the URL, password and all
+            raise StartupError(
+                "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
+                "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
+            ) from None
         except psycopg.Error as error:
             raise StartupError(
                 f"The database of SIMILE_DATABASE cannot be used: {reason(error)}. Is it running, and are "
