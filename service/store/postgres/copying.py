@@ -5,6 +5,8 @@ the last id that is there. At the end both are read again, and must be the same.
 """
 
 import contextlib
+import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
@@ -20,11 +22,14 @@ from models.words.progress import Progress
 from service.errors import CommandError, ServiceError
 from service.store import vectors as sqlite_vectors
 from service.store.connection import Connection as AnyConnection
+from service.store.documents import has_collection
 from service.store.facts import fact, note
 from service.store.postgres import vectors
 from service.store.postgres.connection import Connection
+from service.store.postgres.numbers import as_sent
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
+from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 from service.store.writer import Transaction
@@ -82,6 +87,7 @@ async def copy(source: Either, target: Either) -> str:
     done = await target.count_all()
     progress = Progress("documents", total, "copying", first=done)
     for collection, _ in collections:
+        await _run(target, partial(_make, collection=collection))
         last = await _ask(target, "SELECT max(id) FROM documents WHERE collection = ?", collection) or ""
         while rows := await _page(source, active.number, collection, last):
             await _put(target, number, collection, rows)
@@ -129,6 +135,14 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
     )
 
 
+def _make(connection: Connection | sqlite3.Connection, collection: str) -> None:
+    """Make a collection, which may stay empty, unless it is there."""
+    if isinstance(connection, Connection):
+        connection.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
+    elif not has_collection(connection, collection):
+        add_collection(connection, collection)
+
+
 async def _page(source: Either, generation: int, collection: str, after: str) -> list[Row]:
     def read(snapshot: Snapshot) -> list[Row]:
         found, size = [], 0
@@ -144,7 +158,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
                 break
         embedded = _stored(snapshot, generation, [row[0] for row in found])
         return [
-            Row(Document(id, text, metadata, title=title), embedded.get(revision))
+            Row(Document(id, text, as_sent(metadata).decode(), title=title), embedded.get(revision))
             for revision, id, title, text, metadata in found
         ]
 
@@ -239,7 +253,7 @@ async def _sums(store: Either, generation: int) -> Mapping[str, str]:
 def _bytes(row: Row) -> bytes:
     document = row.document
     said = [document.id, document.title, document.text, _plain(orjson.loads(document.metadata_json))]
-    parts = [orjson.dumps(said, option=orjson.OPT_SORT_KEYS)]
+    parts = [json.dumps(said, sort_keys=True).encode()]  # orjson writes no integer beyond 64 bits
     if row.embedding is not None:
         parts += [passage.vector.astype("<f4").tobytes() for passage in row.embedding.passages]
         parts.append(orjson.dumps([[each.start, each.end] for each in row.embedding.passages]))
@@ -248,12 +262,12 @@ def _bytes(row: Row) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """JSON in which 1 is 1.0, as it is in jsonb."""
+    """JSON in which each whole number is an integer: 1.0 is 1, as it is in jsonb, and 1e17 all its digits."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 async def _ask(store: Either, sql: str, *parameters: object) -> Any:

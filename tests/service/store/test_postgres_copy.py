@@ -38,8 +38,12 @@ def documents(count: int) -> list[dict[str, Any]]:
 def fill(client: TestClient) -> None:
     for path, given in (("/documents", documents(300)), ("/collections/other/documents", documents(3))):
         assert client.post(path, json={"documents": given}).status_code == 200
-    long = {"id": "long é/ü", "text": LONG, "metadata": {"big": 12345678901234567}}
+    numbers = [12345678901234567, 2**63, 1e17, -0.0, 1.0, 1e308, 123456789012345678901234567890]
+    long = {"id": "long é/ü", "text": LONG, "metadata": {"numbers": numbers}}
     assert client.post("/documents", json={"documents": [long]}).status_code == 200
+    emptied = {"documents": [{"id": "a", "text": "text"}]}
+    assert client.post("/collections/empty/documents", json=emptied).status_code == 200
+    assert client.delete("/collections/empty/documents/a").status_code == 200
     judged = {"feedback": [{"query": "text", "id": "00001", "relevant": True}]}
     assert client.post("/feedback", json=judged).status_code == 200
 
@@ -53,7 +57,8 @@ def seen(client: TestClient) -> Any:
         found += [pytest.approx(hit["score"], abs=1e-5) for hit in hits]
     page = client.get("/documents", params={"limit": 1000}).json()["documents"]
     other = client.get("/collections/other/documents", params={"limit": 1000}).json()["documents"]
-    return found, page, other, client.get("/feedback").json()["feedback"]
+    collections = client.get("/collections").json()["collections"]
+    return found, page, other, collections, client.get("/feedback").json()["feedback"]
 
 
 def command(*words: str) -> str:
