@@ -5,44 +5,38 @@ the last id that is there. At the end both are read again, and must be the same.
 """
 
 import contextlib
+import json
+import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
 
 from models.manifest import Manifest
 from models.words.progress import Progress
-from service.errors import CommandError, ServiceError
+from service.errors import CommandError, ServiceError, Validation
 from service.store import vectors as sqlite_vectors
 from service.store.connection import Connection as AnyConnection
+from service.store.documents import has_collection
 from service.store.facts import fact, note
-from service.store.postgres import vectors
+from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection
+from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_rows, refuse_null_characters, run
+from service.store.postgres.numbers import as_sent
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
+from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding
 from service.store.writer import Transaction
 
-Either: TypeAlias = SqliteStore | PostgresStore
-COPYING = "copy under way"  # the fact that an unfinished copy leaves
 PAGE = 256
 PAGE_BYTES = 8 << 20
-# Rows that both stores keep alike, and the columns that the store itself numbers are not among them.
-TABLES = {
-    "feedback": "collection, query, id, key, relevant",
-    "events": "collection, key, event_id, search_id, query, id, type, position, shown, at",
-    "history": "version",
-    "verdicts": "version, state, reason",
-    "facts": "name, value",
-}
-_ORDER = {"feedback": "sequence", "events": "sequence", "history": "position"}
-_OWN_FACTS = (COPYING, "lexical rules")  # of one store alone
 
 
 class Row(NamedTuple):
@@ -75,6 +69,8 @@ async def copy(source: Either, target: Either) -> str:
     active = source.active()
     if active is None:
         raise CommandError("There is nothing to copy: no service has used that store yet.")
+    if isinstance(source, SqliteStore):
+        await refuse_null_characters(source)
     dimension = await _ask(source, "SELECT dimension FROM generations WHERE number = ?", active.number)
     number = await _begin(target, active, dimension)
     collections = await source.collections()
@@ -82,12 +78,13 @@ async def copy(source: Either, target: Either) -> str:
     done = await target.count_all()
     progress = Progress("documents", total, "copying", first=done)
     for collection, _ in collections:
+        await run(target, partial(_make, collection=collection))
         last = await _ask(target, "SELECT max(id) FROM documents WHERE collection = ?", collection) or ""
         while rows := await _page(source, active.number, collection, last):
             await _put(target, number, collection, rows)
             last, done = rows[-1].document.id, done + len(rows)
             progress.tell(done, done)
-    await _copy_tables(source, target)
+    await copy_rows(source, target)
     if isinstance(target, PostgresStore):
         await target.build_index(number)
     sums = [
@@ -99,7 +96,7 @@ async def copy(source: Either, target: Either) -> str:
             f"The copy differs from what was copied, in: {', '.join(differing) or 'collections'}. Was one of "
             "them written to meanwhile? Empty the target, stop the services, and copy again."
         )
-    await _run(target, lambda connection: connection.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
+    await run(target, lambda connection: connection.execute("DELETE FROM facts WHERE name = ?", (COPYING,)))
     counts = [f"{await _ask(target, f'SELECT count(*) FROM {table}')} rows of {table}" for table in TABLES]
     return (
         f"{total} documents with their vectors, {', '.join(counts[:2])}: the two stores have equal checksums."
@@ -116,7 +113,7 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
             version=active.version, fingerprint=active.fingerprint, dimension=dimension
         )
         number = target.activate(cast("Manifest", manifest), active.form)
-        await _run(target, lambda connection: note(connection, COPYING, wanted))
+        await run(target, lambda connection: note(connection, COPYING, wanted))
         if isinstance(target, PostgresStore):  # to be built once, at the end
             await target.writer.run(lambda connection: vectors.drop_index(connection, number))
         return number
@@ -127,6 +124,14 @@ async def _begin(target: Either, active: Active, dimension: int) -> int:
         if copying is None
         else f"The target has an unfinished copy of {copying}, and this one is of {wanted}. Empty it."
     )
+
+
+def _make(connection: Connection | sqlite3.Connection, collection: str) -> None:
+    """Make a collection, which may stay empty, unless it is there."""
+    if isinstance(connection, Connection):
+        connection.execute("INSERT INTO collections (name) VALUES (?) ON CONFLICT DO NOTHING", (collection,))
+    elif not has_collection(connection, collection):
+        add_collection(connection, collection)
 
 
 async def _page(source: Either, generation: int, collection: str, after: str) -> list[Row]:
@@ -144,7 +149,7 @@ async def _page(source: Either, generation: int, collection: str, after: str) ->
                 break
         embedded = _stored(snapshot, generation, [row[0] for row in found])
         return [
-            Row(Document(id, text, metadata, title=title), embedded.get(revision))
+            Row(Document(id, text, as_sent(metadata).decode(), title=title), embedded.get(revision))
             for revision, id, title, text, metadata in found
         ]
 
@@ -169,11 +174,15 @@ async def _put(target: Either, generation: int, collection: str, rows: Sequence[
     embedded = {at: row.embedding or spare for at, row in enumerate(rows)}
     try:
         await target.put([row.document for row in rows], {generation: embedded}, collection=collection)
+    except Validation as error:
+        if len(rows) == 1:
+            document = f"Document {rows[0].document.id!r} of collection {collection!r}"
+            raise CommandError(f"{document} is not taken: {error.message}") from error
+        for row in rows:  # to say which one it is
+            await _put(target, generation, collection, [row])
+        return
     except ServiceError as error:
-        first, last = rows[0].document.id, rows[-1].document.id
-        raise CommandError(
-            f"A document of {collection} between {first!r} and {last!r} is not taken: {error.message}"
-        ) from error
+        raise CommandError(f"The copy stopped: {error.message} The same command goes on with it.") from error
     for row in rows:
         if row.embedding is None:
             sql = "SELECT revision FROM documents WHERE collection = ? AND id = ?"
@@ -192,30 +201,6 @@ async def _forget_vector(target: Either, generation: int, revision: int) -> None
     await target.writer.run(forget)
 
 
-async def _copy_tables(source: Either, target: Either) -> None:
-    for table, columns in TABLES.items():
-        rows = await source.search(partial(_rows, table=table))
-        places = ", ".join("?" * (columns.count(",") + 1))
-
-        def store(connection: AnyConnection) -> None:
-            connection.execute(f"DELETE FROM {table} {_but_own(table)}")  # noqa: B023 # runs before the next
-            connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)  # noqa: B023
-
-        await _run(target, store)
-
-
-def _rows(snapshot: object, table: str) -> list[list[Any]]:
-    order = _ORDER.get(table, TABLES[table].partition(",")[0])
-    rows = cast("AnyConnection", snapshot).execute(
-        f"SELECT {TABLES[table]} FROM {table} {_but_own(table)} ORDER BY {order}"
-    )
-    return [[*row] for row in rows]
-
-
-def _but_own(table: str) -> str:
-    return f"WHERE name NOT IN {_OWN_FACTS}" if table == "facts" else ""
-
-
 async def _sums(store: Either, generation: int) -> Mapping[str, str]:
     """SHA-256 of each collection, of each table."""
     found = {}
@@ -230,16 +215,13 @@ async def _sums(store: Either, generation: int) -> Mapping[str, str]:
             progress.tell(done, done)
         if last or collection != DEFAULT_COLLECTION:
             found[f"collection {collection}"] = digest.hexdigest()
-    for table in TABLES:
-        rows = await store.search(partial(_rows, table=table))
-        found[table] = sha256(orjson.dumps(rows)).hexdigest()
-    return found
+    return found | await copied_rows.sums(store)
 
 
 def _bytes(row: Row) -> bytes:
     document = row.document
     said = [document.id, document.title, document.text, _plain(orjson.loads(document.metadata_json))]
-    parts = [orjson.dumps(said, option=orjson.OPT_SORT_KEYS)]
+    parts = [json.dumps(said, sort_keys=True).encode()]  # orjson writes no integer beyond 64 bits
     if row.embedding is not None:
         parts += [passage.vector.astype("<f4").tobytes() for passage in row.embedding.passages]
         parts.append(orjson.dumps([[each.start, each.end] for each in row.embedding.passages]))
@@ -248,12 +230,12 @@ def _bytes(row: Row) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """JSON in which 1 is 1.0, as it is in jsonb."""
+    """JSON in which each whole number is an integer: 1.0 is 1, as it is in jsonb, and 1e17 all its digits."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 async def _ask(store: Either, sql: str, *parameters: object) -> Any:
@@ -262,10 +244,3 @@ async def _ask(store: Either, sql: str, *parameters: object) -> Any:
         return None if row is None else row[0]
 
     return await store.search(ask)
-
-
-async def _run(store: Either, job: Any) -> None:
-    if isinstance(store, SqliteStore):
-        await store.writer.run(lambda transaction: job(transaction.connection))
-    else:
-        await store.writer.run(job)

@@ -9,6 +9,7 @@ import orjson
 from models.search.content import Content
 from service.store.filters.predicate import Predicate
 from service.store.postgres.connection import Connection
+from service.store.postgres.numbers import as_sent
 from service.store.sampling import smallest_hashes
 from service.store.turns import pause, reads
 from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Document, Record, TooMuch
@@ -232,5 +233,5 @@ def _number(connection: Connection, sql: str, *parameters: object) -> int:
 def _record(row: Sequence[Any]) -> Record:
     id, title, text, metadata = row
     return Record(
-        id, orjson.dumps(text or ""), (metadata or "{}").encode(), orjson.dumps(title) if title else b""
+        id, orjson.dumps(text or ""), as_sent(metadata or "{}"), orjson.dumps(title) if title else b""
     )

@@ -15,6 +15,7 @@ from typing import TypeVar
 import psycopg
 
 from service import memory
+from service.errors import Validation
 from service.observability import outages
 from service.store.answers import share
 from service.store.postgres.connection import Pool, Raw
@@ -109,7 +110,8 @@ class Readers:
             fault = refusal(error)
             if fault is None:
                 raise
-            outages.warn(log, f"Reads fail: {reason(error)}")
+            if not isinstance(fault, Validation):  # that is the client's mistake
+                outages.warn(log, f"Reads fail: {reason(error)}")
             raise fault from error
 
     def _ask(self, query: Callable[[Snapshot], T], turn: Turn, running: _Running) -> T:

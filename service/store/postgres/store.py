@@ -24,6 +24,7 @@ from service.store.postgres import documents, field_indexes, generations, postin
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusal
 from service.store.postgres.filters import JsonbDialect
+from service.store.postgres.numbers import keeping_numbers
 from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
 from service.store.postgres.shared import Shared
@@ -105,6 +106,11 @@ class PostgresStore(Shared):
         try:
             with self._own_connection() as raw:
                 migrate(raw)
+        except psycopg.ProgrammingError:  # it quotes the URL, password and all
+            raise StartupError(
+                "PostgreSQL cannot read the URL of SIMILE_DATABASE. "
+                "Give it as postgresql://USER:PASSWORD@HOST:5432/NAME."
+            ) from None
         except psycopg.Error as error:
             raise StartupError(
                 f"The database of SIMILE_DATABASE cannot be used: {reason(error)}. Is it running, and are "
@@ -196,7 +202,7 @@ class PostgresStore(Shared):
     count_all = _reads_itself(documents.count_all)
     sequence = _reads_itself(documents.sequence)
     unchanged = _reads_itself(documents.unchanged)
-    put = _writes_documents(writes.put)
+    put = _writes_documents(keeping_numbers(writes.put))
     delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
     drop_judgements = _writes(writes.drop_judgements)

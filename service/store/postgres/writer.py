@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import psycopg
 
-from service.errors import Unhealthy
+from service.errors import Unhealthy, Validation
 from service.observability import outages
 from service.store.postgres.connection import Connection, NoAnswer, Pool
 from service.store.postgres.errors import AGAIN_CODES, UNSURE, Again, is_lost, reason, refusal
@@ -83,7 +83,8 @@ class Writer:
             fault = refusal(error)
             if fault is None:
                 raise
-            outages.warn(log, f"Writes fail: {reason(error)}")
+            if not isinstance(fault, Validation):  # that is the client's mistake
+                outages.warn(log, f"Writes fail: {reason(error)}")
             raise fault from error
 
     def _attempt(self, job: Callable[[Connection], T]) -> T:

@@ -362,11 +362,16 @@ def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> No
     assert sorted(type(error).__name__ for error in errors) == ["Conflict", "NoneType"]
 
 
-def test_a_character_that_postgresql_cannot_store_is_refused(place: Place) -> None:
+def test_a_character_that_postgresql_cannot_store_is_refused(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(Validation, match="U\\+0000"):
         place.put(Document("a", "nul\0inside"))
     with pytest.raises(Validation, match="U\\+0000"):
         place.put(Document("a", "text", json_of({"a": "nul\0inside"})))
+    with pytest.raises(Validation, match="U\\+0000"):
+        asyncio.run(place.store.document("\0"))
+    assert "fail" not in caplog.text, "it is no outage"
     place.put(Document("a", "text"))
 
 

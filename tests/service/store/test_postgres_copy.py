@@ -1,24 +1,31 @@
 """A store goes into PostgreSQL and back, whole; what was killed goes on."""
 
+import asyncio
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from service.__main__ import parser, run
 from service.errors import CommandError
 from service.settings import Settings
+from service.store.sqlite import SqliteStore
+from service.store.values import DEFAULT_COLLECTION, Document, Embedding, Judgement
 from tests import postgres
 from tests.service.conftest import HOST, new_settings, serving
 
 pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
+
+from service.store.postgres import copied_rows
 
 LONG = "A sentence of a long text that is split into passages. " * 60
 
@@ -38,9 +45,13 @@ def documents(count: int) -> list[dict[str, Any]]:
 def fill(client: TestClient) -> None:
     for path, given in (("/documents", documents(300)), ("/collections/other/documents", documents(3))):
         assert client.post(path, json={"documents": given}).status_code == 200
-    long = {"id": "long é/ü", "text": LONG, "metadata": {"big": 12345678901234567}}
+    numbers = [12345678901234567, 2**63, 1e17, -0.0, 1.0, 1e308, 123456789012345678901234567890]
+    long = {"id": "long é/ü", "text": LONG, "metadata": {"numbers": numbers}}
     assert client.post("/documents", json={"documents": [long]}).status_code == 200
-    judged = {"feedback": [{"query": "text", "id": "00001", "relevant": True}]}
+    emptied = {"documents": [{"id": "a", "text": "text"}]}
+    assert client.post("/collections/empty/documents", json=emptied).status_code == 200
+    assert client.delete("/collections/empty/documents/a").status_code == 200
+    judged = {"feedback": [{"query": "text", "id": f"{at:05}", "relevant": at == 1} for at in range(5)]}
     assert client.post("/feedback", json=judged).status_code == 200
 
 
@@ -53,7 +64,8 @@ def seen(client: TestClient) -> Any:
         found += [pytest.approx(hit["score"], abs=1e-5) for hit in hits]
     page = client.get("/documents", params={"limit": 1000}).json()["documents"]
     other = client.get("/collections/other/documents", params={"limit": 1000}).json()["documents"]
-    return found, page, other, client.get("/feedback").json()["feedback"]
+    collections = client.get("/collections").json()["collections"]
+    return found, page, other, collections, client.get("/feedback").json()["feedback"]
 
 
 def command(*words: str) -> str:
@@ -64,6 +76,7 @@ def command(*words: str) -> str:
 def test_a_store_goes_into_postgresql_and_back(
     tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(copied_rows, "ROWS", 2)
     settings = new_settings(tmp_path, tiny_models_dir)
     with serving(settings) as client:
         fill(client)
@@ -80,6 +93,30 @@ def test_a_store_goes_into_postgresql_and_back(
     assert "304 documents" in command("--from", url, "--data-dir", str(new))
     with serving(Settings(data_dir=new, **others)) as client:
         assert seen(client) == before
+
+
+@pytest.mark.sqlite("it begins in a data directory")
+def test_what_postgresql_cannot_store_is_named(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.start(lambda _: None, lambda _: None)
+    manifest: Any = SimpleNamespace(version="a", fingerprint="a", dimension=4)
+    live = store.activate(manifest, "fp32")
+    embedding = Embedding(np.full(4, 0.5, np.float32), truncated=False)
+    given = [Document(f"{at}", "nul\0inside" if at == 2 else "text") for at in range(5)]
+    asyncio.run(store.put(given, {live: dict.fromkeys(range(5), embedding)}))
+    store.close()
+    words = ("--data-dir", str(tmp_path))
+    with pytest.raises(CommandError, match=r"Document '2' of collection 'default' .* U\+0000"):
+        command("--to", postgres.new_database(), *words)
+    store = SqliteStore(tmp_path)
+    store.start(lambda _: None, lambda _: None)
+    asyncio.run(store.judge([Judgement("nul\0inside", "1", relevant=True)], DEFAULT_COLLECTION))
+    store.close()
+    url = postgres.new_database()
+    with pytest.raises(CommandError, match=r"feedback .* document '1' of collection 'default', query 'nul"):
+        command("--to", url, *words)
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM documents").fetchone() == (0,), "it is said early"
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.errors import StartupError
 from service.settings import Settings
+from service.settings.addresses import check_database
 from tests import postgres
 from tests.relay import Relay, relaying
 from tests.service.conftest import new_settings, serving
@@ -246,6 +247,34 @@ def test_a_database_that_is_not_there_is_named_without_its_password(
         )
     assert "Is it running" in str(raised.value)
     assert "secret-word" not in str(raised.value) + caplog.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "u:SeCrEt%zz2@h/a",
+        "u:SeCrEt%@h/a",
+        "u:SeCrEt%00@h/a",
+        "u:x@SeCrEt@h/a",
+        "u:12/SeCrEt@h/a",
+        "u:/SeCrEt@h/a",
+        "u:[SeCrEt@h/a",
+        "u:SeCrEt@h:x/a",
+        "u:SeCrEt@[::1]x/a",
+        "h/a?password=SeCrEt%zz",
+        "h/a?password=x&SeCrEt",
+        "h/a?SeCrEt=x",
+    ],
+)
+def test_a_malformed_url_is_refused_without_its_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    def use() -> None:
+        check_database(f"postgresql://{url}")
+        PostgresStore(f"postgresql://{url}", [], connections=4, answer_seconds=HANG_SECONDS)
+
+    with caplog.at_level(logging.DEBUG), pytest.raises((StartupError, ValueError)) as raised:
+        use()
+    assert "postgresql://USER:PASSWORD@HOST" in str(raised.value)
+    assert "secret" not in (str(raised.value) + caplog.text).lower()
 
 
 def test_without_its_extra_the_setting_is_refused(
