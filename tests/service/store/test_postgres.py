@@ -338,6 +338,24 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     assert kept == (12,)
 
 
+def until_waiting(raw: Raw, count: int) -> None:
+    """Wait until so many transactions wait for a lock."""
+    while raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() != (count,):
+        pass
+
+
+def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
+    place.put(Document("a", "old"))
+    with ThreadPoolExecutor(1) as pool, place.store.pool.connection() as raw:
+        with raw.transaction():
+            rows = {place.live: {0: Embedding(unit(), truncated=False)}}
+            writes.put(Connection(raw), [Document("a", "new")], rows)
+            deleting = pool.submit(asyncio.run, place.store.delete_one("a", "default"))
+            until_waiting(raw, 1)
+        assert deleting.result()[0] == 1
+    assert place.read(documents.counts) == [("default", 0)]
+
+
 def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
     """The first one's transaction ends only once the second one is under way."""
     place.put(Document("a", "text"))
@@ -354,9 +372,7 @@ def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> No
             pool.submit(asyncio.run, place.store.judge([each], "default", "key", Limits(per_key=1)))
             for each in given
         ]
-        waiting = (0,)
-        while waiting != (2,):
-            waiting = gate.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
+        until_waiting(gate, 2)
         gate.execute("SELECT pg_advisory_unlock(1)")
         errors = [each.exception() for each in both]
     assert sorted(type(error).__name__ for error in errors) == ["Conflict", "NoneType"]
