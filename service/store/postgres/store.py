@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -81,6 +81,18 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
     return write
 
 
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Log a fault of the database as `what`, and raise its refusal."""
+    try:
+        yield
+    except psycopg.Error as error:
+        outages.warn(log, f"{what}: {reason(error)}")
+        if (fault := refusal(error)) is None:
+            raise
+        raise fault from error
+
+
 class PostgresStore(Shared):
     """The store of one database, for one of the processes that share it."""
 
@@ -148,12 +160,8 @@ class PostgresStore(Shared):
             await asyncio.sleep(LOOK_SECONDS)
 
     def _keep_field_indexes(self) -> None:
-        try:
-            with self._own_connection() as raw:
-                field_indexes.keep(raw, self._declared)
-        except psycopg.Error as error:
-            outages.warn(log, f"The indexes of declared fields wait: {reason(error)}")
-            raise refusal(error) or error from error
+        with _refusing("The indexes of declared fields wait"), self._own_connection() as raw:
+            field_indexes.keep(raw, self._declared)
 
     def _own_connection(self) -> Raw:
         """Connect beside the pool, for what takes long: settings and locks of its own end with it."""
@@ -262,12 +270,14 @@ class PostgresStore(Shared):
         return await asyncio.to_thread(self._built, generation)
 
     def _built(self, generation: int) -> bool:
-        with self.pool.connection() as raw:
-            if vectors.is_indexed(Connection(raw), generation):
-                return True
-            row = raw.execute("SELECT dimension FROM generations WHERE number = %s", (generation,)).fetchone()
-        with self._own_connection() as raw:
-            return row is None or vectors.build_index(raw, generation, row[0])
+        with _refusing("The index of a version waits"):
+            with self.pool.connection() as raw:
+                if vectors.is_indexed(Connection(raw), generation):
+                    return True
+                sql = "SELECT dimension FROM generations WHERE number = %s"
+                row = raw.execute(sql, (generation,)).fetchone()
+            with self._own_connection() as raw:
+                return row is None or vectors.build_index(raw, generation, row[0])
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
         """Nothing is to be brought into an index. Returns None."""
