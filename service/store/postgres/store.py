@@ -21,6 +21,7 @@ from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
+from service.store.postgres import events as postgres_events
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusal
 from service.store.postgres.filters import JsonbDialect
@@ -226,7 +227,7 @@ class PostgresStore(Shared):
 
     # Events of searches.
 
-    record_events = _writes(in_turn(events.store))
+    record_events = _writes(postgres_events.store)
     list_events = _reads(events.page)
     count_events = _reads(events.count)
     forget_events = _writes(events.forget)
@@ -267,17 +268,16 @@ class PostgresStore(Shared):
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""
-        return await asyncio.to_thread(self._built, generation)
+        with _refusing("The index of a version waits"):
+            return await asyncio.to_thread(self._built, generation)
 
     def _built(self, generation: int) -> bool:
-        with _refusing("The index of a version waits"):
-            with self.pool.connection() as raw:
-                if vectors.is_indexed(Connection(raw), generation):
-                    return True
-                sql = "SELECT dimension FROM generations WHERE number = %s"
-                row = raw.execute(sql, (generation,)).fetchone()
-            with self._own_connection() as raw:
-                return row is None or vectors.build_index(raw, generation, row[0])
+        with self.pool.connection() as raw:
+            if vectors.is_indexed(Connection(raw), generation):
+                return True
+            row = raw.execute("SELECT dimension FROM generations WHERE number = %s", (generation,)).fetchone()
+        with self._own_connection() as raw:
+            return row is None or vectors.build_index(raw, generation, row[0])
 
     async def add_stored(self, _generation: int, _after: int, _limit: int, /) -> int | None:
         """Nothing is to be brought into an index. Returns None."""

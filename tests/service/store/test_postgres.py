@@ -338,10 +338,26 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     assert kept == (12,)
 
 
+def waiting(raw: Raw) -> int:
+    """How many transactions wait for a lock."""
+    [count] = raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
+    return int(count)
+
+
 def until_waiting(raw: Raw, count: int) -> None:
-    """Wait until so many transactions wait for a lock."""
-    while raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() != (count,):
+    while waiting(raw) != count:
         pass
+
+
+def hold_commits(raw: Raw, table: str) -> None:
+    """Whoever has inserted into `table` waits before its commit until `raw` unlocks 1."""
+    raw.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
+        f"CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION wait()".encode()
+    )
+    raw.execute("SELECT pg_advisory_lock(1)")
 
 
 def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
@@ -361,13 +377,7 @@ def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> No
     place.put(Document("a", "text"))
     given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
-        gate.execute(
-            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
-            "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON feedback DEFERRABLE INITIALLY DEFERRED "
-            "FOR EACH ROW EXECUTE FUNCTION wait()"
-        )
-        gate.execute("SELECT pg_advisory_lock(1)")
+        hold_commits(gate, "feedback")
         both = [
             pool.submit(asyncio.run, place.store.judge([each], "default", "key", Limits(per_key=1)))
             for each in given
