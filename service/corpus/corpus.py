@@ -20,7 +20,7 @@ from service.batching.batcher import Batcher
 from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.search import Hits, Query, Search, find
-from service.errors import Conflict, Hung, ServiceError, Storage, Unhealthy
+from service.errors import Conflict, Hung, ServiceError, Storage, Timeout, Unhealthy
 from service.live import Generation, Live
 from service.observability.logs import safe_message
 from service.store.filters.predicate import Predicate
@@ -171,7 +171,7 @@ class Corpus:
         while done < len(revisions):
             try:
                 step = await self.store.delete_some(revisions[done : done + DELETE_DOCUMENTS], collection)
-            except (Storage, Unhealthy) as error:
+            except (Storage, Timeout, Unhealthy) as error:
                 said = f"{error.message} {deleted} of {len(revisions)} documents were deleted before that."
                 raise type(error)(said, headers=error.headers) from error
             done, deleted, number = done + step.done, deleted + step.deleted, step.sequence

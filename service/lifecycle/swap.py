@@ -26,7 +26,7 @@ from models.errors import ModelError
 from models.seal import read_manifest
 from models.store import DesiredVersion
 from service.corpus.corpus import Corpus
-from service.errors import Backend, Overloaded, Storage, Unhealthy, machine_error
+from service.errors import Backend, Overloaded, Storage, Timeout, Unhealthy, machine_error
 from service.lifecycle import canary, capacity
 from service.lifecycle.away import read_when_there
 from service.lifecycle.builder import Builder
@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 BUILDING, READY = "building", "ready"
-RETRY_SECONDS = 2.0
-MEMORY_LOOK_SECONDS = 5.0
+PASSING = (Overloaded, Storage, Timeout, Unhealthy)  # a full queue or disk, a database that is slow or away
+RETRY_SECONDS, MEMORY_LOOK_SECONDS = 2.0, 5.0
 MACHINE = Path("/")  # where `proc` and `sys` tell how much memory there is
 ATTEMPTS = 5  # at an index that cannot follow the writes
 SKIPPED_SHARE = 0.01  # a model that fails on more of the documents than this does not come to live
@@ -170,11 +170,11 @@ class Swap:
             log.warning("%s waits: %s", self.version, self._too_different)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do it, waiting for what may pass: a full queue, a full disk, no file descriptor."""
+        """Do it, waiting for what may pass, and for file descriptors."""
         while True:
             try:
                 return await work()
-            except (Overloaded, Storage, Unhealthy, OSError) as error:
+            except (*PASSING, OSError) as error:
                 fault = machine_error(error) if isinstance(error, OSError) else error
                 if fault is None:
                     raise
@@ -282,7 +282,7 @@ class Swap:
         while True:
             try:
                 await self._corpus.store.keep_verdict(self.version, Verdict(FAILED, reason), self.desired.id)
-            except (Storage, Unhealthy):
+            except PASSING:
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -7,7 +7,7 @@ id keeps it. Old ones are deleted by their time (`expire`). A number is never us
 Here are queries, and jobs for the writer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from math import inf
 
 import orjson
@@ -22,15 +22,20 @@ SHOWN_CHARACTERS = 80  # of an id in a refusal
 EXPIRE_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
 
 
-def store(connection: Connection, events: Sequence[Event], limits: EventLimits) -> Recorded:
-    """Store those that can be stored, and say why the others cannot. All are of one key and collection."""
+def store(
+    connection: Connection, events: Sequence[Event], limits: EventLimits, there: Container[str] | None = None
+) -> Recorded:
+    """Store those that can be stored, and say why the others cannot. All are of one key and collection.
+
+    there: ids of documents that nobody deletes meanwhile; None: there is one writer, so nobody deletes any.
+    """
     new: list[int] = []
     refused: dict[int, ServiceError] = {}
     room = _Room(connection, limits, events[0].key, len(events))
     for at, event in enumerate(events):
         if _one(connection, "events WHERE key = ? AND collection = ? AND event_id = ?", *_name(event)):
             continue
-        reason = _refusal(connection, event) or room.refusal(event)
+        reason = _refusal(connection, event, there) or room.refusal(event)
         if reason is not None:
             refused[at] = reason
             continue
@@ -56,8 +61,12 @@ def _name(event: Event) -> tuple[str, str, str]:
     return event.key, event.collection, event.event_id
 
 
-def _refusal(connection: Connection, event: Event) -> NotFound | None:
-    if _one(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id):
+def _refusal(connection: Connection, event: Event, there: Container[str] | None) -> NotFound | None:
+    if there is None:
+        found = _one(connection, "documents WHERE collection = ? AND id = ?", event.collection, event.id)
+    else:
+        found = event.id in there
+    if found:
         return None
     return NotFound(
         f"There is no document {event.id[:SHOWN_CHARACTERS]!r}: never stored, or deleted since the search."

@@ -1,18 +1,21 @@
 """What replicas do together, as methods of the store: swaps, wishes, and jobs that one does for all."""
 
 import contextlib
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
 from service.store.postgres import generations, replicas, roll_call
-from service.store.postgres.connection import Connection, Pool
+from service.store.postgres.connection import Connection, Pool, Raw
 from service.store.postgres.reader import Readers
 from service.store.postgres.roll_call import Answer, Last
 from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer
 from service.store.values import Active
+
+log = logging.getLogger(__name__)
 
 NEWS_SECONDS = 0.25  # after which one that waits for another replica looks by itself
 
@@ -25,6 +28,7 @@ class Shared:
     writer: Writer
     lag_seconds: float = math.nan  # of the slowest standby, as last looked at
     _touch: Touch
+    _own_connection: Callable[[], Raw]
 
     @property
     def _replica(self) -> str:
@@ -54,12 +58,12 @@ class Shared:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        with self.pool.connection() as raw:
-            raw.execute("SELECT pg_advisory_lock(%s)", (replicas.START_LOCK,))
-            try:
-                yield
-            finally:
-                raw.execute("SELECT pg_advisory_unlock(%s)", (replicas.START_LOCK,))
+        """Hold a lock that ends with a connection of its own, on which no statement has to be quick."""
+        with self._own_connection() as raw:
+            if raw.execute("SELECT pg_try_advisory_lock(%s)", (replicas.START_LOCK,)).fetchone() != (True,):
+                log.info("Another replica is starting and may publish its model: waiting for it")
+                raw.execute("SELECT pg_advisory_lock(%s)", (replicas.START_LOCK,))
+            yield
 
     async def wish(self, desired: DesiredVersion | None, at: float) -> DesiredVersion | None:
         known = await self.readers.own(replicas.wish)

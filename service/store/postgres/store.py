@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -21,6 +21,7 @@ from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
+from service.store.postgres import events as postgres_events
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusal
 from service.store.postgres.filters import JsonbDialect
@@ -80,6 +81,18 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
         return store.counted(lambda connection: job(connection, *args, **kwargs))
 
     return write
+
+
+@contextlib.contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Log a fault of the database as `what`, and raise its refusal."""
+    try:
+        yield
+    except psycopg.Error as error:
+        outages.warn(log, f"{what}: {reason(error)}")
+        if (fault := refusal(error)) is None:
+            raise
+        raise fault from error
 
 
 class PostgresStore(Shared):
@@ -154,12 +167,8 @@ class PostgresStore(Shared):
             await asyncio.sleep(LOOK_SECONDS)
 
     def _keep_field_indexes(self) -> None:
-        try:
-            with self._own_connection() as raw:
-                field_indexes.keep(raw, self._declared)
-        except psycopg.Error as error:
-            outages.warn(log, f"The indexes of declared fields wait: {reason(error)}")
-            raise refusal(error) or error from error
+        with _refusing("The indexes of declared fields wait"), self._own_connection() as raw:
+            field_indexes.keep(raw, self._declared)
 
     def _own_connection(self) -> Raw:
         """Connect beside the pool, for what takes long: settings and locks of its own end with it."""
@@ -224,7 +233,7 @@ class PostgresStore(Shared):
 
     # Events of searches.
 
-    record_events = _writes(in_turn(events.store))
+    record_events = _writes(postgres_events.store)
     list_events = _reads(events.page)
     count_events = _reads(events.count)
     forget_events = _writes(events.forget)
@@ -265,7 +274,8 @@ class PostgresStore(Shared):
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""
-        return await asyncio.to_thread(self._built, generation)
+        with _refusing("The index of a version waits"):
+            return await asyncio.to_thread(self._built, generation)
 
     def _built(self, generation: int) -> bool:
         with self.pool.connection() as raw:

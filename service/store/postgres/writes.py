@@ -201,8 +201,9 @@ def _clear(connection: Connection, revisions: Sequence[int], collection: str) ->
 
 def delete_one(connection: Connection, id: str, collection: str) -> tuple[int, int]:
     """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence."""
-    rows = connection.execute(
-        "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
+    share_states(connection)
+    rows = connection.execute(  # behind an update that is under way, which gives it another revision
+        "SELECT revision FROM documents WHERE collection = ? AND id = ? FOR UPDATE", (collection, id)
     ).fetchall()
     step = delete_some(connection, [revision for (revision,) in rows], collection)
     return step.deleted, step.sequence

@@ -1,7 +1,9 @@
 """What replicas agree on in the database: leases, candidates, the roll call, wishes, and jobs done once."""
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Self
 
@@ -336,3 +338,31 @@ def test_one_that_cannot_renew_its_lease_says_that_it_is_lost(monkeypatch: pytes
             assert "lost touch" in (two.stores[0].lost or "")
 
     asyncio.run(both())
+
+
+def test_a_start_waits_for_another_one_longer_than_a_statement_may_take(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may publish a model for minutes."""
+    answer_seconds = 0.2
+    url = postgres.new_database()
+    first, second = (PostgresStore(url, [], connections=4, answer_seconds=answer_seconds) for _ in range(2))
+
+    def start() -> bool:
+        with second.starting():
+            return True
+
+    waits = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND datname = current_database() "
+        f"AND now() - query_start > {2 * answer_seconds} * interval '1 second'"
+    )
+    with ThreadPoolExecutor(1) as pool, caplog.at_level(logging.INFO), first.pool.connection() as raw:
+        with first.starting():
+            starting = pool.submit(start)
+            while not starting.done() and raw.execute(waits.encode()).fetchone() is None:
+                pass
+            assert not starting.done()
+        assert starting.result()
+    assert "Another replica is starting" in caplog.text
+    first.close()
+    second.close()

@@ -338,25 +338,51 @@ def test_writes_of_the_same_documents_in_any_order_all_come_through(place: Place
     assert kept == (12,)
 
 
+def waiting(raw: Raw) -> int:
+    """How many transactions wait for a lock."""
+    [count] = raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
+    return int(count)
+
+
+def until_waiting(raw: Raw, count: int) -> None:
+    while waiting(raw) != count:
+        pass
+
+
+def hold_commits(raw: Raw, table: str) -> None:
+    """Whoever has inserted into `table` waits before its commit until `raw` unlocks 1."""
+    raw.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
+        f"CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION wait()".encode()
+    )
+    raw.execute("SELECT pg_advisory_lock(1)")
+
+
+def test_a_delete_beside_an_update_deletes_the_document(place: Place) -> None:
+    place.put(Document("a", "old"))
+    with ThreadPoolExecutor(1) as pool, place.store.pool.connection() as raw:
+        with raw.transaction():
+            rows = {place.live: {0: Embedding(unit(), truncated=False)}}
+            writes.put(Connection(raw), [Document("a", "new")], rows)
+            deleting = pool.submit(asyncio.run, place.store.delete_one("a", "default"))
+            until_waiting(raw, 1)
+        assert deleting.result()[0] == 1
+    assert place.read(documents.counts) == [("default", 0)]
+
+
 def test_judgements_of_two_writers_at_once_keep_to_the_limit(place: Place) -> None:
     """The first one's transaction ends only once the second one is under way."""
     place.put(Document("a", "text"))
     given = [Judgement(query, "a", relevant=True) for query in ("first", "second")]
     with ThreadPoolExecutor(2) as pool, place.store.pool.connection() as gate:
-        gate.execute(
-            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$; "
-            "CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON feedback DEFERRABLE INITIALLY DEFERRED "
-            "FOR EACH ROW EXECUTE FUNCTION wait()"
-        )
-        gate.execute("SELECT pg_advisory_lock(1)")
+        hold_commits(gate, "feedback")
         both = [
             pool.submit(asyncio.run, place.store.judge([each], "default", "key", Limits(per_key=1)))
             for each in given
         ]
-        waiting = (0,)
-        while waiting != (2,):
-            waiting = gate.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() or (0,)
+        until_waiting(gate, 2)
         gate.execute("SELECT pg_advisory_unlock(1)")
         errors = [each.exception() for each in both]
     assert sorted(type(error).__name__ for error in errors) == ["Conflict", "NoneType"]

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,18 @@ def test_what_the_database_itself_says(place: Place, code: str, status: int, say
     assert place.client.get("/health").status_code == 200
     place.run("DROP TRIGGER fail ON documents")
     place.recovers()
+
+
+def test_a_delete_of_many_that_takes_too_long_says_how_far_it_came(place: Place) -> None:
+    place.run(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '57014'; END $$; "
+        "CREATE TRIGGER fail BEFORE DELETE ON documents FOR EACH ROW EXECUTE FUNCTION fail()"
+    )
+    body = {"documents": [{"id": "a", "text": "text", "metadata": {"n": 1}}]}
+    assert place.client.post("/documents", json=body).status_code == 200
+    delete = partial(place.client.delete, "/documents", params={"filter": '{"n": 1}'})
+    place.refused(delete, 504, "0 of 1 documents were deleted before that")
 
 
 def test_a_deadlock_is_tried_again(place: Place) -> None:
