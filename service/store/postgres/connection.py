@@ -87,7 +87,7 @@ class Connection:
             cursor.executemany(_translated(sql), parameters)
 
     def take_time(self) -> None:
-        """Until the transaction ends, a statement takes as long as it takes."""
+        """Until the connection goes back to its pool, a statement takes as long as it takes."""
         self.raw.answer_seconds = None
         self.execute("SET LOCAL statement_timeout = 0")
 
@@ -128,6 +128,7 @@ class Pool(ConnectionPool[Raw]):
             # Then the next request tries anew; the pool itself would pause for twice as long each time.
             reconnect_timeout=WAIT_SECONDS,
             configure=self._configure,
+            reset=self._be_patient,
             check=_check,
             kwargs=PARAMETERS,
         )
@@ -152,8 +153,11 @@ class Pool(ConnectionPool[Raw]):
             "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 100; "
             "SET hnsw.scan_mem_multiplier = 8; SET jit = off".encode()
         )
-        if self._answer_seconds:
-            raw.answer_seconds = self._answer_seconds + GRACE_SECONDS
+        self._be_patient(raw)
+
+    def _be_patient(self, raw: Raw) -> None:
+        """Set the usual patience, also behind a transaction that took its time."""
+        raw.answer_seconds = self._answer_seconds + GRACE_SECONDS if self._answer_seconds else None
 
 
 def _check(raw: Raw) -> None:

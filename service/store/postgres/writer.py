@@ -92,14 +92,9 @@ class Writer:
         started = time.monotonic()
         committing = False
         try:
-            with self._connections.connection() as raw:
-                usual = raw.answer_seconds
-                try:
-                    with raw.transaction():
-                        result = job(Connection(raw))
-                        committing = True
-                finally:
-                    raw.answer_seconds = usual
+            with self._connections.connection() as raw, raw.transaction():
+                result = job(Connection(raw))
+                committing = True
         except psycopg.Error as error:
             if committing and (is_lost(error) or isinstance(error, NoAnswer)):
                 raise Unhealthy(UNSURE, retry_after_seconds=2) from error

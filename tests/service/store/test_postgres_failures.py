@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ pytest.importorskip("psycopg", reason="needs the extra postgres")
 
 import psycopg
 
+from service.store.postgres.connection import GRACE_SECONDS, Connection, Pool
 from service.store.postgres.store import PostgresStore
 
 HANG_SECONDS = 2.0
@@ -195,6 +196,16 @@ def server(tmp_path: Path) -> Iterator[Any]:
     """A server of its own, that can be stopped."""
     with postgres.another(tmp_path / "pg") as started:
         yield started
+
+
+def test_a_connection_that_took_its_time_is_as_patient_as_before() -> None:
+    """As after the start, which lists what a version lacks: the next read waits no longer than others."""
+    with closing(Pool(postgres.new_database(), 2, HANG_SECONDS)) as pool:
+        for _ in range(2):
+            with pool.connection() as one, pool.connection() as other:
+                assert one.answer_seconds == other.answer_seconds == HANG_SECONDS + GRACE_SECONDS
+                Connection(one).take_time()
+                Connection(other).take_time()
 
 
 @pytest.mark.long
