@@ -106,6 +106,7 @@ def check_refused(made: Cluster, replica: Replica) -> None:
     assert "copy its folder from another replica" in replica.log.read_text()
 
 
+@pytest.mark.long
 def test_a_replica_without_its_database_is_well_and_answers_503(tmp_path: Path, forge: Forge) -> None:
     with cluster(tmp_path, forge) as made:
         replica, asked = made.replicas[0], {"inputs": TEXTS[:1]}

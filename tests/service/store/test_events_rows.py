@@ -49,6 +49,7 @@ def test_room_that_was_freed_is_room_though_numbers_grow(connection: sqlite3.Con
     assert store(connection, reported("ann", 9), limits).new == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_old_events_are_deleted_in_steps(connection: sqlite3.Connection) -> None:
     store(connection, reported("ann", EXPIRE_ROWS + 1, at=10.0), EventLimits())
     store(connection, reported("bob", 3, at=20.0), EventLimits())
