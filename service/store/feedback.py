@@ -26,6 +26,7 @@ from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Se
 
 NAMED = 10  # unknown ids that a refusal names at most
 SHOWN_CHARACTERS = 80  # of a query or an id in a refusal
+DROP_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
 _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
 
 
@@ -110,6 +111,15 @@ def _refuse_too_many(
 def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
     """Delete judgements, as `selected.forget` does."""
     return selected.forget(connection, "feedback", selection, own)
+
+
+def drop(connection: Connection, collection: str) -> bool:
+    """Delete some of a collection's judgements. Returns whether there are more."""
+    deleted = connection.execute(
+        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
+        (collection, DROP_ROWS),
+    ).rowcount
+    return deleted == DROP_ROWS
 
 
 def page(

@@ -29,7 +29,6 @@ from service.store.writer import Transaction
 
 # Of one job, so that other writes wait some tens of milliseconds for it and no longer.
 DELETE_CHARACTERS = 1 << 18
-DELETE_JUDGEMENTS = 4096
 
 
 def upsert(
@@ -120,15 +119,6 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
         if characters >= DELETE_CHARACTERS or forgotten >= events.EXPIRE_ROWS:
             break
     return Step(done, deleted, _sequence(transaction))
-
-
-def drop_feedback(transaction: Transaction, collection: str) -> bool:
-    """Delete some of a collection's judgements. Returns whether there are more."""
-    deleted = transaction.connection.execute(
-        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
-        (collection, DELETE_JUDGEMENTS),
-    ).rowcount
-    return deleted == DELETE_JUDGEMENTS
 
 
 def drop_name(transaction: Transaction, collection: str) -> None:

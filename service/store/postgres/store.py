@@ -16,10 +16,11 @@ import psycopg
 from models.manifest import Manifest
 from service.errors import ServiceError, StartupError, Unhealthy
 from service.observability import outages
-from service.store import events, feedback
+from service.store import feedback
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
+from service.store.methods import CommonMethods, reading, reading_itself, writing
 from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
 from service.store.postgres import events as postgres_events
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
@@ -29,7 +30,6 @@ from service.store.postgres.numbers import keeping_numbers
 from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
 from service.store.postgres.shared import Shared
-from service.store.postgres.snapshot import Snapshot
 from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
@@ -44,34 +44,6 @@ Method: TypeAlias = Callable[Concatenate["PostgresStore", P], Coroutine[Any, Any
 OWN = 2  # connections for the service's own reads, which no client's takes
 LEAST_CONNECTIONS = OWN + 2
 LOOK_SECONDS = 1.0  # between two looks at how large the generations are
-
-
-def _reads(query: Callable[Concatenate[Snapshot, P], T]) -> Method[P, T]:
-    """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
-
-    def read(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
-        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
-
-    return read
-
-
-def _reads_itself(query: Callable[Concatenate[Snapshot, P], T]) -> Method[P, T]:
-    """A method that runs `query` for the service itself, never behind a client's read."""
-
-    def read(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
-
-    return read
-
-
-def _writes(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
-    """A method that runs `job` in a transaction, and returns once that is committed."""
-
-    def write(store: "PostgresStore", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        return store.writer.run(lambda connection: job(connection, *args, **kwargs))
-
-    return write
 
 
 def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P, T]:
@@ -95,7 +67,7 @@ def _refusing(what: str) -> Iterator[None]:
         raise fault from error
 
 
-class PostgresStore(Shared):
+class PostgresStore(Shared, CommonMethods):
     """The store of one database, for one of the processes that share it."""
 
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:
@@ -201,57 +173,36 @@ class PostgresStore(Shared):
 
     # Documents and collections.
 
-    collections = _reads(documents.counts)
-    has_collection = _reads(documents.has_collection)
-    document = _reads(documents.get)
-    page = _reads(documents.page)
-    count = _reads(documents.count)
-    passing = _reads(documents.passing)
-    sample = _reads(documents.sample)
-    count_all = _reads_itself(documents.count_all)
-    sequence = _reads_itself(documents.sequence)
-    unchanged = _reads_itself(documents.unchanged)
+    collections = reading(documents.counts)
+    has_collection = reading(documents.has_collection)
+    document = reading(documents.get)
+    page = reading(documents.page)
+    count = reading(documents.count)
+    passing = reading(documents.passing)
+    sample = reading(documents.sample)
+    count_all = reading_itself(documents.count_all)
+    sequence = reading_itself(documents.sequence)
+    unchanged = reading_itself(documents.unchanged)
     put = _writes_documents(keeping_numbers(writes.put))
     delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
-    drop_judgements = _writes(writes.drop_judgements)
-    drop_collection = _writes(writes.drop_collection)
+    drop_collection = writing(writes.drop_collection)
 
     def filter(self, conditions: object) -> Predicate:
         return compile_in(JsonbDialect(self._declared), conditions)
 
-    def search(self, work: Callable[[Snapshot], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
-        return self.readers.read(work, heavy=heavy)
+    # Judgements and events of searches.
 
-    # Judgements.
-
-    judge = _writes(in_turn(feedback.store))
-    judgements = _reads(feedback.page)
-    count_judgements = _reads(feedback.count)
-    sum_up_judgements = _reads(feedback.summary)
-    forget_judgements = _writes(feedback.forget)
-
-    # Events of searches.
-
-    record_events = _writes(postgres_events.store)
-    list_events = _reads(events.page)
-    count_events = _reads(events.count)
-    forget_events = _writes(events.forget)
-    expire_events = _writes(events.expire)
+    judge = writing(in_turn(feedback.store))
+    record_events = writing(postgres_events.store)
 
     # Generations: what they lack, and which of them is live.
 
-    known = _reads_itself(states.known)
-    keep_decision = _writes(states.handled)
-    keep_verdict = _writes(states.judge)
-    keep_canary = _writes(states.remember_canary)
-    lacking = _reads_itself(generations.lacking)
-    add_vectors = _writes(generations.add_vectors)
-    share_vectors = _writes(generations.share_vectors)
-    skip = _writes(generations.skip)
-    forget_skipped = _writes(generations.forget_skipped)
-    examples_wanted = _reads_itself(states.examples_wanted)
-    examples_loaded = _writes(states.examples_loaded)
+    lacking = reading_itself(generations.lacking)
+    add_vectors = writing(generations.add_vectors)
+    share_vectors = writing(generations.share_vectors)
+    skip = writing(generations.skip)
+    forget_skipped = writing(generations.forget_skipped)
 
     async def begin(self, manifest: Manifest, form: str) -> int:
         number = await self.writer.run(
@@ -294,9 +245,6 @@ class PostgresStore(Shared):
 
     def reload(self, _generation: int, _indexes: VectorSink, /) -> bool:
         return True
-
-    def after_writes(self, work: Callable[[], None]) -> None:
-        self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
 
     async def tidy(self) -> bool:
         if await self.readers.own(states.has_dropped):

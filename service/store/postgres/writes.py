@@ -27,7 +27,6 @@ from service.store.values import (
     Step,
 )
 
-DELETE_JUDGEMENTS = 4096
 COUNTS = 1000  # of a collection or a generation, before they are summed up
 _COLLECTIONS_LOCK = 7_405_813
 
@@ -224,15 +223,6 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
         "DELETE FROM events WHERE collection = ? AND id = ANY(?)", (collection, [id for (id,) in ids])
     )
     return Step(len(some), len(removed), _sequence(connection, len(removed)))
-
-
-def drop_judgements(connection: Connection, collection: str) -> bool:
-    """Delete some of a collection's judgements. Returns whether there are more."""
-    deleted = connection.execute(
-        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
-        (collection, DELETE_JUDGEMENTS),
-    ).rowcount
-    return deleted == DELETE_JUDGEMENTS
 
 
 def drop_collection(connection: Connection, collection: str) -> None:

@@ -1,0 +1,73 @@
+"""Methods that both stores have: each is one query, or one job in a transaction."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+
+from service.store import events, feedback, generations
+from service.store.filters.predicate import Predicate
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+
+
+def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
+
+    def read(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
+        found: Coroutine[Any, Any, T] = store.readers.read(
+            lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy
+        )
+        return found
+
+    return read
+
+
+def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method that runs `query` for the service itself, never behind a client's read."""
+
+    def read(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        found: Coroutine[Any, Any, T] = store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
+        return found
+
+    return read
+
+
+def writing(job: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
+    """A method that runs `job` in a transaction, and returns once that is on disk."""
+
+    def write(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        done: Coroutine[Any, Any, T] = store.writer.run(lambda given: job(given, *args, **kwargs))
+        return done
+
+    return write
+
+
+class CommonMethods:
+    """Those of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
+
+    def search(self: Any, work: Callable[[Any], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
+        found: Coroutine[Any, Any, T] = self.readers.read(work, heavy=heavy)
+        return found
+
+    def after_writes(self: Any, work: Callable[[], None]) -> None:
+        self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
+
+    judgements = reading(feedback.page)
+    count_judgements = reading(feedback.count)
+    sum_up_judgements = reading(feedback.summary)
+    forget_judgements = writing(feedback.forget)
+    drop_judgements = writing(feedback.drop)
+
+    list_events = reading(events.page)
+    count_events = reading(events.count)
+    forget_events = writing(events.forget)
+    expire_events = writing(events.expire)
+
+    known = reading_itself(generations.known)
+    keep_decision = writing(generations.handled)
+    keep_verdict = writing(generations.judge)
+    keep_canary = writing(generations.remember_canary)
+    examples_wanted = reading_itself(generations.examples_wanted)
+    examples_loaded = writing(generations.examples_loaded)
