@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from service.store import events, feedback, generations
+from service.store import events, feedback, generations, records
 from service.store.filters.predicate import Predicate
 
 P = ParamSpec("P")
@@ -53,6 +53,11 @@ class CommonMethods:
 
     def after_writes(self: Any, work: Callable[[], None]) -> None:
         self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
+
+    has_collection = reading(records.has_collection)
+    document = reading(records.get)
+    page = reading(records.page)
+    sample = reading(records.sample)
 
     judgements = reading(feedback.page)
     count_judgements = reading(feedback.count)

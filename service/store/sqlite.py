@@ -16,6 +16,7 @@ from service.store import (
     generations,
     last_known,
     operation_log,
+    records,
     writes,
 )
 from service.store.alone import Alone
@@ -84,17 +85,13 @@ class SqliteStore(Alone, CommonMethods):
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with starting(self._data_dir):
-            return documents.collections(self.connection), generations.kept_numbers(self.connection)
+            return records.collections(self.connection), generations.kept_numbers(self.connection)
 
     # Documents and collections.
 
     collections = reading(documents.counts)
-    has_collection = reading(documents.has_collection)
-    document = reading(documents.get)
-    page = reading(documents.page)
     count = reading(documents.count)
     passing = reading(documents.passing)
-    sample = reading(documents.sample)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)

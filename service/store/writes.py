@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from service.errors import Conflict
 from service.store import events, secondary_indexes, vectors
-from service.store.documents import collections, number_of, sequence
+from service.store.documents import number_of, sequence
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
 from service.store.generations import kept_numbers, live_number
+from service.store.records import collections
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,

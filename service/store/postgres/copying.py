@@ -22,7 +22,6 @@ from models.words.progress import Progress
 from service.errors import CommandError, ServiceError, Validation
 from service.store import vectors as sqlite_vectors
 from service.store.connection import Connection as AnyConnection
-from service.store.documents import has_collection
 from service.store.facts import fact, note
 from service.store.postgres import copied_rows, vectors
 from service.store.postgres.connection import Connection
@@ -30,6 +29,7 @@ from service.store.postgres.copied_rows import COPYING, TABLES, Either, copy_row
 from service.store.postgres.numbers import as_sent
 from service.store.postgres.store import LEAST_CONNECTIONS, PostgresStore
 from service.store.protocol import Snapshot
+from service.store.records import has_collection
 from service.store.secondary_indexes import add_collection
 from service.store.sqlite import SqliteStore
 from service.store.values import DEFAULT_COLLECTION, Active, Document, Embedding

@@ -16,7 +16,7 @@ import psycopg
 from models.manifest import Manifest
 from service.errors import ServiceError, StartupError, Unhealthy
 from service.observability import outages
-from service.store import feedback
+from service.store import feedback, records
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
@@ -169,17 +169,13 @@ class PostgresStore(Shared, CommonMethods):
     def indexed(self) -> tuple[list[str], set[int]]:
         with self.pool.connection() as raw:
             connection = Connection(raw)
-            return documents.collections(connection), states.kept_numbers(connection)
+            return records.collections(connection), states.kept_numbers(connection)
 
     # Documents and collections.
 
     collections = reading(documents.counts)
-    has_collection = reading(documents.has_collection)
-    document = reading(documents.get)
-    page = reading(documents.page)
     count = reading(documents.count)
     passing = reading(documents.passing)
-    sample = reading(documents.sample)
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)

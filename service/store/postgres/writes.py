@@ -12,10 +12,11 @@ from service.errors import Conflict
 from service.store.generations import kept_numbers, live_number
 from service.store.postgres import postings, vectors
 from service.store.postgres.connection import Connection
-from service.store.postgres.documents import collections, has_collection, sequence
+from service.store.postgres.documents import sequence
 from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
 from service.store.postgres.terms import Terms, terms_of
+from service.store.records import collections, has_collection
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
