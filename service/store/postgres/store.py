@@ -26,11 +26,9 @@ from service.store.postgres import events as postgres_events
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusal
 from service.store.postgres.filters import JsonbDialect
-from service.store.postgres.numbers import keeping_numbers
 from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
 from service.store.postgres.shared import Shared
-from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
 from service.store.values import Active, Changes, Lacking
@@ -83,8 +81,7 @@ class PostgresStore(Shared, CommonMethods):
             StartupError: it cannot be reached, or is not one for this version.
 
         """
-        self._touch = Touch(url)
-        self._url = url
+        super().__init__(url)
         self._declared = declared
         self._sizes: dict[int, vectors.Held] = {}  # generation to its documents and rows, as last counted
         self._counted = -inf  # time.monotonic() of that
@@ -113,7 +110,7 @@ class PostgresStore(Shared, CommonMethods):
     def close(self) -> None:
         if hasattr(self, "writer"):
             with contextlib.suppress(Unhealthy, psycopg.Error):  # its lease ends by itself, too
-                self.writer.submit(lambda connection: replicas.leave(connection, self._replica)).result()
+                self.writer.submit(lambda connection: replicas.leave(connection, self.replica)).result()
             self.writer.stop()
         self.readers.close()
         self.pool.close()
@@ -164,7 +161,7 @@ class PostgresStore(Shared, CommonMethods):
 
     def activate(self, manifest: Manifest, form: str, *, examples: bool = False) -> int:
         with self.pool.connection() as raw, raw.transaction():
-            return generations.activate(Connection(raw), self._replica, manifest, form, examples=examples)
+            return generations.activate(Connection(raw), self.replica, manifest, form, examples=examples)
 
     def indexed(self) -> tuple[list[str], set[int]]:
         with self.pool.connection() as raw:
@@ -179,7 +176,7 @@ class PostgresStore(Shared, CommonMethods):
     count_all = reading_itself(documents.count_all)
     sequence = reading_itself(documents.sequence)
     unchanged = reading_itself(documents.unchanged)
-    put = _writes_documents(keeping_numbers(writes.put))
+    put = _writes_documents(writes.put)
     delete_one = _writes_documents(writes.delete_one)
     delete_some = _writes_documents(writes.delete_some)
     drop_collection = writing(writes.drop_collection)
@@ -202,7 +199,7 @@ class PostgresStore(Shared, CommonMethods):
 
     async def begin(self, manifest: Manifest, form: str) -> int:
         number = await self.writer.run(
-            lambda connection: generations.begin(connection, self._replica, manifest, form)
+            lambda connection: generations.begin(connection, self.replica, manifest, form)
         )
         await self.writer.run(lambda connection: generations.list_lacking(connection, number))
         await self.writer.run(generations.drop_left)
@@ -211,7 +208,7 @@ class PostgresStore(Shared, CommonMethods):
     async def next_lacking(self, generation: int, _after: int, limit: int, most_bytes: int, /) -> Lacking:
         found = await self.counted(
             lambda connection: generations.take_lacking(
-                connection, self._replica, generation, limit, most_bytes
+                connection, self.replica, generation, limit, most_bytes
             )
         )
         ends = found.closing or not (found.documents or found.elsewhere)

@@ -5,6 +5,7 @@ writes of several never wait in a circle.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from models.search.content import Content
@@ -15,6 +16,7 @@ from service.store.postgres.connection import Connection
 from service.store.postgres.documents import sequence
 from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
+from service.store.postgres.numbers import as_decimals
 from service.store.postgres.terms import Terms, terms_of
 from service.store.records import collections, has_collection
 from service.store.values import (
@@ -63,6 +65,7 @@ def put(
         Conflict: the collection would be one too many.
 
     """
+    documents = [replace(each, metadata_json=as_decimals(each.metadata_json)) for each in documents]
     share_states(connection)
     live = live_number(connection)
     numbers = {live, *kept_numbers(connection)}
