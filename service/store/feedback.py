@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from service.errors import Conflict, NotFound
 from service.store import selected
 from service.store.connection import Connection
-from service.store.selected import condition_of, within
+from service.store.selected import condition_of, there_are, within
 from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
 
 NAMED = 10  # unknown ids that a refusal names at most
 SHOWN_CHARACTERS = 80  # of a query or an id in a refusal
-DROP_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
 _LIVING = "EXISTS (SELECT 1 FROM documents d WHERE d.collection = f.collection AND d.id = f.id)"
 
 
@@ -48,7 +47,8 @@ def store(
 
     """
     distinct = dict.fromkeys(judgement.id for judgement in judgements)
-    unknown = [id for id in distinct if not _exists(connection, id, collection)]
+    document = "documents WHERE collection = ? AND id = ?"
+    unknown = [id for id in distinct if not there_are(connection, document, collection, id)]
     if len(unknown) == len(distinct):
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         raise NotFound(
@@ -57,15 +57,18 @@ def store(
         )
     absent = set(unknown)
     judgements = [given for given in judgements if given.id not in absent]
-    more_than_before = [given for given in judgements if not _judged(connection, given, collection, key)]
+    replaced = "feedback WHERE collection = ? AND query = ? AND id = ? AND key = ?"
+    more_than_before = [
+        given
+        for given in judgements
+        if not there_are(connection, replaced, collection, given.query, given.id, key)
+    ]
     last: dict[tuple[str, str, str, str], int] = {}
     for given in judgements:  # the last of two takes the later place, too
         name = collection, given.query, given.id, key
         last.pop(name, None)
         last[name] = int(given.relevant)
-    connection.executemany(
-        "DELETE FROM feedback WHERE collection = ? AND query = ? AND id = ? AND key = ?", last
-    )
+    connection.executemany(f"DELETE FROM {replaced}", last)
     connection.executemany(
         "INSERT INTO feedback (collection, query, id, key, relevant) VALUES (?, ?, ?, ?, ?)",
         ((*name, relevant) for name, relevant in last.items()),
@@ -99,8 +102,7 @@ def _refuse_too_many(
     ):
         for what, selection in counted if limit else ():
             condition, parameters = condition_of(selection)
-            sql = f"SELECT 1 FROM feedback WHERE {condition} LIMIT 1 OFFSET ?"
-            if connection.execute(sql, [*parameters, limit]).fetchone() is not None:
+            if there_are(connection, f"feedback WHERE {condition}", *parameters, more_than=limit):
                 raise Conflict(
                     f"With these there would be more than {limit} judgements {what} from {whose} "
                     f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
@@ -114,12 +116,8 @@ def forget(connection: Connection, selection: Selection, own: str | None = None)
 
 
 def drop(connection: Connection, collection: str) -> bool:
-    """Delete some of a collection's judgements. Returns whether there are more."""
-    deleted = connection.execute(
-        "DELETE FROM feedback WHERE sequence IN (SELECT sequence FROM feedback WHERE collection = ? LIMIT ?)",
-        (collection, DROP_ROWS),
-    ).rowcount
-    return deleted == DROP_ROWS
+    """Delete some of a collection's judgements. Returns whether there may be more."""
+    return selected.delete_some(connection, "feedback", "collection = ?", collection)
 
 
 def page(
@@ -164,19 +162,3 @@ def summary(connection: Connection, selection: Selection) -> JudgementSummary:
 def _listed(selection: Selection) -> tuple[str, list[str]]:
     condition, parameters = condition_of(selection, in_order=True)
     return f"{condition} AND {_LIVING}", parameters
-
-
-def _judged(connection: Connection, given: Judgement, collection: str, key: str) -> bool:
-    """True when there is an earlier judgement that this one replaces."""
-    row = connection.execute(
-        "SELECT 1 FROM feedback WHERE collection = ? AND query = ? AND key = ? AND id = ?",
-        (collection, given.query, key, given.id),
-    ).fetchone()
-    return row is not None
-
-
-def _exists(connection: Connection, id: str, collection: str) -> bool:
-    row = connection.execute(
-        "SELECT 1 FROM documents WHERE collection = ? AND id = ?", (collection, id)
-    ).fetchone()
-    return row is not None

@@ -8,6 +8,7 @@ from service.store.connection import Connection
 from service.store.values import Selection
 
 Table = Literal["feedback", "events"]
+DELETED_ROWS = 4096  # of one step: a write waits some tens of milliseconds for it
 _NOUNS: dict[Table, str] = {"feedback": "judgements", "events": "events"}
 
 
@@ -26,6 +27,21 @@ def condition_of(selection: Selection, *, in_order: bool = False) -> tuple[str, 
     }
     given = {name: value for name, value in columns.items() if value is not None}
     return " AND ".join(f"{name} = ?" for name in given) or "TRUE", [*given.values()]
+
+
+def there_are(connection: Connection, rows: str, *parameters: str, more_than: int = 0) -> bool:
+    """True when there are more than so many `rows`: the SQL behind FROM."""
+    sql = f"SELECT 1 FROM {rows} LIMIT 1 OFFSET ?"
+    return connection.execute(sql, (*parameters, more_than)).fetchone() is not None
+
+
+def delete_some(connection: Connection, table: Table, condition: str, parameter: str | float) -> bool:
+    """Delete DELETED_ROWS of the rows at most. Returns whether there may be more."""
+    deleted = connection.execute(
+        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)",
+        (parameter, DELETED_ROWS),
+    ).rowcount
+    return deleted == DELETED_ROWS
 
 
 def within(

@@ -16,6 +16,7 @@ from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
 from service.store.generations import kept_numbers, live_number
 from service.store.records import collections
+from service.store.selected import DELETED_ROWS
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -117,7 +118,7 @@ def delete_some(transaction: Transaction, revisions: Sequence[int], collection: 
             characters += row[0]
             forgotten += events.forget_document(transaction.connection, collection, row[1])
         done += 1
-        if characters >= DELETE_CHARACTERS or forgotten >= events.EXPIRE_ROWS:
+        if characters >= DELETE_CHARACTERS or forgotten >= DELETED_ROWS:
             break
     return Step(done, deleted, _sequence(transaction))
 
