@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import orjson
 
 from models.search.content import Content
+from service.errors import Conflict
 from service.store.connection import Connection
 from service.store.filters.predicate import Predicate
 from service.store.turns import pause, reads
@@ -41,6 +42,15 @@ def collections(connection: Connection) -> list[str]:
 
 def has_collection(connection: Connection, name: str) -> bool:
     return connection.execute("SELECT 1 FROM collections WHERE name = ?", (name,)).fetchone() is not None
+
+
+def refuse_another(connection: Connection, name: str, most: int) -> None:
+    """Raise Conflict where the collection `name` would be one too many."""
+    if len(collections(connection)) >= most:
+        raise Conflict(
+            f"There are {most} collections, and {name!r} would be one more than SIMILE_MAX_COLLECTIONS "
+            "allows. Delete one, or raise the setting."
+        )
 
 
 def get(connection: Reading, id: str, collection: str = DEFAULT_COLLECTION) -> Record | None:

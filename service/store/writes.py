@@ -9,13 +9,12 @@ a delete that came after it.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from service.errors import Conflict
 from service.store import events, secondary_indexes, vectors
 from service.store.documents import number_of, sequence
 from service.store.filters.planner import matching
 from service.store.filters.predicate import Predicate
 from service.store.generations import kept_numbers, live_number
-from service.store.records import collections
+from service.store.records import refuse_another
 from service.store.selected import DELETED_ROWS
 from service.store.values import (
     DEFAULT_COLLECTION,
@@ -62,11 +61,7 @@ def upsert(
     job = _Upsert(transaction, collection, live, others, split, set())
     embedded = dict(embedded)  # on the event loop those that follow the live generation go on
     if number_of(transaction.connection, collection) is None:
-        if len(collections(transaction.connection)) >= max_collections:
-            raise Conflict(
-                f"There are {max_collections} collections, and {collection!r} would be one more than "
-                f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
-            )
+        refuse_another(transaction, collection, max_collections)
         secondary_indexes.add_collection(transaction.connection, collection)
     truncated = 0
     lacking = []

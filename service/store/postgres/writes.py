@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from models.search.content import Content
-from service.errors import Conflict
 from service.store.generations import kept_numbers, live_number
 from service.store.postgres import postings, vectors
 from service.store.postgres.connection import Connection
@@ -18,7 +17,7 @@ from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
 from service.store.postgres.numbers import as_decimals
 from service.store.postgres.terms import Terms, terms_of
-from service.store.records import collections, has_collection
+from service.store.records import has_collection, refuse_another
 from service.store.values import (
     DEFAULT_COLLECTION,
     DELETE_DOCUMENTS,
@@ -51,20 +50,7 @@ def put(
     collection: str = DEFAULT_COLLECTION,
     max_collections: int = MAX_COLLECTIONS,
 ) -> Put:
-    """Store `documents` (distinct ids) with a vector of the live generation, and of others where given.
-
-    Args:
-        embedded: generation to position in `documents` to its embedding. A position may be absent where
-            the stored text is the same: the stored vectors are kept.
-        split: where those are of a text that was cut, it is to be embedded anew.
-        collection: made when it is not there.
-        max_collections: no more are made than this.
-
-    Raises:
-        NeedsVectors: some texts are neither embedded by the live generation nor stored unchanged.
-        Conflict: the collection would be one too many.
-
-    """
+    """As store/writes.py's `upsert`, with statements for all of `documents` together."""
     documents = [replace(each, metadata_json=as_decimals(each.metadata_json)) for each in documents]
     share_states(connection)
     live = live_number(connection)
@@ -250,11 +236,7 @@ def _make_collection(connection: Connection, collection: str, most: int) -> None
     _hold_collections(connection)
     if has_collection(connection, collection):
         return
-    if len(collections(connection)) >= most:
-        raise Conflict(
-            f"There are {most} collections, and {collection!r} would be one more than "
-            f"SIMILE_MAX_COLLECTIONS allows. Delete one, or raise the setting."
-        )
+    refuse_another(connection, collection, most)
     connection.execute("INSERT INTO collections (name) VALUES (?)", (collection,))
 
 
