@@ -5,7 +5,6 @@ own()    the service's own, on threads that no client's read takes
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -13,15 +12,11 @@ from typing import TypeVar
 
 import psycopg
 
-from service.errors import Validation
-from service.observability import outages
 from service.store.answers import Share, share
 from service.store.postgres.connection import Pool, Raw
-from service.store.postgres.errors import is_lost, reason, refusal
+from service.store.postgres.errors import is_lost, refusing
 from service.store.postgres.snapshot import Snapshot
 from service.store.turns import ReadingThreads, Turn, current
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -62,23 +57,16 @@ class Readers(ReadingThreads):
         return _Read(None if own else share.get(), self._own)
 
     def _query(self, query: Callable[[Snapshot], T], turn: Turn) -> T:
-        try:
-            assert isinstance(turn, _Read)  # noqa: S101  of `_turn`
+        assert isinstance(turn, _Read)  # noqa: S101  of `_turn`
+        with refusing("Reads fail"):
             turn.begin()
             try:
                 return self._ask(query, turn)
             except psycopg.Error as error:
                 if not is_lost(error):
                     raise
-                self._connections.check()  # the others broke with it
-                return self._ask(query, turn)
-        except Exception as error:
-            fault = refusal(error)
-            if fault is None:
-                raise
-            if not isinstance(fault, Validation):  # that is the client's mistake
-                outages.warn(log, f"Reads fail: {reason(error)}")
-            raise fault from error
+            self._connections.check()  # the others broke with it
+            return self._ask(query, turn)
 
     def _ask(self, query: Callable[[Snapshot], T], turn: _Read) -> T:
         with self._connections.connection() as raw:

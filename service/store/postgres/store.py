@@ -5,9 +5,8 @@ Vectors are searched in the database, so no index follows the writes.
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -15,16 +14,14 @@ import psycopg
 
 from models.manifest import Manifest
 from service.errors import ServiceError, StartupError, Unhealthy
-from service.observability import outages
 from service.store import feedback, records
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
 from service.store.methods import CommonMethods, reading, reading_itself, writing
 from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
-from service.store.postgres import events as postgres_events
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
-from service.store.postgres.errors import reason, refusal
+from service.store.postgres.errors import reason, refusing
 from service.store.postgres.filters import JsonbDialect
 from service.store.postgres.reader import Readers
 from service.store.postgres.schema import migrate
@@ -32,8 +29,6 @@ from service.store.postgres.shared import Shared
 from service.store.postgres.writer import Writer, in_turn
 from service.store.protocol import VectorSink
 from service.store.values import Active, Changes, Lacking
-
-log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,18 +46,6 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
         return store.counted(lambda connection: job(connection, *args, **kwargs))
 
     return write
-
-
-@contextlib.contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Log a fault of the database as `what`, and raise its refusal."""
-    try:
-        yield
-    except psycopg.Error as error:
-        outages.warn(log, f"{what}: {reason(error)}")
-        if (fault := refusal(error)) is None:
-            raise
-        raise fault from error
 
 
 class PostgresStore(Shared, CommonMethods):
@@ -136,7 +119,7 @@ class PostgresStore(Shared, CommonMethods):
             await asyncio.sleep(LOOK_SECONDS)
 
     def _keep_field_indexes(self) -> None:
-        with _refusing("The indexes of declared fields wait"), self._own_connection() as raw:
+        with refusing("The indexes of declared fields wait"), self._own_connection() as raw:
             field_indexes.keep(raw, self._declared)
 
     def _own_connection(self) -> Raw:
@@ -187,7 +170,7 @@ class PostgresStore(Shared, CommonMethods):
     # Judgements and events of searches.
 
     judge = writing(in_turn(feedback.store))
-    record_events = writing(postgres_events.store)
+    record_events = writing(writes.record_events)
 
     # Generations: what they lack, and which of them is live.
 
@@ -218,7 +201,7 @@ class PostgresStore(Shared, CommonMethods):
 
     async def build_index(self, generation: int) -> bool:
         """Build the index of a generation, unless it is there. False: another process is about to."""
-        with _refusing("The index of a version waits"):
+        with refusing("The index of a version waits"):
             return await asyncio.to_thread(self._built, generation)
 
     def _built(self, generation: int) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from models.search.content import Content
+from service.store import events
 from service.store.generations import kept_numbers, live_number
 from service.store.postgres import postings, vectors
 from service.store.postgres.connection import Connection
@@ -17,6 +18,7 @@ from service.store.postgres.errors import Again
 from service.store.postgres.generations import share_states
 from service.store.postgres.numbers import as_decimals
 from service.store.postgres.terms import Terms, terms_of
+from service.store.postgres.writer import in_turn
 from service.store.records import has_collection, refuse_another
 from service.store.values import (
     DEFAULT_COLLECTION,
@@ -24,8 +26,11 @@ from service.store.values import (
     MAX_COLLECTIONS,
     Document,
     Embedding,
+    Event,
+    EventLimits,
     NeedsVectors,
     Put,
+    Recorded,
     Step,
 )
 
@@ -213,6 +218,15 @@ def delete_some(connection: Connection, revisions: Sequence[int], collection: st
         "DELETE FROM events WHERE collection = ? AND id = ANY(?)", (collection, [id for (id,) in ids])
     )
     return Step(len(some), len(removed), _sequence(connection, len(removed)))
+
+
+def record_events(connection: Connection, given: Sequence[Event], limits: EventLimits) -> Recorded:
+    """As events.store: whoever deletes one of their documents waits until they are stored, and finds them."""
+    rows = connection.execute(
+        "SELECT id FROM documents WHERE collection = ? AND id = ANY(?) ORDER BY id FOR KEY SHARE",
+        (given[0].collection, [event.id for event in given]),
+    )
+    return in_turn(events.store)(connection, given, limits, {id for (id,) in rows})
 
 
 def drop_collection(connection: Connection, collection: str) -> None:
