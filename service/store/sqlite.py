@@ -4,10 +4,12 @@ protocol.py says what the methods promise. The queries and jobs themselves are f
 this one, named by what they are about.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from models.manifest import Manifest
+from models.store import DesiredVersion
 from service.store import (
     backfill,
     documents,
@@ -19,7 +21,6 @@ from service.store import (
     records,
     writes,
 )
-from service.store.alone import Alone
 from service.store.filters.grammar import compile_filter, indexed_fields
 from service.store.filters.predicate import Predicate
 from service.store.methods import CommonMethods, reading, reading_itself, writing
@@ -29,6 +30,28 @@ from service.store.schema import DATABASE, connect, migrate, starting
 from service.store.secondary_indexes import bring_up_to_date
 from service.store.values import Active, Changes
 from service.store.writer import Transaction, Writer
+
+
+class Alone:
+    """What `protocol.Replicas` promises, for one owner: nobody to wait for, and nobody to hear of."""
+
+    lost: str | None = None
+    others = 0
+
+    async def keep_in_touch(self, _serves: Callable[[], int], _follow: Callable[[Active], None], /) -> None:
+        """Nobody asks."""
+
+    async def joined(self) -> None:
+        """It always has."""
+
+    def starting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def wish(self, desired: DesiredVersion | None, _at: float, /) -> DesiredVersion | None:
+        return desired
+
+    async def once(self, _name: str, work: Callable[[], Awaitable[str]], /) -> str:
+        return await work()
 
 
 class SqliteStore(Alone, CommonMethods):
