@@ -21,6 +21,7 @@ from service.api.selected import (
     key_name,
     own_only,
     selection_of,
+    shown_as,
     to_forget,
 )
 from service.auth.audit import audit
@@ -151,17 +152,7 @@ async def list_feedback(request: Request) -> Response:
     most = runtime.settings.max_answer_bytes
     shown, more = await runtime.corpus.store.judgements(asked.after, asked.limit, selection, most)
     following = shown[-1][0] if more else None
-    rows = [
-        {
-            "collection": given.collection,
-            "query": given.query,
-            "id": given.id,
-            "relevant": given.relevant,
-            "key": given.key,
-            "sequence": number,
-        }
-        for number, given in shown
-    ]
+    rows = [shown_as(JudgementOut, given, sequence=number) for number, given in shown]
     return json_response({"feedback": rows, "next": following})
 
 
