@@ -270,7 +270,7 @@ async def delete_document(request: Request) -> Response:
     runtime = runtime_of(request)
     known_parameters(request)
     collection = await existing(request, runtime)
-    deleted, sequence = await runtime.corpus.delete_one(request.path_params["id"], collection)
+    deleted, sequence = await runtime.corpus.store.delete_one(request.path_params["id"], collection)
     return json_response({"deleted": deleted, "sequence": sequence})
 
 

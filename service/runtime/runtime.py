@@ -161,7 +161,6 @@ class Runtime:
         asyncio.get_running_loop().set_exception_handler(logs.on_loop)
         generation = self.live.generation
         self.batcher.start()
-        self._index = IndexKeeper(self.live, self.metrics, self.ready, self._follow)
         self.corpus = Corpus(
             self.live,
             self.batcher,
@@ -169,7 +168,7 @@ class Runtime:
             passages=self.settings.passages,
             max_collections=self.settings.max_collections,
         )
-        self._index.corpus = self.corpus
+        self._index = IndexKeeper(self.corpus, self.metrics, self.ready, self._follow)
         self._documents.start(self._index.on_commit, self.metrics.write_seconds.observe)
         self._catch_up = CatchUp(self.corpus)
         self.corpus.on_gap = self._catch_up.note
