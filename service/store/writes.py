@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from service.store import events, secondary_indexes, vectors
 from service.store.documents import number_of, sequence
-from service.store.filters.planner import matching
-from service.store.filters.predicate import Predicate
 from service.store.generations import kept_numbers, live_number
 from service.store.records import refuse_another
 from service.store.selected import DELETED_ROWS
@@ -78,22 +76,12 @@ def upsert(
 
 
 def delete_one(transaction: Transaction, id: str, collection: str) -> tuple[int, int]:
-    """Delete the document `id`. Returns as `delete`."""
-    return delete(transaction, Predicate("id = ?", [id]), collection)
-
-
-def delete(
-    transaction: Transaction, where: Predicate, collection: str = DEFAULT_COLLECTION
-) -> tuple[int, int]:
-    """Delete what passes `where`. Returns how many there were, and the operation sequence."""
-    revisions = matching(transaction.connection, where, collection).tolist()
-    for revision in revisions:
-        [id] = transaction.connection.execute(
-            "SELECT id FROM documents WHERE revision = ?", (revision,)
-        ).fetchone()
-        _remove(transaction, revision, collection)
-        events.forget_document(transaction.connection, collection, id)
-    return len(revisions), _sequence(transaction)
+    """Delete the document `id`: 1, or 0 when it is not there; and the operation sequence."""
+    row = transaction.connection.execute(
+        "SELECT revision FROM documents WHERE collection = ? AND id = ?", (collection, id)
+    ).fetchone()
+    step = delete_some(transaction, row or (), collection)
+    return step.deleted, step.sequence
 
 
 def delete_some(transaction: Transaction, revisions: Sequence[int], collection: str) -> Step:

@@ -47,7 +47,8 @@ from service.store.schema import connect, migrate
 from service.store.snapshot import Snapshot
 from service.store.values import DEFAULT_COLLECTION, Changes, Document, Embedding, json_of
 from service.store.writer import Transaction, Writer
-from service.store.writes import delete, upsert
+from service.store.writes import upsert
+from tests.service.deleting import delete
 
 THREADS = 3
 BUILDER, MERGERS = THREADS, THREADS + 1  # the numbers of those threads
