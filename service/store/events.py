@@ -2,7 +2,7 @@
 
 An event is of a key: one per collection, name of the key, and event_id, so that one sent again changes
 nothing. It can be stored only of a document that is there, and is deleted with it; a new text under the same
-id keeps it. Old ones are deleted by their time (`expire`). A number is never used twice.
+id keeps it. Old ones are deleted by their time. A number is never used twice.
 
 Here are queries, and jobs for the writer.
 """
@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from service.errors import Conflict, NotFound, ServiceError
-from service.store import selected
 from service.store.connection import Connection
 from service.store.selected import condition_of, there_are, within
 from service.store.values import Event, EventLimits, Recorded, Selection
@@ -128,17 +127,7 @@ def count(connection: Connection, selection: Selection) -> int:
     return int(connection.execute(f"SELECT count(*) FROM events WHERE {condition}", parameters).fetchone()[0])
 
 
-def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
-    """Delete events, as `selected.forget` does."""
-    return selected.forget(connection, "events", selection, own)
-
-
 def forget_document(connection: Connection, collection: str, id: str) -> int:
     """Delete the events of a document that is being deleted. Returns how many there were."""
     sql = "DELETE FROM events WHERE collection = ? AND id = ?"
     return connection.execute(sql, (collection, id)).rowcount
-
-
-def expire(connection: Connection, before: float) -> bool:
-    """Delete some events from before a Unix time. Returns whether there may be more."""
-    return selected.delete_some(connection, "events", "at < ?", before)

@@ -8,7 +8,7 @@ used twice.
 A judgement can be made only of a document that is there. Once made, it outlives the document's text: after an
 update it still counts, and after a delete it stays, unlisted, until a document is stored under that id again.
 A reader who wants every judgement that counts now therefore begins at 0. What shall be gone is forgotten by
-name (`forget`), whether its document is there or not.
+name (`selected.forget`), whether its document is there or not.
 
 Judgements teach models, so each key's are bounded (`Limits`). Each bound counts one key's own judgements:
 no key can use up the room of another.
@@ -19,7 +19,6 @@ Here are queries, and jobs for the writer.
 from collections.abc import Sequence
 
 from service.errors import Conflict, NotFound
-from service.store import selected
 from service.store.connection import Connection
 from service.store.selected import condition_of, there_are, within
 from service.store.values import NO_KEY, Judgement, JudgementSummary, Limits, Selection
@@ -108,16 +107,6 @@ def _refuse_too_many(
                     f"(SIMILE_FEEDBACK_PER_{setting}). Nothing was stored; delete some (DELETE /feedback) or "
                     "raise the setting."
                 )
-
-
-def forget(connection: Connection, selection: Selection, own: str | None = None) -> int:
-    """Delete judgements, as `selected.forget` does."""
-    return selected.forget(connection, "feedback", selection, own)
-
-
-def drop(connection: Connection, collection: str) -> bool:
-    """Delete some of a collection's judgements. Returns whether there may be more."""
-    return selected.delete_some(connection, "feedback", "collection = ?", collection)
 
 
 def page(

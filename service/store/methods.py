@@ -1,10 +1,13 @@
 """Methods that both stores have: each is one query, or one job in a transaction."""
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from service.store import events, feedback, generations, records
 from service.store.filters.predicate import Predicate
+from service.store.selected import delete_some, forget
+from service.store.turns import ReadingThreads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -14,12 +17,9 @@ Method: TypeAlias = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
     """A method that runs `query` among the clients' reads. One that scans leaves threads for the others."""
 
-    def read(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         heavy = any(isinstance(given, Predicate) and not given.indexed for given in args)
-        found: Coroutine[Any, Any, T] = store.readers.read(
-            lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy
-        )
-        return found
+        return store.readers.read(lambda snapshot: query(snapshot, *args, **kwargs), heavy=heavy)
 
     return read
 
@@ -27,9 +27,8 @@ def reading(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 def reading_itself(query: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
     """A method that runs `query` for the service itself, never behind a client's read."""
 
-    def read(store: Any, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-        found: Coroutine[Any, Any, T] = store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
-        return found
+    def read(store: "CommonMethods", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        return store.readers.own(lambda snapshot: query(snapshot, *args, **kwargs))
 
     return read
 
@@ -47,9 +46,10 @@ def writing(job: Callable[Concatenate[Any, P], T]) -> Method[P, T]:
 class CommonMethods:
     """Those of the tables that both stores keep alike; `readers` and `writer` are each store's own."""
 
-    def search(self: Any, work: Callable[[Any], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
-        found: Coroutine[Any, Any, T] = self.readers.read(work, heavy=heavy)
-        return found
+    readers: ReadingThreads
+
+    def search(self, work: Callable[[Any], T], *, heavy: bool = False) -> Coroutine[Any, Any, T]:
+        return self.readers.read(work, heavy=heavy)
 
     def after_writes(self: Any, work: Callable[[], None]) -> None:
         self.writer.submit(lambda _: None).add_done_callback(lambda _: work())
@@ -62,13 +62,13 @@ class CommonMethods:
     judgements = reading(feedback.page)
     count_judgements = reading(feedback.count)
     sum_up_judgements = reading(feedback.summary)
-    forget_judgements = writing(feedback.forget)
-    drop_judgements = writing(feedback.drop)
+    forget_judgements = writing(partial(forget, "feedback"))
+    drop_judgements = writing(partial(delete_some, "feedback", "collection = ?"))
 
     list_events = reading(events.page)
     count_events = reading(events.count)
-    forget_events = writing(events.forget)
-    expire_events = writing(events.expire)
+    forget_events = writing(partial(forget, "events"))
+    expire_events = writing(partial(delete_some, "events", "at < ?"))
 
     known = reading_itself(generations.known)
     keep_decision = writing(generations.handled)

@@ -35,7 +35,7 @@ def there_are(connection: Connection, rows: str, *parameters: str, more_than: in
     return connection.execute(sql, (*parameters, more_than)).fetchone() is not None
 
 
-def delete_some(connection: Connection, table: Table, condition: str, parameter: str | float) -> bool:
+def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
     """Delete DELETED_ROWS of the rows at most. Returns whether there may be more."""
     deleted = connection.execute(
         f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE {condition} LIMIT ?)",
@@ -60,7 +60,7 @@ def within(
     return found, False
 
 
-def forget(connection: Connection, table: Table, selection: Selection, own: str | None) -> int:
+def forget(table: Table, connection: Connection, selection: Selection, own: str | None = None) -> int:
     """Delete the rows. Returns how many there were.
 
     own: the name of the key that asks and may delete no other's; None: it may delete all.

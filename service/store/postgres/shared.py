@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from models.store import DesiredVersion
 from service.errors import Unhealthy
+from service.store.methods import CommonMethods
 from service.store.postgres import generations, replicas, roll_call
 from service.store.postgres.connection import Connection, Pool, Raw
-from service.store.postgres.reader import Readers
 from service.store.postgres.roll_call import Answer, Last
 from service.store.postgres.touch import Touch
 from service.store.postgres.writer import Writer
@@ -19,11 +19,10 @@ log = logging.getLogger(__name__)
 NEWS_SECONDS = 0.25  # after which one that waits for another replica looks by itself
 
 
-class Shared(Touch):
+class Shared(Touch, CommonMethods):
     """The part of the store that knows of other replicas."""
 
     pool: Pool
-    readers: Readers
     writer: Writer
     lag_seconds: float = math.nan  # of the slowest standby, as last looked at
     _own_connection: Callable[[], Raw]

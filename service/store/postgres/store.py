@@ -18,7 +18,7 @@ from service.store import feedback, records
 from service.store import generations as states
 from service.store.filters.grammar import compile_in
 from service.store.filters.predicate import Predicate
-from service.store.methods import CommonMethods, reading, reading_itself, writing
+from service.store.methods import reading, reading_itself, writing
 from service.store.postgres import documents, field_indexes, generations, postings, replicas, vectors, writes
 from service.store.postgres.connection import PARAMETERS, Connection, Pool, Raw
 from service.store.postgres.errors import reason, refusing
@@ -48,7 +48,7 @@ def _writes_documents(job: Callable[Concatenate[Connection, P], T]) -> Method[P,
     return write
 
 
-class PostgresStore(Shared, CommonMethods):
+class PostgresStore(Shared):
     """The store of one database, for one of the processes that share it."""
 
     def __init__(self, url: str, declared: Sequence[str], *, connections: int, answer_seconds: float) -> None:

@@ -111,7 +111,8 @@ def test_a_search_whose_caller_left_ranks_no_further_query(
         assert client.portal.call(_left, client.app, body, third) == []
     finally:
         left.set()
-    turns = sqlite_of(runtime.corpus).readers._turns
+    readers: Any = sqlite_of(runtime.corpus).readers
+    turns = readers._turns
     run(lambda: until(lambda: turns._free == READERS))
     assert len(calls) == 3
 
